@@ -1,0 +1,50 @@
+"""Packaging: `pip install -e .` for the library, extras for what a task needs."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+report = ["matplotlib>=3.8"]
+train = ["flax>=0.10", "optax>=0.2.4", "orbax-checkpoint>=0.11", "datasets>=3.0", "fasttext>=0.9.3", *report]
+test = [
+    *train,
+    "gensim>=4.3",
+    "pytest>=8.0",
+    "hypothesis>=6.100",
+    "ruff>=0.6",
+    "scipy>=1.11",
+    "torch==2.13.0",
+    "wechsel>=0.0.4",
+]
+
+setup(
+    name="wechsel-jax",
+    version="0.1.0",
+    description="Bring a pretrained language model to a new language: embeddings, training and evaluation in JAX.",
+    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="MIT",
+    packages=find_packages(include=["wechsel_jax", "wechsel_jax.*"]),
+    package_data={"wechsel_jax.demo": ["**/*"], "wechsel_jax.report": ["*.html", "*.css"]},
+    python_requires=">=3.11",
+    install_requires=[
+        "absl-py>=2.1",
+        "huggingface_hub>=1.0",
+        "jax>=0.10",
+        "ml_collections>=1.0",
+        "ml_dtypes>=0.4",
+        "numpy>=2.0",
+        "safetensors>=0.5",
+        "tokenizers>=0.21",
+        "tqdm>=4.66",
+        "transformers>=5.0",
+    ],
+    extras_require={
+        "train": train,
+        "report": report,
+        "tpu": ["jax[tpu]>=0.10"],
+        "gpu": ["jax[cuda13]>=0.10"],
+        "test": test,
+    },
+    entry_points={"console_scripts": ["wechsel-jax=wechsel_jax.cli:main"]},
+)

@@ -1,0 +1,1 @@
+"""wechsel-jax brings a pretrained language model to a new language."""

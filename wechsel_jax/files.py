@@ -1,0 +1,94 @@
+"""Files and directories that appear whole or not at all."""
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from wechsel_jax.errors import UserError
+
+
+@contextlib.contextmanager
+def new_file(path: str | os.PathLike, mode: str = "wb") -> Iterator[IO]:
+    """Opens a temporary file beside `path` and renames it to `path` once the block has ended without an error."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
+    try:
+        with os.fdopen(descriptor, mode, encoding=None if "b" in mode else "utf-8") as handle:
+            yield handle
+            handle.flush()
+            os.fsync(handle.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+
+
+@contextlib.contextmanager
+def new_directory(path: str | os.PathLike, overwrite: bool = False) -> Iterator[Path]:
+    """Yields a temporary directory beside `path` and renames it to `path` once the block has ended without an error.
+
+    Raises:
+      UserError: `path` exists (and is not an empty directory) and `overwrite` is false. Nothing is touched then.
+    """
+    path = Path(path)
+    refuse_existing(path, overwrite)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial"))
+    try:
+        yield temporary
+        os.chmod(temporary, 0o777 & ~_umask())
+        _put_in_place(temporary, path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def refuse_existing(path: str | os.PathLike, overwrite: bool = False) -> None:
+    """Raises `UserError` where `path` holds something and `overwrite` is false."""
+    path = Path(path)
+    empty_directory = path.is_dir() and not any(path.iterdir())
+    if path.exists() and not empty_directory and not overwrite:
+        raise UserError(f"{path}: exists already; choose another output or pass --overwrite")
+
+
+def require_file(path: str | os.PathLike, what: str) -> Path:
+    """Returns `path`, or raises `UserError` where it is no readable, non-empty file; `what` says what was expected."""
+    path = Path(path)
+    if path.is_dir():
+        raise UserError(f"{path}: is a directory; expected {what}")
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; expected {what}")
+    if path.stat().st_size == 0:
+        raise UserError(f"{path}: the file is empty; expected {what}")
+    return path
+
+
+def require_directory(path: str | os.PathLike, what: str) -> Path:
+    """Returns `path`, or raises `UserError` where it is no directory; `what` says what was expected."""
+    path = Path(path)
+    if not path.is_dir():
+        raise UserError(f"{path}: {'is not a directory' if path.exists() else 'no such directory'}; expected {what}")
+    return path
+
+
+def _put_in_place(temporary: Path, path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".old"))
+        os.replace(path, old)
+        os.replace(temporary, path)
+        shutil.rmtree(old)
+    else:
+        os.replace(temporary, path)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
