@@ -1,0 +1,349 @@
+"""What a token is: exact bytes, word start, special roles; and which tokens of two vocabularies are the same."""
+
+import functools
+import json
+import re
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wechsel_jax.errors import UserError
+from wechsel_jax.tokenizer_files import load_tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+__all__ = ["ROLES", "Vocabulary", "load_tokenizer", "match", "match_special", "parity_words"]
+
+# In the order in which one decides what a token with several roles is most like.
+ROLES = ("eos", "bos", "unk", "pad", "mask", "cls", "sep")
+_SAME_ROLE = {"bos": "cls", "cls": "bos", "eos": "sep", "sep": "eos"}
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+@dataclass(frozen=True, eq=False)
+class Vocabulary:
+    """The V tokens of a tokenizer; the position is the id.
+
+    Ids without a token ("holes") have the string "" and no bytes. A token that starts a word carries its space: the bytes of
+    "Ġhaus", "▁haus" and WordPiece's "haus" are all b" haus", those of "##haus" b"haus".
+
+    Attributes:
+      strings: V strings as the tokenizer spells them.
+      bytes: V byte strings, exact also where a token holds a part of a character; special tokens: the UTF-8 of their string.
+      word_start: bool (V,), whether the bytes start with a space.
+      roles: V sets, subsets of `ROLES`; special tokens without a role: {"special"}; ordinary tokens: empty.
+      kind: "byte_bpe", "sentencepiece" or "wordpiece".
+      prefix_space: whether the tokenizer puts a space before a text that starts without one.
+    """
+
+    strings: tuple[str, ...]
+    bytes: tuple[bytes, ...]
+    word_start: np.ndarray
+    roles: tuple[frozenset[str], ...]
+    kind: str
+    prefix_space: bool = False
+
+    def __post_init__(self):
+        lengths = {len(self.strings), len(self.bytes), len(self.word_start), len(self.roles)}
+        if len(lengths) != 1:
+            raise ValueError(f"strings, bytes, word_start and roles differ in length: {sorted(lengths)}")
+
+    def __len__(self) -> int:
+        return len(self.strings)
+
+    @functools.cached_property
+    def special(self) -> np.ndarray:
+        """bool (V,), True for tokens that stand for no text."""
+        return np.fromiter(map(bool, self.roles), bool, len(self))
+
+    def id_with_role(self, role: str) -> int | None:
+        """Returns the lowest id with `role`; without one, bos and cls stand in for each other, and so do eos and sep."""
+        for wanted in (role, _SAME_ROLE.get(role)):
+            for token_id in np.flatnonzero(self.special):
+                if wanted in self.roles[token_id]:
+                    return int(token_id)
+        return None
+
+    def words(self) -> tuple[str | None, ...]:
+        """Returns V keys for word vectors: the text of the bytes, stripped.
+
+        Special tokens, tokens that are no whole characters (partial UTF-8, or U+FFFD) and blank ones have no key: None.
+        """
+        return tuple(None if special else _text(raw) for raw, special in zip(self.bytes, self.special, strict=True))
+
+    def join(self, ids: Iterable[int]) -> bytes:
+        """Returns the bytes of the text whose encoding is `ids`; special tokens are left out.
+
+        For a tokenizer that keeps its text these are the text's bytes. Where `prefix_space` holds, one leading space is
+        removed: most such tokenizers do not tell " a" from "a". A tokenizer that normalises (Unicode, case, runs of spaces)
+        gives the bytes of the normalised text; SentencePiece reads the character "▁" as a space, and WordPiece puts one space
+        between any two words or punctuation marks. What became an unknown or another special token is lost.
+        """
+        special = self.special
+        joined = b"".join([self.bytes[token_id] for token_id in ids if not special[token_id]])
+        return joined.removeprefix(b" ") if self.prefix_space else joined
+
+    @classmethod
+    def from_tokenizer(cls, tokenizer: "PreTrainedTokenizerFast") -> "Vocabulary":
+        """Reads the bytes, word starts and roles of every token from what the tokenizer does, not from its class name.
+
+        Args:
+          tokenizer: byte-level BPE, SentencePiece (BPE or unigram, with or without byte fallback) or WordPiece.
+
+        Raises:
+          UserError: the tokenizer is of another kind, or not a fast one.
+        """
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        name = getattr(tokenizer, "name_or_path", "") or type(tokenizer).__name__
+        if backend is None:
+            raise UserError(f"{name}: no fast tokenizer; expected one with a tokenizer.json; save it with transformers first")
+        state = json.loads(backend.to_str())
+        scheme = _scheme(state, name)
+        spelled = backend.get_vocab(with_added_tokens=False)
+        tokens = backend.get_vocab(with_added_tokens=True)
+        size = max(tokens.values(), default=-1) + 1
+        strings = [""] * size
+        for string, token_id in tokens.items():
+            strings[token_id] = string
+        roles = _roles(tokenizer, state, size)
+        # An added token that the model does not know is found in the text as it is written, before any of the model's spelling.
+        literal = {string for string in tokens if string not in spelled}
+        raw = tuple(
+            string.encode() if role else scheme.added(string) if string in literal else scheme.decode(string)
+            for string, role in zip(strings, roles, strict=True)
+        )
+        starts = (text.startswith(b" ") and not role for text, role in zip(raw, roles, strict=True))
+        word_start = np.fromiter(starts, bool, size)
+        return cls(tuple(strings), raw, word_start, roles, scheme.kind, scheme.prefix_space)
+
+
+def parity_words(tokenizer: "PreTrainedTokenizerFast") -> tuple[str, ...]:
+    """Returns V keys for word vectors as PyPI wechsel 0.0.4 makes them: `decode(id).strip()`."""
+    size = max(tokenizer.get_vocab().values(), default=-1) + 1
+    return tuple(text.strip() for text in tokenizer.batch_decode([[token_id] for token_id in range(size)]))
+
+
+def match(source: Vocabulary, target: Vocabulary, rule: str = "exact") -> np.ndarray:
+    """Finds for every target token the source token that is the same piece of text.
+
+    Of several candidates the one is taken that is alike in being a byte-fallback token or not, then in starting a word, then in
+    case; then the lowest id. Special tokens and holes match nothing: see `match_special`.
+
+    Args:
+      source: V_s tokens.
+      target: V_t tokens.
+      rule: "exact": same bytes, same word start; "nospace": same bytes after one leading space (SALT, appendix A); "fuzzy":
+        nospace without case (FOCUS's fuzzy match).
+
+    Returns:
+      int32 (V_t,), source ids, -1 where nothing matches.
+
+    Raises:
+      UserError: an unknown rule.
+    """
+    if rule not in _KEYS:
+        raise UserError(f"{rule}: unknown rule for matching tokens; expected one of {', '.join(_KEYS)}")
+    candidates: dict[Hashable, list[int]] = defaultdict(list)
+    for token_id, key in enumerate(_KEYS[rule](source)):
+        if key is not None:
+            candidates[key].append(token_id)
+    found = np.full(len(target), -1, np.int32)
+    for token_id, key in enumerate(_KEYS[rule](target)):
+        ids = candidates.get(key) if key is not None else None
+        if ids is None:
+            continue
+        found[token_id] = ids[0] if len(ids) == 1 else min(ids, key=functools.partial(_unlikeness, source, target, token_id))
+    return found
+
+
+def match_special(source: Vocabulary, target: Vocabulary) -> np.ndarray:
+    """Finds for every special target token the special source token that does the same.
+
+    That is the one with the most roles in common (bos counts as cls, eos as sep), then the one whose shared role comes first in
+    `ROLES`, then the lowest id. Special tokens that share no role are matched where both spell the same string.
+
+    Returns:
+      int32 (V_t,), source ids, -1 for ordinary tokens and where nothing matches.
+    """
+    found = np.full(len(target), -1, np.int32)
+    source_ids = [int(token_id) for token_id in np.flatnonzero(source.special)]
+    by_string = {source.strings[token_id]: token_id for token_id in reversed(source_ids)}
+    source_roles = {token_id: _wide_roles(source.roles[token_id]) for token_id in source_ids}
+    for token_id in np.flatnonzero(target.special):
+        roles = target.roles[token_id] & set(ROLES)
+        shared = {s: [i for i, role in enumerate(ROLES) if role in roles and role in source_roles[s]] for s in source_ids}
+        sharing = [s for s in source_ids if shared[s]]
+        if sharing:
+            found[token_id] = min(sharing, key=lambda s, shared=shared: (-len(shared[s]), shared[s], s))
+        else:
+            found[token_id] = by_string.get(target.strings[token_id], -1)
+    return found
+
+
+@dataclass(frozen=True)
+class _Scheme:
+    """How one kind of tokenizer spells bytes: `decode` for the model's own tokens, `added` for literal ones."""
+
+    kind: str
+    decode: Callable[[str], bytes]
+    added: Callable[[str], bytes]
+    prefix_space: bool
+
+
+def _scheme(state: dict, name: str) -> _Scheme:
+    """Decides from the steps of tokenizer.json how its tokens spell their bytes."""
+    model = state["model"]
+    normalizers, pre_tokenizers, decoders = (_steps(state.get(key)) for key in ("normalizer", "pre_tokenizer", "decoder"))
+    steps = normalizers + pre_tokenizers + decoders
+    prefix = model.get("continuing_subword_prefix") or ""
+    affixed = bool(prefix or model.get("end_of_word_suffix"))
+    marker = _space_marker(normalizers + pre_tokenizers, decoders)
+    spaced = any(map(_adds_space, normalizers + pre_tokenizers))
+    if any(step["type"] == "ByteLevel" for step in steps) and not affixed:
+        return _Scheme("byte_bpe", _byte_level, str.encode, spaced)
+    if marker and not affixed:
+        fallback = bool(model.get("byte_fallback")) or any(step["type"] == "ByteFallback" for step in decoders)
+        return _Scheme("sentencepiece", functools.partial(_sentencepiece, marker, fallback), str.encode, spaced)
+    if model["type"] == "WordPiece" and prefix:
+        decode = functools.partial(_wordpiece, prefix)
+        return _Scheme("wordpiece", decode, lambda string: b" " + string.strip().encode(), True)
+    described = ", ".join(step["type"] for step in steps) or "no steps"
+    raise UserError(
+        f"{name}: cannot tell which bytes its tokens stand for (model {model['type']}, {described}"
+        f"{', word-end or word-inside marks' if affixed else ''}); expected byte-level BPE, SentencePiece or WordPiece"
+    )
+
+
+def _steps(component: dict | None) -> list[dict]:
+    if component is None:
+        return []
+    parts = [component[key] for key in ("normalizers", "pretokenizers", "decoders") if key in component]
+    return [step for part in parts for inner in part for step in _steps(inner)] if parts else [component]
+
+
+def _space_marker(encoders: list[dict], decoders: list[dict]) -> str:
+    """Returns what stands for a space in the tokens ("▁" as a rule), or "" where nothing does."""
+    for step in encoders + decoders:
+        if step["type"] == "Metaspace":
+            return step["replacement"]
+    for step in encoders:
+        if step["type"] == "Replace" and step["pattern"] == {"String": " "} and step["content"].strip():
+            return step["content"]
+    for step in decoders:
+        if step["type"] == "Replace" and step["content"] == " " and step["pattern"].get("String", " ").strip():
+            return step["pattern"]["String"]
+    return ""
+
+
+def _adds_space(step: dict) -> bool:
+    if step["type"] == "Metaspace":
+        # Until tokenizers 0.15 the field was add_prefix_space, true where it is absent.
+        return step.get("prepend_scheme", "always" if step.get("add_prefix_space", True) else "never") != "never"
+    return step["type"] == "Prepend" or (step["type"] == "ByteLevel" and bool(step.get("add_prefix_space")))
+
+
+def _byte_table() -> dict[int, int]:
+    """GPT-2's table from characters to bytes: printable Latin-1 is itself, the rest is moved to U+0100 and up, in order."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    moved = [byte for byte in range(256) if byte not in printable]
+    # A moved character has no meaning at its own place; sending it out of Latin-1 makes the decoding notice.
+    return {byte: 0xFFFF for byte in moved} | {0x100 + i: byte for i, byte in enumerate(moved)}
+
+
+_BYTE_TABLE = _byte_table()
+
+
+def _byte_level(string: str) -> bytes:
+    try:
+        return string.translate(_BYTE_TABLE).encode("latin-1")
+    except UnicodeEncodeError:
+        return string.encode()
+
+
+def _sentencepiece(marker: str, byte_fallback: bool, string: str) -> bytes:
+    byte = _BYTE_TOKEN.fullmatch(string) if byte_fallback else None
+    return bytes([int(byte[1], 16)]) if byte else string.replace(marker, " ").encode()
+
+
+def _wordpiece(prefix: str, string: str) -> bytes:
+    if string.startswith(prefix):
+        return string[len(prefix) :].encode()
+    return b" " + string.encode() if string else b""
+
+
+def _roles(tokenizer: "PreTrainedTokenizerFast", state: dict, size: int) -> tuple[frozenset[str], ...]:
+    found: dict[int, set[str]] = defaultdict(set)
+    for role in ROLES:
+        token_id = getattr(tokenizer, f"{role}_token_id", None)
+        if token_id is not None:
+            found[token_id].add(role)
+    unknown = _model_unknown(state["model"])
+    if unknown is not None and not any("unk" in roles for roles in found.values()):
+        found[unknown].add("unk")
+    for token in state["added_tokens"]:
+        if token["special"] and token["id"] not in found:
+            found[token["id"]].add("special")
+    return tuple(frozenset(found.get(token_id, ())) for token_id in range(size))
+
+
+def _model_unknown(model: dict) -> int | None:
+    if "unk_id" in model:
+        return model["unk_id"]
+    unknown, vocabulary = model.get("unk_token"), model["vocab"]
+    return vocabulary.get(unknown) if unknown is not None and isinstance(vocabulary, dict) else None
+
+
+def _wide_roles(roles: frozenset[str]) -> set[str]:
+    return {*roles, *(_SAME_ROLE[role] for role in roles if role in _SAME_ROLE)}
+
+
+def _text(raw: bytes) -> str | None:
+    try:
+        text = raw.decode().strip()
+    except UnicodeDecodeError:
+        return None
+    # A vocabulary that has U+FFFD learned it from damaged text.
+    return text if text and "\ufffd" not in text else None
+
+
+def _bare_keys(vocabulary: Vocabulary) -> list[bytes | None]:
+    """Bytes after one leading space; None for tokens that match nothing."""
+    rows = zip(vocabulary.bytes, vocabulary.word_start.tolist(), vocabulary.special.tolist(), strict=True)
+    return [None if special or not raw else raw[1:] if start else raw for raw, start, special in rows]
+
+
+def _exact_keys(vocabulary: Vocabulary) -> list[Hashable]:
+    keys = zip(_bare_keys(vocabulary), vocabulary.word_start.tolist(), strict=True)
+    return [None if bare is None else (bare, start) for bare, start in keys]
+
+
+def _fuzzy_keys(vocabulary: Vocabulary) -> list[Hashable]:
+    return [None if bare is None else _lower(bare) for bare in _bare_keys(vocabulary)]
+
+
+def _lower(raw: bytes) -> bytes:
+    try:
+        return raw.decode().lower().encode()
+    except UnicodeDecodeError:
+        return raw
+
+
+_KEYS: dict[str, Callable[[Vocabulary], list[Hashable]]] = {"exact": _exact_keys, "nospace": _bare_keys, "fuzzy": _fuzzy_keys}
+
+
+def _unlikeness(source: Vocabulary, target: Vocabulary, target_id: int, source_id: int) -> tuple:
+    """Sorts candidates: a tokenizer writes "A" with the token "A" and never with <0x41>, so the two are kept apart first."""
+    start = source.word_start[source_id]
+    same_start = start == target.word_start[target_id]
+    bare = source.bytes[source_id][1:] if start else source.bytes[source_id]
+    wanted = target.bytes[target_id][1:] if target.word_start[target_id] else target.bytes[target_id]
+    fallback = _is_byte_fallback(source, source_id) != _is_byte_fallback(target, target_id)
+    return fallback, not same_start, bare != wanted, source_id
+
+
+def _is_byte_fallback(vocabulary: Vocabulary, token_id: int) -> bool:
+    return len(vocabulary.bytes[token_id]) == 1 and _BYTE_TOKEN.fullmatch(vocabulary.strings[token_id]) is not None
