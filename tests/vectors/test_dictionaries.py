@@ -1,0 +1,120 @@
+"""Dictionaries of every form, and what is said about lines that are none."""
+
+import gzip
+import lzma
+
+import pytest
+
+from wechsel_jax.errors import UserError
+from wechsel_jax.vectors import read_dictionary
+
+
+def write(path, text, encoding="utf-8"):
+    path.write_bytes(text if isinstance(text, bytes) else text.encode(encoding))
+    return path
+
+
+def test_tabs_spaces_and_line_ends(tmp_path):
+    path = write(tmp_path / "d.tsv", "\ufefffree of charge\tumsonst\r\nhouse Haus\n\ndog\u3000犬\n water \t вода \ndog\t犬\n")
+    assert read_dictionary(path) == [
+        ("free of charge", "umsonst"),
+        ("house", "Haus"),
+        ("dog", "犬"),
+        ("water", "вода"),
+        ("dog", "犬"),
+    ]
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress])
+def test_compressed(tmp_path, pack):
+    assert read_dictionary(write(tmp_path / "d", pack(b"a\tb\n"))) == [("a", "b")]
+
+
+def test_alternatives_and_headwords_without_translation(tmp_path):
+    path = write(tmp_path / "d.tsv", "abudu\tworship, revere; adore\nacha\t\nmkoma\t,\nnchi\t国、邦\n")
+    assert read_dictionary(path) == [
+        ("abudu", "worship"),
+        ("abudu", "revere"),
+        ("abudu", "adore"),
+        ("mkoma", ","),
+        ("nchi", "国"),
+        ("nchi", "邦"),
+    ]
+    assert read_dictionary(path, alternatives=False)[0] == ("abudu", "worship, revere; adore")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("a\tb\nc\td\te\n", "line 2: 'c"),
+        ("a\tb\nalone\n", "line 2: 'alone'; expected 'source word TAB target word'"),
+        ("a\tb\nthree words here\n", "line 2: 'three words here'"),
+        ("\tb\n", "line 1"),
+        ("a\t\n", "no usable pair"),
+        ("\n\n", "no usable pair"),
+        ("", "empty"),
+        ("a\tb\nü\tb\n".encode("latin-1"), "line 2: not UTF-8"),
+        ("a\tb\n".encode("utf-16"), "line 1: the text is UTF-16"),
+        (b"a\tb\0\n", "line 1: a binary file"),
+        (gzip.compress(b"a\tb\n" * 99)[:-9], "compressed file is damaged"),
+        (",indonesian,sundanese\n0,abu,abu\n", "line 1: ',indonesian,sundanese'"),
+    ],
+)
+def test_mistakes_are_named(tmp_path, content, message):
+    with pytest.raises(UserError, match=rf"d\.tsv: .*{message}"):
+        read_dictionary(write(tmp_path / "d.tsv", content))
+
+
+def test_missing_file(tmp_path):
+    with pytest.raises(UserError, match="no such file"):
+        read_dictionary(tmp_path / "d.tsv")
+
+
+def dictd(folder, entries, pack=bytes):
+    digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+
+    def base64(number):
+        return (base64(number // 64) if number >= 64 else "") + digits[number % 64]
+
+    text, index = b"", ""
+    for word, entry in entries:
+        index += f"{word}\t{base64(len(text))}\t{base64(len(entry.encode()))}\n"
+        text += entry.encode()
+    (folder / "swh.index").write_text(index, encoding="utf-8")
+    name = "swh.dict.dz" if pack is gzip.compress else "swh.dict"
+    return write(folder / name, pack(text))
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_dictd_with_its_index(tmp_path, pack):
+    entries = [
+        ("00-database-info", "00-database-info\nThis is no word " * 9),
+        ("abiria", "abiria /abiria/ <n>\npassenger\n"),
+        ("abudu", "abudu <v>\n1. worship, revere <fig.>\n2. love\n"),
+        ("acha", "acha\n"),
+    ]
+    pairs = read_dictionary(dictd(tmp_path, entries, pack))
+    assert pairs == [("abiria", "passenger"), ("abudu", "worship"), ("abudu", "revere")]
+
+
+def test_dictd_mistakes(tmp_path):
+    path = dictd(tmp_path, [("a", "a\nb\n")])
+    (tmp_path / "swh.index").write_text("a\tA\tz\n")
+    with pytest.raises(UserError, match=r"swh\.index: line 1: points beyond the 4 bytes"):
+        read_dictionary(path)
+    (tmp_path / "swh.index").write_text("a\tA\n")
+    with pytest.raises(UserError, match=r"swh\.index: line 1"):
+        read_dictionary(path)
+    (tmp_path / "swh.index").unlink()
+    with pytest.raises(UserError, match=r"swh\.index: no such file"):
+        read_dictionary(path)
+
+
+def test_real_dictionaries(data_directory):
+    wiktionary = data_directory / "dict" / "wechsel_wiktionary"
+    assert len(read_dictionary(wiktionary / "german.tsv", alternatives=False)) == 60_708
+    assert len(read_dictionary(data_directory / "dict" / "muse" / "en-de.tsv.gz", alternatives=False)) == 101_931
+    swahili = read_dictionary(data_directory / "dict" / "freedict_swh-eng.tsv")
+    assert ("abudu", "revere") in swahili
+    for path in sorted(wiktionary.iterdir()):
+        assert len(read_dictionary(path)) > 700

@@ -1,0 +1,269 @@
+"""Two languages' word vectors in one space: an orthogonal map fitted on a dictionary (Procrustes)."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from wechsel_jax.errors import UserError
+from wechsel_jax.vectors.word_vectors import WordVectors
+
+WEIGHTINGS = ("unique", "wechsel", "legacy")
+# MUSE's "0-5k is seen often" argument: the mean, the principal axes and the candidates of P@1 come from frequent words.
+_FREQUENT_WORDS = 50_000
+_TEST_WORDS = 1500
+_BLOCK = 8192
+
+
+@dataclass(frozen=True)
+class SideMap:
+    """What carries one language's vectors into the shared space: x -> (unit(x) - mean) @ matrix.
+
+    Attributes:
+      matrix: (m_in, m) float32, or None for the identity.
+      mean: (m_in,) float32 that is taken off, or None.
+      normalize: whether rows are scaled to length 1 before anything else.
+    """
+
+    matrix: np.ndarray | None = None
+    mean: np.ndarray | None = None
+    normalize: bool = False
+
+    def __call__(self, vectors: np.ndarray) -> np.ndarray:
+        """Maps (n, m_in) to (n, m) float32; rows of zeros (nothing known) stay rows of zeros."""
+        vectors = np.asarray(vectors, np.float32)
+        known = vectors.any(axis=1, keepdims=True)
+        if self.normalize:
+            vectors = vectors / np.where(known, np.linalg.norm(vectors, axis=1, keepdims=True), 1)
+        if self.mean is not None:
+            vectors = np.where(known, vectors - self.mean, 0)
+        return vectors if self.matrix is None else vectors @ self.matrix
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Maps of both languages into one space of m dimensions, m the smaller of the two.
+
+    Attributes:
+      source: map of the source language: unit length and mean as chosen, principal axes where m_s > m_t, then the rotation.
+      target: map of the target language: unit length and mean as chosen, principal axes where m_t > m_s; no rotation.
+      report: "pairs" (distinct pairs of spellings with vectors on both sides), "pairs_given" (entries of the dictionary),
+        "pairs_found" (entries of which at least one spelling is among "pairs"), "weighting", "normalize", "center",
+        "held_out_words", "precision_at_1" (None without held-out words) and "residual" (||A R - B|| / ||B||, Frobenius norms
+        over the weighted pairs; 0 is perfect).
+    """
+
+    source: SideMap
+    target: SideMap
+    report: dict = field(default_factory=dict)
+
+    @property
+    def source_map(self) -> np.ndarray | None:
+        """(m_s, m) float32: the linear part of `map_source`."""
+        return self.source.matrix
+
+    @property
+    def target_map(self) -> np.ndarray | None:
+        """(m_t, m) float32: the linear part of `map_target`; None for the identity."""
+        return self.target.matrix
+
+    def map_source(self, matrix: np.ndarray) -> np.ndarray:
+        """Maps source vectors (n, m_s), of words or of subwords, to (n, m) float32; zero rows stay zero."""
+        return self.source(matrix)
+
+    def map_target(self, matrix: np.ndarray) -> np.ndarray:
+        """Maps target vectors (n, m_t), of words or of subwords, to (n, m) float32; zero rows stay zero."""
+        return self.target(matrix)
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """n distinct pairs of word ids, each with a weight and the group (source word) that it is held out with."""
+
+    source: np.ndarray
+    target: np.ndarray
+    weight: np.ndarray
+    group: np.ndarray
+
+    def take(self, where: np.ndarray) -> "_Pairs":
+        return _Pairs(self.source[where], self.target[where], self.weight[where], self.group[where])
+
+
+def align(
+    source: WordVectors,
+    target: WordVectors,
+    pairs: Iterable[tuple[str, str]] | str,
+    *,
+    weighting: str = "unique",
+    normalize: bool = False,
+    center: bool = False,
+    held_out: float = 0.1,
+    seed: int = 0,
+) -> Alignment:
+    """Fits the orthogonal map from source to target vectors on word pairs (Minixhofer et al., 2022, section 3.1).
+
+    Each dictionary pair stands for its spellings as given, in lower case and in title case on both sides; those that both
+    languages have vectors for make the rows of A and B, and R = argmin ||A R - B|| = U V^T from the singular value
+    decomposition A^T W B = U S V^T (Schönemann, 1966). Where the dimensions differ, the larger side is first projected on its
+    principal axes.
+
+    P@1 is measured apart: a rotation fitted without the held-out source words (in all their spellings) looks up each of them
+    among the 50,000 most frequent target words by cosine; it is right where one of the dictionary's translations comes first.
+    The map returned is fitted on all pairs.
+
+    Args:
+      source: vectors of the source language, (W_s, m_s).
+      target: vectors of the target language, (W_t, m_t).
+      pairs: (source word, target word) pairs, or "identical": all words that both languages spell the same.
+      weighting: how often a pair of spellings counts. "unique": once. "wechsel": as often as the wechsel package 0.0.4 repeats
+        it (4 / 2 / 2 / 1 times for a lower-case entry, and again for each repeated entry). "legacy": as the paper's scripts
+        did, lower and title case once for each entry.
+      normalize: scale every vector to length 1 first.
+      center: take the mean of the (at most 50,000) most frequent words off, after `normalize`.
+      held_out: share of the source words that P@1 is measured on, at most 1,500 words; 0 measures nothing.
+      seed: chooses the held-out words.
+
+    Returns:
+      The maps. They hold the choice of `normalize` and `center`, so that subword vectors go the same way as the words did.
+
+    Raises:
+      UserError: no pair has vectors on both sides, or a setting is unknown.
+    """
+    if weighting not in WEIGHTINGS:
+        raise UserError(f"weighting {weighting!r}; expected one of {', '.join(WEIGHTINGS)}")
+    if not 0 <= held_out < 1:
+        raise UserError(f"held_out is {held_out}; expected 0 or more, and less than 1")
+    identical = isinstance(pairs, str)
+    if identical and pairs != "identical":
+        raise UserError(f"pairs {pairs!r}; expected word pairs or 'identical'")
+    given = _identical_words(source, target) if identical else list(pairs)
+    found, entries = _find_pairs(source, target, given, None if identical else weighting)
+    if len(found.source) == 0:
+        raise UserError(
+            f"none of the {len(given)} word pairs has vectors on both sides; expected source-to-target pairs of these languages"
+        )
+
+    size = min(source.dim, target.dim)
+    source_side = _prepare_side(source, size, normalize, center)
+    target_side = _prepare_side(target, size, normalize, center)
+    fit, residual = _rotation(source, target, source_side, target_side, found)
+    tested, right = _precision(source, target, source_side, target_side, found, held_out, seed)
+    report = {
+        "pairs": len(found.source),
+        "pairs_given": len(given),
+        "pairs_found": entries,
+        "weighting": "identical" if identical else weighting,
+        "normalize": normalize,
+        "center": center,
+        "held_out_words": tested,
+        "precision_at_1": right / tested if tested else None,
+        "residual": residual,
+    }
+    return Alignment(_rotated(source_side, fit), target_side, report)
+
+
+def _identical_words(source: WordVectors, target: WordVectors) -> list[tuple[str, str]]:
+    common = set(target.words)
+    return [(word, word) for word in source.words if word in common]
+
+
+def _spellings(word: str, weighting: str | None) -> tuple[str, ...]:
+    if weighting is None:
+        return (word,)
+    if weighting == "legacy":
+        return (word.lower(), word.lower().title())
+    return (word, word.lower(), word.title())
+
+
+def _find_pairs(source, target, given: Sequence[tuple[str, str]], weighting: str | None) -> tuple[_Pairs, int]:
+    """Returns the distinct pairs of known spellings, each weighted as asked for, and how many entries have one."""
+    source_words = [_spellings(word, weighting) for word, _ in given]
+    target_words = [_spellings(word, weighting) for _, word in given]
+    variants = len(source_words[0]) if given else 1
+    source_ids = source.ids([word for spelled in source_words for word in spelled]).reshape(-1, variants)
+    target_ids = target.ids([word for spelled in target_words for word in spelled]).reshape(-1, variants)
+    # Spellings differ in case only, so the lower-case word names all that must be held out together.
+    groups: dict[str, int] = {}
+    group = np.array([groups.setdefault(word.lower(), len(groups)) for word, _ in given], np.int64)
+
+    shape = (len(given), variants, variants)
+    ids = np.stack([np.broadcast_to(source_ids[:, :, None], shape), np.broadcast_to(target_ids[:, None, :], shape)])
+    known = (ids >= 0).all(axis=0)
+    distinct, first, counts = np.unique(ids[:, known], axis=1, return_index=True, return_counts=True)
+    weight = counts.astype(np.float64) if weighting in ("wechsel", "legacy") else np.ones(len(counts))
+    group = np.broadcast_to(group[:, None, None], shape)[known][first]
+    return _Pairs(distinct[0], distinct[1], weight, group), int(known.any(axis=(1, 2)).sum())
+
+
+def _prepare_side(vectors: WordVectors, size: int, normalize: bool, center: bool) -> SideMap:
+    """Returns the map before the rotation: unit length, mean, and the `size` principal axes where there are more dimensions."""
+    side = SideMap(None, None, normalize)
+    if not center and vectors.dim == size:
+        return side
+    words = len(vectors.words)
+    frequent = side(vectors.rows(np.arange(min(words, _FREQUENT_WORDS)))).astype(np.float64)
+    mean = frequent.mean(axis=0)
+    axes = None
+    if vectors.dim > size:
+        _, basis = np.linalg.eigh(np.cov(frequent, rowvar=False))
+        # Eigenvalues come in ascending order: the last axes carry the most variance.
+        axes = np.ascontiguousarray(basis[:, ::-1][:, :size], np.float32)
+    return SideMap(axes, mean.astype(np.float32) if center else None, normalize)
+
+
+def _rotated(side: SideMap, rotation: np.ndarray) -> SideMap:
+    matrix = rotation if side.matrix is None else side.matrix.astype(np.float64) @ rotation
+    return SideMap(matrix.astype(np.float32), side.mean, side.normalize)
+
+
+def _rotation(source, target, source_side: SideMap, target_side: SideMap, pairs: _Pairs) -> tuple[np.ndarray, float]:
+    """Returns R (m, m) float64 and the residual ||A R - B|| / ||B||, from sums over blocks: A and B are never held whole."""
+    size = min(source.dim, target.dim)
+    product, source_square, target_square = np.zeros((size, size)), 0.0, 0.0
+    for first in range(0, len(pairs.source), _BLOCK):
+        block = pairs.take(np.s_[first : first + _BLOCK])
+        a = source_side(source.rows(block.source)).astype(np.float64)
+        b = target_side(target.rows(block.target)).astype(np.float64)
+        product += a.T @ (b * block.weight[:, None])
+        source_square += float(block.weight @ np.square(a).sum(axis=1))
+        target_square += float(block.weight @ np.square(b).sum(axis=1))
+    u, singular, vt = np.linalg.svd(product)
+    if target_square == 0 or source_square == 0:
+        raise UserError("all word pairs have vectors of zeros; train the vectors again")
+    # ||A R - B||^2 = ||A||^2 + ||B||^2 - 2 tr(R^T A^T B), and at the optimum the trace is the sum of the singular values.
+    square = max(0.0, source_square + target_square - 2 * float(singular.sum()))
+    return u @ vt, float(np.sqrt(square / target_square))
+
+
+def _precision(source, target, source_side, target_side, pairs: _Pairs, held_out: float, seed: int) -> tuple[int, int]:
+    """Returns how many held-out source words were looked up, and for how many a translation came first."""
+    candidates = min(len(target.words), _FREQUENT_WORDS)
+    groups = np.unique(pairs.group[pairs.target < candidates])
+    wanted = min(round(held_out * len(groups)), _TEST_WORDS)
+    if wanted == 0 or wanted >= len(np.unique(pairs.group)):
+        return 0, 0
+    chosen = np.random.default_rng(seed).permutation(groups)[:wanted]
+    # A spelling may belong to two entries of which one is held out ("Polish", "polish" share a group; two words may share a
+    # title case): whatever touches a held-out word's vector stays out of the fit.
+    tested = pairs.take(np.isin(pairs.group, chosen))
+    rest = pairs.take(~np.isin(pairs.group, chosen) & ~np.isin(pairs.source, tested.source))
+    if len(rest.source) == 0:
+        return 0, 0
+    rotation, _ = _rotation(source, target, source_side, target_side, rest)
+    # One question a word: its most frequent spelling.
+    order = np.lexsort((tested.source, tested.group))
+    tested = tested.take(order)
+    _, first = np.unique(tested.group, return_index=True)
+    question, group = tested.source[first], tested.group[first]
+    queries = _rotated(source_side, rotation)(source.rows(question))
+    nearest = _nearest(queries, target_side(target.rows(np.arange(candidates))))
+    answers = set(zip(tested.group.tolist(), tested.target.tolist(), strict=True))
+    return len(question), sum(answer in answers for answer in zip(group.tolist(), nearest.tolist(), strict=True))
+
+
+def _nearest(queries: np.ndarray, candidates: np.ndarray) -> np.ndarray:
+    """Returns (n,) the row of `candidates` (c, m) with the highest cosine for each row of `queries` (n, m)."""
+    length = np.linalg.norm(candidates, axis=1)
+    unit = candidates / np.where(length > 0, length, 1)[:, None]
+    best = [np.argmax(queries[first : first + 256] @ unit.T, axis=1) for first in range(0, len(queries), 256)]
+    return np.concatenate(best)

@@ -1,0 +1,94 @@
+"""Bilingual dictionaries as pairs of words: tab-separated, MUSE's space-separated, and FreeDict's dictd files."""
+
+import os
+import re
+from pathlib import Path
+
+from wechsel_jax.errors import UserError
+from wechsel_jax.files import require_file
+from wechsel_jax.vectors.streams import open_binary, read_lines
+
+_EXPECTED = "a dictionary: lines 'source word TAB target word' (or MUSE's 'source target'), or dictd's .dict with its .index"
+_BASE64 = {c: i for i, c in enumerate("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/")}
+# dictd's own entries: notes about the database, not words.
+_DATABASE_ENTRY = ("00-database", "00database")
+
+
+def read_dictionary(path: str | os.PathLike, *, alternatives: bool = True) -> list[tuple[str, str]]:
+    """Reads a bilingual dictionary.
+
+    A line holds a source word and a target word with a tab between them; a line without a tab holds exactly two words with
+    space between them. A line whose translation is empty is skipped (FreeDict has headwords without one). Of a dictd file
+    (`NAME.dict` or `NAME.dict.dz`, with `NAME.index` beside it) the first line of each entry's body is the translation.
+
+    Args:
+      path: the dictionary, UTF-8, plain or compressed.
+      alternatives: make "worship, revere; adore" three translations. The wechsel package keeps such a line as one phrase, which
+        no word vectors hold; pass False for the same list of pairs as it has.
+
+    Returns:
+      (source word, target word) pairs in the order of the file, repetitions included.
+
+    Raises:
+      UserError: the file is missing, empty, not UTF-8, has a malformed line, or holds no pair.
+    """
+    path = require_file(path, _EXPECTED)
+    entries = _dictd_entries(path) if re.search(r"\.dict(\.dz)?$", path.name) else _lines(path)
+    pairs = [(source, target) for source, text in entries for target in _targets(text, alternatives)]
+    if not pairs:
+        raise UserError(f"{path}: no usable pair of words in it; expected {_EXPECTED}")
+    return pairs
+
+
+def _targets(text: str, alternatives: bool) -> list[str]:
+    candidates = re.split(r"[,;]\s+|[،;；、]\s*", text) if alternatives else [text]
+    return [target for candidate in candidates if (target := candidate.strip(" \t,;"))] or ([text] if text else [])
+
+
+def _lines(path: Path) -> list[tuple[str, str]]:
+    entries = []
+    for number, line in read_lines(path, _EXPECTED):
+        if not line.strip():
+            continue
+        if "\0" in line:
+            raise UserError(f"{path}: line {number}: a binary file; expected {_EXPECTED}")
+        fields = [field.strip() for field in (line.split("\t") if "\t" in line else line.split())]
+        if len(fields) != 2 or not fields[0]:
+            shown = line if len(line) <= 60 else line[:60] + "..."
+            raise UserError(f"{path}: line {number}: {shown!r}; expected 'source word TAB target word'")
+        entries.append((fields[0], fields[1]))
+    return entries
+
+
+def _dictd_entries(path: Path) -> list[tuple[str, str]]:
+    index = path.with_name(re.sub(r"\.dict(\.dz)?$", ".index", path.name))
+    with open_binary(path, _EXPECTED) as handle:
+        text = handle.read()
+    entries = []
+    for number, line in read_lines(index, f"the index of {path.name}, which dictd puts beside it"):
+        word, *place = line.split("\t")
+        if len(place) != 2 or not all(set(digits) <= _BASE64.keys() and digits for digits in place):
+            raise UserError(f"{index}: line {number}: {line[:60]!r}; expected dictd's 'word TAB offset TAB length'")
+        first, length = (_number(digits) for digits in place)
+        if first + length > len(text):
+            raise UserError(f"{index}: line {number}: points beyond the {len(text)} bytes of {path.name}; fetch both again")
+        if not word.startswith(_DATABASE_ENTRY):
+            entries.append((word.strip(), _first_translation(text[first : first + length], path, word)))
+    return entries
+
+
+def _number(digits: str) -> int:
+    value = 0
+    for digit in digits:
+        value = value * 64 + _BASE64[digit]
+    return value
+
+
+def _first_translation(entry: bytes, path: Path, word: str) -> str:
+    """Returns the first line after the headword, without "1." and remarks in brackets; "" where there is none."""
+    try:
+        body = [line.strip() for line in entry.decode("utf-8").splitlines()[1:]]
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: the entry {word!r} is not UTF-8; fetch a UTF-8 edition of the dictionary") from None
+    first = next((line for line in body if line), "")
+    return re.sub(r"^\d+\.\s*|\s*[<(\[][^>)\]]*[>)\]]", "", first).strip()

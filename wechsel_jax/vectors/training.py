@@ -1,0 +1,161 @@
+"""Training word vectors on plain text with fastText."""
+
+import os
+import re
+import sys
+import tempfile
+import unicodedata
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import IO
+
+from wechsel_jax.errors import UserError
+from wechsel_jax.vectors.streams import read_lines
+
+_ENOUGH_THREADS = 11
+
+
+def train_vectors(
+    files: str | os.PathLike | Iterable[str | os.PathLike],
+    output: str | os.PathLike,
+    *,
+    dim: int = 100,
+    model: str = "skipgram",
+    epochs: int = 3,
+    smallest_ngram: int = 5,
+    largest_ngram: int = 5,
+    buckets: int = 500_000,
+    min_count: int = 5,
+    negatives: int = 10,
+    learning_rate: float = 0.05,
+    subsampling: float = 1e-4,
+    threads: int | None = None,
+    verbose: int = 0,
+) -> dict:
+    """Trains a fastText model on text and writes it, whole or not at all.
+
+    Each line is cut into words (with apostrophes inside them) and single punctuation marks; case stays. Text written without
+    spaces (Chinese, Japanese, Thai) must be segmented beforehand. fastText's threads race: no two runs agree to the bit.
+
+    Args:
+      files: UTF-8 text files, plain, .gz, .xz or .bz2.
+      output: the `.bin` to write, replaced where it exists.
+      dim: m, dimensions of a vector.
+      model: "skipgram" or "cbow".
+      epochs: passes over the text.
+      smallest_ngram: fewest characters of an n-gram.
+      largest_ngram: most characters of an n-gram; 0 for vectors of whole words only.
+      buckets: how many rows the n-grams share.
+      min_count: words that are rarer have no row of their own.
+      negatives: negative samples a word.
+      learning_rate: at the start; falls linearly to zero.
+      subsampling: words above this share of the text are left out at random; 1 leaves none out.
+      threads: by default as many as there are processors, but at least 11: each thread of fastText 0.9.3 initialises a tenth
+        of the matrix, and what no thread initialises stays as the memory was found.
+      verbose: 0 silent, 2 shows progress on stderr.
+
+    Returns:
+      {"words": W, "tokens": running words in the text, "dim": m}.
+
+    Raises:
+      UserError: a file is missing or not UTF-8, there is too little text, a setting is impossible, or there is no fastText.
+    """
+    files = [files] if isinstance(files, str | os.PathLike) else list(files)
+    _check_settings(model, dim, epochs, smallest_ngram, largest_ngram, buckets, min_count)
+    fasttext = _import_fasttext()
+    output = Path(output)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as directory:
+        corpus = Path(directory, "words.txt")
+        with open(corpus, "w", encoding="utf-8") as handle:
+            tokens = sum(_write_words(path, handle) for path in files)
+        # Closed, not only written: fastText opens the file by its name and must find the last words too.
+        names = ", ".join(str(path) for path in files)
+        if tokens == 0:
+            raise UserError(f"{names or 'no files'}: no word in the text; expected plain text in the language of the vectors")
+        try:
+            trained = fasttext.train_unsupervised(
+                str(corpus),
+                model=model,
+                dim=dim,
+                epoch=epochs,
+                minn=smallest_ngram,
+                maxn=largest_ngram,
+                bucket=buckets,
+                minCount=min_count,
+                neg=negatives,
+                lr=learning_rate,
+                t=subsampling,
+                thread=threads or max(_ENOUGH_THREADS, os.cpu_count() or 1),
+                verbose=verbose,
+            )
+        except ValueError as error:
+            if "Empty vocabulary" not in str(error):
+                raise
+            advice = f"none of its words occurs {min_count} times; give more text or a smaller min_count"
+            raise UserError(f"{names}: {tokens} running words are too few: {advice}") from None
+        except RuntimeError as error:
+            # "Encountered NaN": a step too large, or rows that too few threads left uninitialised.
+            advice = f"lower learning_rate, or use {_ENOUGH_THREADS} threads or more"
+            raise UserError(f"{names}: fastText stopped after {tokens} running words ({error}); {advice}") from None
+        unfinished = str(Path(directory, "model.bin"))
+        trained.save_model(unfinished)
+        os.replace(unfinished, output)
+    return {"words": len(trained.words), "tokens": tokens, "dim": dim}
+
+
+def words_of(line: str) -> list[str]:
+    """Cuts a line into words and punctuation marks.
+
+    The pattern is `\\w+(?:['’]\\w+)*|[^\\w\\s]`, where a combining mark and a (non-)joiner count as part of the word that they
+    stand in: Python's `\\w` leaves them out, which would cut every Hindi word to pieces.
+    """
+    return _word_pattern().findall(line)
+
+
+@cache
+def _word_pattern() -> re.Pattern:
+    letter = rf"[\w{_combining_marks()}\u200c\u200d]"
+    return re.compile(rf"{letter}+(?:['’]{letter}+)*|[^\w\s]")
+
+
+def _combining_marks() -> str:
+    """Returns all characters of Unicode's category M as ranges for a character class of `re`."""
+    points = [point for point in range(sys.maxunicode + 1) if unicodedata.category(chr(point))[0] == "M"]
+    ranges: list[list[int]] = []
+    for point in points:
+        if ranges and ranges[-1][1] == point - 1:
+            ranges[-1][1] = point
+        else:
+            ranges.append([point, point])
+    return "".join(rf"\U{first:08x}-\U{last:08x}" for first, last in ranges)
+
+
+def _write_words(path: str | os.PathLike, handle: IO[str]) -> int:
+    count = 0
+    for _, line in read_lines(path, "a text file"):
+        words = words_of(line)
+        if words:
+            handle.write(" ".join(words) + "\n")
+        count += len(words)
+    return count
+
+
+def _check_settings(model, dim, epochs, smallest, largest, buckets, min_count) -> None:
+    if model not in ("skipgram", "cbow"):
+        raise UserError(f"model {model!r}; expected 'skipgram' or 'cbow'")
+    if min(dim, epochs, min_count) < 1:
+        raise UserError(f"dim {dim}, epochs {epochs}, min_count {min_count}; expected at least 1 each")
+    if largest and (buckets < 1 or not 1 <= smallest <= largest):
+        raise UserError(
+            f"n-grams of {smallest} to {largest} characters, {buckets} buckets; expected 1 <= smallest <= largest, 1 <= buckets"
+        )
+
+
+def _import_fasttext():
+    try:
+        import fasttext
+    except ImportError:
+        raise UserError('training word vectors needs fastText; install it with: pip install "wechsel-jax[train]"') from None
+    return fasttext
