@@ -1,25 +1,21 @@
 """A tokenizer for a new language from plain text: byte-level BPE, SentencePiece-style unigram or WordPiece."""
 
-import bz2
-import gzip
 import itertools
 import json
-import lzma
 import os
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_directory, refuse_existing, require_file
+from wechsel_jax.text_files import read_lines
 from wechsel_jax.tokenizer_files import load_tokenizer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
-_OPENERS = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 _GPT2 = {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>", "unk_token": "<|endoftext|>"}
 _ROBERTA = {
     "bos_token": "<s>",
@@ -186,7 +182,7 @@ def _with_special_tokens(backend: "Tokenizer", roles: dict[str, str]) -> "Tokeni
 
 
 def _train(backend: "Tokenizer", paths: list[Path], trainer: object) -> None:
-    lines = itertools.chain.from_iterable(map(_lines, paths))
+    lines = (line for path in paths for _, line in read_lines(path, "UTF-8 text"))
     first = next((line for line in lines if line.strip()), None)
     if first is None:
         raise UserError(f"{_names(paths)}: nothing but blank lines; expected text to train a tokenizer on")
@@ -198,21 +194,6 @@ def _train(backend: "Tokenizer", paths: list[Path], trainer: object) -> None:
         if isinstance(error, KeyboardInterrupt | MemoryError | OSError):
             raise
         raise UserError(f"{_names(paths)}: no tokenizer can be trained on this text ({error}); add text") from error
-
-
-def _lines(path: Path) -> Iterator[str]:
-    number = 0
-    try:
-        with _OPENERS.get(path.suffix, open)(path, "rb") as handle:
-            for number, line in enumerate(handle, 1):
-                yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: line {number}: not UTF-8 ({error.reason}); expected UTF-8 text; convert it first") from error
-    except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
-        if getattr(error, "errno", None) is not None:
-            raise
-        problem = f"damaged or cut off ({error}); expected {path.suffix} data"
-        raise UserError(f"{path}: line {number + 1}: {problem}; copy it again") from error
 
 
 def _require_room(vocabulary_size: int, least: int) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.vectors.streams import read_lines
+from wechsel_jax.text_files import read_lines
 
 _ENOUGH_THREADS = 11
 

@@ -12,10 +12,10 @@ from tqdm import tqdm
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import require_file
+from wechsel_jax.text_files import UTF16_MARKS, is_compressed, open_binary
 from wechsel_jax.vectors import fasttext_format
 from wechsel_jax.vectors.archive import load_archive
 from wechsel_jax.vectors.fasttext_format import FastTextVectors
-from wechsel_jax.vectors.streams import UTF16_MARKS, is_compressed, open_binary
 from wechsel_jax.vectors.word_records import LONGEST_DIMENSION, binary_records, text_records
 from wechsel_jax.vectors.word_vectors import PlainVectors, WordVectors
 

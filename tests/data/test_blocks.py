@@ -1,0 +1,76 @@
+import json
+
+import numpy as np
+import pytest
+
+from wechsel_jax.data import TokenBlocks, prepare
+from wechsel_jax.errors import UserError
+
+
+@pytest.fixture
+def prepared(tmp_path, tokenizers):
+    (tmp_path / "text.txt").write_text("eins zwei drei\nvier fünf sechs\n", encoding="utf-8")
+    prepare([tmp_path / "text.txt"], tokenizers["gpt2"], tmp_path / "out")
+    return tmp_path / "out"
+
+
+def test_blocks_are_the_stream_in_order(prepared):
+    stream = np.fromfile(prepared / "tokens.bin", "<u2")
+    blocks = TokenBlocks.open(prepared, 5)
+    assert len(blocks) == len(stream) // 5 == 6
+    assert np.concatenate([blocks.block(i) for i in range(6)]).tolist() == stream[:30].tolist()
+    several = blocks.blocks(np.asarray([4, 0, 4]))
+    assert several.dtype == np.int32
+    assert several.tolist() == [stream[20:25].tolist(), stream[:5].tolist(), stream[20:25].tolist()]
+    assert blocks.vocabulary_size == 257
+
+
+@pytest.mark.parametrize("index", [-1, 6])
+def test_there_is_no_block_behind_the_last(prepared, index):
+    with pytest.raises(IndexError):
+        TokenBlocks.open(prepared, 5).block(index)
+
+
+def test_the_fingerprint_is_the_stream_s_alone(prepared, tmp_path, tokenizers):
+    assert TokenBlocks.open(prepared, 5).fingerprint == TokenBlocks.open(prepared, 7).fingerprint
+    (tmp_path / "text.txt").write_text("eins zwei drei\nvier fünf sechz\n", encoding="utf-8")
+    prepare([tmp_path / "text.txt"], tokenizers["gpt2"], tmp_path / "other")
+    assert TokenBlocks.open(prepared, 5).fingerprint != TokenBlocks.open(tmp_path / "other", 5).fingerprint
+
+
+def test_text_shorter_than_a_block(prepared):
+    count = len(np.fromfile(prepared / "tokens.bin", "<u2"))
+    assert len(TokenBlocks.open(prepared, count)) == 1
+    with pytest.raises(UserError, match=f"out: {count} tokens; expected at least one block of {count + 1}"):
+        TokenBlocks.open(prepared, count + 1)
+    with pytest.raises(UserError, match="block length 0; expected at least 1"):
+        TokenBlocks.open(prepared, 0)
+
+
+def test_damaged_directories_are_named(prepared, tmp_path):
+    whole, manifest = (prepared / "tokens.bin").read_bytes(), json.loads((prepared / "manifest.json").read_text())
+    (prepared / "tokens.bin").write_bytes(whole[:-1])
+    with pytest.raises(UserError, match=r"tokens\.bin: cut short, \d+ bytes; expected \d+"):
+        TokenBlocks.open(prepared, 5)
+    (prepared / "tokens.bin").write_bytes(whole + b"\0\0")
+    with pytest.raises(UserError, match=r"tokens\.bin: too long"):
+        TokenBlocks.open(prepared, 5)
+    (prepared / "tokens.bin").unlink()
+    with pytest.raises(UserError, match=r"tokens\.bin: no such file"):
+        TokenBlocks.open(prepared, 5)
+    for content, message in (
+        ("{", "not JSON"),
+        ("[]", "format 'list'; expected 1"),
+        (json.dumps(manifest | {"format": 2}), "format 2; expected 1"),
+        (json.dumps(manifest | {"dtype": "int8"}), "dtype is 'int8'"),
+        (json.dumps(manifest | {"tokens": None}), "tokens is None; expected int"),
+        (json.dumps({name: value for name, value in manifest.items() if name != "sha256"}), "sha256 is None"),
+    ):
+        (prepared / "manifest.json").write_text(content)
+        with pytest.raises(UserError, match=rf"manifest\.json: {message}"):
+            TokenBlocks.open(prepared, 5)
+    (prepared / "manifest.json").unlink()
+    with pytest.raises(UserError, match=r"manifest\.json: no such file"):
+        TokenBlocks.open(prepared, 5)
+    with pytest.raises(UserError, match="nowhere: no such directory"):
+        TokenBlocks.open(tmp_path / "nowhere", 5)

@@ -1,0 +1,207 @@
+import json
+import lzma
+import os
+import signal
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from wechsel_jax.data import TokenBlocks, prepare
+from wechsel_jax.data.documents import read_documents
+from wechsel_jax.errors import UserError
+
+TEXT = "Grüße aus  Köln \n\n \nzwei\n\u2028drei\x85\r\nvier"
+LINES = ["Grüße aus  Köln ", "zwei", "\u2028drei\x85", "vier"]
+module = sys.modules[prepare.__module__]
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_bytes(TEXT.encode())
+    return path
+
+
+def stream(directory):
+    manifest = json.loads((directory / "manifest.json").read_text())
+    return np.fromfile(directory / "tokens.bin", manifest["dtype"])
+
+
+@pytest.mark.parametrize("style", ["gpt2", "roberta"])
+def test_the_stream_is_what_transformers_makes_of_each_document(tmp_path, tokenizers, text, style):
+    manifest = prepare([text, text], tokenizers[style], tmp_path / "out")
+    tokenizer = AutoTokenizer.from_pretrained(tokenizers[style])
+    end = [tokenizer.eos_token_id] if style == "gpt2" else []
+    expected = [token for line in LINES + LINES for token in tokenizer(line).input_ids + end]
+    assert stream(tmp_path / "out").tolist() == expected
+    assert (manifest["tokens"], manifest["documents"], manifest["bytes"]) == (len(expected), 8, 2 * len(expected))
+    assert manifest == json.loads((tmp_path / "out" / "manifest.json").read_text())
+    assert manifest["vocabulary_size"] == len(tokenizer)
+    assert {"name": "text.txt", "bytes": len(TEXT.encode())}.items() <= manifest["inputs"][1].items()
+
+
+@pytest.mark.parametrize(("documents", "count"), [("lines", 4), ("paragraphs", 2), ("files", 1)])
+def test_each_document_is_ended_once(tmp_path, tokenizers, text, documents, count):
+    manifest = prepare(text, tokenizers["gpt2"], tmp_path / "out", documents=documents)
+    tokens = stream(tmp_path / "out")
+    assert manifest["documents"] == count == np.sum(tokens == 0)
+    assert tokens[-1] == 0
+
+
+def test_the_size_of_groups_changes_nothing(tmp_path, tokenizers, text, monkeypatch):
+    prepare(text, tokenizers["roberta"], tmp_path / "one")
+    monkeypatch.setattr(module, "_GROUP_DOCUMENTS", 3)
+    prepare(text, tokenizers["roberta"], tmp_path / "two")
+    monkeypatch.setattr(module, "_GROUP_CHARACTERS", 1)
+    prepare(text, tokenizers["roberta"], tmp_path / "three")
+    assert stream(tmp_path / "one").tolist() == stream(tmp_path / "two").tolist() == stream(tmp_path / "three").tolist()
+
+
+@pytest.mark.parametrize(("largest", "dtype"), [(65535, "uint16"), (65536, "uint32")])
+def test_ids_fit_whatever_the_vocabulary(tmp_path, text, largest, dtype):
+    backend = Tokenizer(models.WordLevel({"zwei": largest, "<unk>": 1, "</s>": 0}, unk_token="<unk>"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>", unk_token="<unk>")
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    manifest = prepare(text, tmp_path / "tokenizer", tmp_path / "out")
+    assert (manifest["dtype"], manifest["vocabulary_size"]) == (dtype, largest + 1)
+    blocks = TokenBlocks.open(tmp_path / "out", 8)
+    assert blocks.block(0).tolist() == [1, 1, 1, 0, largest, 0, 1, 0]
+
+
+def test_the_same_inputs_are_not_prepared_again(tmp_path, tokenizers, text):
+    first = prepare([text], tokenizers["gpt2"], tmp_path / "out")
+    (tmp_path / "elsewhere").mkdir()
+    moved = text.rename(tmp_path / "elsewhere" / "text.txt")
+    os.utime(moved, (0, 0))
+    before = (tmp_path / "out" / "tokens.bin").stat().st_mtime_ns, (tmp_path / "out").stat().st_ino
+    assert prepare([moved], tokenizers["gpt2"], tmp_path / "out") == first
+    assert ((tmp_path / "out" / "tokens.bin").stat().st_mtime_ns, (tmp_path / "out").stat().st_ino) == before
+
+
+def test_other_inputs_are_refused_and_named(tmp_path, tokenizers, text):
+    other = tmp_path / "other.txt"
+    other.write_text("other\n")
+    output = tmp_path / "out"
+    prepare([text, other], tokenizers["gpt2"], output)
+    before = (output / "tokens.bin").read_bytes()
+    with pytest.raises(UserError, match=r"out: was prepared with another tokenizer"):
+        prepare([text, other], tokenizers["roberta"], output)
+    with pytest.raises(UserError, match=r"out: was prepared from the same files in another order"):
+        prepare([other, text], tokenizers["gpt2"], output)
+    with pytest.raises(UserError, match=r"out: was prepared with documents_are = 'lines', not 'files'"):
+        prepare([text, other], tokenizers["gpt2"], output, documents="files")
+    other.write_text("othes\n")
+    with pytest.raises(UserError, match=r"out: was prepared from other text than other\.txt holds now"):
+        prepare([text, other], tokenizers["gpt2"], output)
+    assert (output / "tokens.bin").read_bytes() == before
+
+
+def test_a_directory_of_something_else_is_left_alone(tmp_path, tokenizers, text):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").write_text("precious")
+    with pytest.raises(UserError, match="out: exists already and holds no prepared text"):
+        prepare([text], tokenizers["gpt2"], tmp_path / "out")
+    assert os.listdir(tmp_path / "out") == ["thesis.tex"]
+
+
+def test_an_empty_directory_is_filled(tmp_path, tokenizers, text):
+    (tmp_path / "out").mkdir()
+    assert prepare([text], tokenizers["gpt2"], tmp_path / "out")["documents"] == 4
+
+
+def test_what_was_cut_short_is_not_reused(tmp_path, tokenizers, text):
+    prepare([text], tokenizers["gpt2"], tmp_path / "out")
+    with open(tmp_path / "out" / "tokens.bin", "r+b") as handle:
+        handle.truncate(6)
+    with pytest.raises(UserError, match=r"tokens\.bin: cut short, 6 bytes"):
+        prepare([text], tokenizers["gpt2"], tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", r"bad\.txt: the file is empty"),
+        (b" \n\n\t\n", r"bad\.txt: holds nothing but white space"),
+        ("gut\nKäse\n".encode("latin-1"), r"bad\.txt: line 2: not UTF-8"),
+        ("gut".encode("utf-16"), r"bad\.txt: line 1: the text is UTF-16"),
+        (lzma.compress(b"text\n" * 1000)[:-20], r"bad\.txt: .*damaged or cut short"),
+    ],
+)
+def test_bad_text_leaves_nothing_behind(tmp_path, tokenizers, content, message):
+    bad = tmp_path / "bad.txt"
+    bad.write_bytes(content)
+    with pytest.raises(UserError, match=message):
+        prepare([bad], tokenizers["gpt2"], tmp_path / "out")
+    assert os.listdir(tmp_path) == ["bad.txt"]
+
+
+def test_other_mistakes(tmp_path, tokenizers, text):
+    with pytest.raises(UserError, match=r"missing\.txt: no such file"):
+        prepare([text, tmp_path / "missing.txt"], tokenizers["gpt2"], tmp_path / "out")
+    with pytest.raises(UserError, match="no file is named"):
+        prepare([], tokenizers["gpt2"], tmp_path / "out")
+    with pytest.raises(UserError, match="expected lines, paragraphs, files"):
+        prepare([text], tokenizers["gpt2"], tmp_path / "out", documents="pages")
+    with pytest.raises(UserError, match="endless: has no token that ends a text"):
+        prepare([text], tokenizers["endless"], tmp_path / "out")
+    assert os.listdir(tmp_path) == ["text.txt"]
+
+
+_KILLED = """
+import os, signal, sys
+from wechsel_jax.data import prepare
+module = sys.modules[prepare.__module__]
+module._GROUP_DOCUMENTS = 1
+
+def read_documents(*_):
+    yield from ["one", "two"]
+    os.kill(os.getpid(), signal.SIGKILL)
+
+module.read_documents = read_documents
+prepare(sys.argv[1:2], sys.argv[2], sys.argv[3])
+"""
+
+
+def test_a_kill_half_way_leaves_nothing_and_the_next_call_succeeds(tmp_path, tokenizers, text):
+    arguments = [str(text), str(tokenizers["gpt2"]), str(tmp_path / "out")]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    killed = subprocess.run([sys.executable, "-c", _KILLED, *arguments], env=environment, capture_output=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    partial = [path for path in tmp_path.iterdir() if path.name.endswith(".partial")]
+    assert len(partial) == 1 and not (tmp_path / "out").exists()
+    assert prepare([text], tokenizers["gpt2"], tmp_path / "out")["documents"] == 4
+
+
+def test_an_interruption_cleans_up(tmp_path, tokenizers, text, monkeypatch):
+    def interrupted(*_):
+        yield "one"
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, "read_documents", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        prepare([text], tokenizers["gpt2"], tmp_path / "out")
+    assert os.listdir(tmp_path) == ["text.txt"]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "roberta"])
+def test_german_text_comes_back_from_its_tokens(tmp_path, data_directory, name):
+    source = data_directory / "text" / "de.wikipedia_mlqa_xquad.txt.xz"
+    lines = list(islice(read_documents(source, "lines"), 300))
+    path = tmp_path / "de.txt"
+    path.write_text("\n".join(lines), encoding="utf-8", newline="")
+    manifest = prepare([path], data_directory / "tokenizers" / name, tmp_path / "out")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(data_directory / "tokenizers" / name / "tokenizer.json"))
+    ends = {"gpt2": 50256, "roberta": 2}
+    tokens = stream(tmp_path / "out")
+    documents = np.split(tokens, np.flatnonzero(tokens == ends[name]) + 1)[:-1]
+    start = 1 if name == "roberta" else 0
+    decoded = [tokenizer.decode(ids[start:-1], clean_up_tokenization_spaces=False) for ids in documents]
+    assert decoded == lines
+    assert manifest["documents"] == 300

@@ -1,0 +1,88 @@
+"""The batch of any training step, and the batches of an evaluation that counts every token once."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from wechsel_jax.data.blocks import TokenBlocks
+from wechsel_jax.data.order import permuted
+from wechsel_jax.errors import UserError
+
+Batch = dict[str, np.ndarray]
+
+
+def training_batch(blocks: TokenBlocks, step: int, batch_size: int, seed: int, rows: slice = slice(None)) -> Batch:
+    """The batch of one step: a pure function of (seed, step).
+
+    Row r of step s is place s * B + r of an endless sequence of epochs, each with a permutation of its own, so a batch may
+    hold the end of one epoch and the start of the next.
+
+    Args:
+      blocks: to draw from.
+      step: counted from 0.
+      batch_size: B of all hosts together.
+      seed: of the run.
+      rows: which of the B rows to read; hosts that take disjoint slices make up one batch.
+
+    Returns:
+      {"tokens": int32 (rows, L)}.
+    """
+    places = int(step) * batch_size + np.arange(batch_size, dtype=np.int64)[rows]
+    epochs, indices = np.divmod(places, len(blocks))
+    chosen = np.empty_like(indices)
+    for epoch in np.unique(epochs):
+        here = epochs == epoch
+        chosen[here] = permuted(indices[here], len(blocks), seed, int(epoch))
+    return {"tokens": blocks.blocks(chosen)}
+
+
+def evaluation_tokens(blocks: TokenBlocks, causal: bool) -> int:
+    """How many tokens of the stream a whole evaluation counts: all of them, less the first where the model is causal."""
+    return blocks.stream.size - 1 if causal else blocks.stream.size
+
+
+def evaluation_batches(
+    blocks: TokenBlocks, batch_size: int, causal: bool, limit: int | None = None, pad_id: int = 0
+) -> Iterator[Batch]:
+    """Windows of the whole stream, in its order, so that every token has weight 1 exactly once.
+
+    Causal windows overlap by one token: the last token of a window is the first of the next, where it is context and has
+    weight 0. So every token but the stream's first is predicted once, the windows' first ones from the token before them
+    alone. Windows for masked models do not overlap. What is behind the end of the stream is padding of weight 0.
+
+    Args:
+      blocks: the stream, and L.
+      batch_size: B, of every batch, the last one too.
+      causal: whether token i is predicted from the tokens before it.
+      limit: yield at most so many batches, from the start of the stream.
+      pad_id: token of the padding.
+
+    Returns:
+      An iterator of {"tokens": int32 (B, L), "weights": float32 (B, L), weight of token i as a predicted token,
+      "mask": bool (B, L), true for tokens of the stream}.
+
+    Raises:
+      UserError: nothing can be predicted: a causal window of one token, or a batch without a row.
+    """
+    if causal and blocks.length < 2:
+        raise UserError(f"{blocks.directory}: block length 1; expected at least 2 tokens to predict one from another")
+    if batch_size < 1 or (limit is not None and limit < 1):
+        raise UserError(f"{blocks.directory}: {batch_size} rows a batch, limit {limit}; expected at least 1 of each")
+    overlap = 1 if causal else 0
+    windows = -(-evaluation_tokens(blocks, causal) // (blocks.length - overlap))
+    batches = -(-windows // batch_size)
+    chosen = range(batches if limit is None else min(limit, batches))
+    return (_evaluation_batch(blocks, number * batch_size, batch_size, overlap, pad_id) for number in chosen)
+
+
+def _evaluation_batch(blocks: TokenBlocks, first: int, batch_size: int, overlap: int, pad_id: int) -> Batch:
+    """Windows `first` to `first + batch_size`; those behind the last are padding."""
+    length, stream = blocks.length, blocks.stream
+    starts = (first + np.arange(batch_size, dtype=np.int64)) * (length - overlap)
+    places = starts[:, None] + np.arange(length)
+    # A row that starts at the stream's last token would predict nothing: the window before it has counted that token.
+    mask = (places < stream.size) & (starts[:, None] + overlap < stream.size)
+    tokens = np.where(mask, stream[np.minimum(places, stream.size - 1)], pad_id).astype(np.int32)
+    weights = mask.astype(np.float32)
+    weights[:, :overlap] = 0.0
+    return {"tokens": tokens, "weights": weights, "mask": mask}
