@@ -1,0 +1,92 @@
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.report.conftest import CURVES, STEPS
+from wechsel_jax.report import read_run, steps_needed
+from wechsel_jax.report.axes import linear, logarithmic, spread_apart
+from wechsel_jax.report.curves import best_at, chosen_steps, head_start
+
+CURVE = {method: list(zip(STEPS, values, strict=True)) for method, values in CURVES.items()}
+positive = st.floats(1.5, 1e6)
+
+
+def test_steps_needed_is_linear_in_the_logarithm():
+    curve = [(0, 1000.0), (100, 10.0)]
+    assert steps_needed(curve, [(0, 2000.0), (1, 1000.0), (2, 100.0), (3, 10.0), (4, 9.99)]) == pytest.approx(
+        [0.0, 0.0, 50.0, 100.0, None], abs=1e-9
+    )
+
+
+def test_steps_needed_takes_the_first_crossing_and_skips_values_that_are_not_finite():
+    curve = [(0, 1000.0), (10, None), (20, 100.0), (30, 500.0), (40, math.inf), (50, 50.0)]
+    assert steps_needed(curve, [(0, 100.0), (5, 400.0), (9, None), (9, math.inf)]) == pytest.approx(
+        [20.0, 20 * math.log(2.5) / math.log(10), None, None]
+    )
+    assert steps_needed([], [(0, 5.0)]) == [None]
+
+
+@given(st.lists(positive, min_size=2, max_size=12, unique=True), positive)
+def test_steps_needed_agrees_with_numpy_on_falling_curves(values, wanted):
+    values = sorted(values, reverse=True)
+    curve = [(10 * i, value) for i, value in enumerate(values)]
+    found = steps_needed(curve, [(0, wanted)])[0]
+    if wanted < values[-1]:
+        assert found is None
+    else:
+        logs = np.log(values)[::-1]
+        assert found == pytest.approx(np.interp(math.log(wanted), logs, [step for step, _ in curve][::-1]), abs=1e-5)
+
+
+def test_head_start_of_the_measured_run(runs):
+    wechsel, _, scratch = map(read_run, runs)
+    reached, last, value = head_start(wechsel, scratch)
+    assert (last, value) == (200, 576)
+    assert reached == pytest.approx(50 + 25 * math.log(655 / 576) / math.log(655 / 500))
+    assert head_start(scratch, wechsel) is None
+
+
+def test_best_needs_a_rival_and_knows_ties(runs):
+    wechsel, inner, scratch = map(read_run, runs)
+    assert best_at([wechsel, inner, scratch], 25) == [wechsel]
+    assert best_at([inner, scratch], 25) == [scratch]
+    assert best_at([wechsel], 25) == []
+    assert best_at([wechsel, wechsel], 25) == [wechsel, wechsel]
+
+
+def test_chosen_steps_keep_both_ends():
+    assert chosen_steps(range(5), 9) == [0, 1, 2, 3, 4]
+    chosen = chosen_steps(range(1001), 25)
+    assert len(chosen) == 25 and chosen[0] == 0 and chosen[-1] == 1000 and chosen == sorted(set(chosen))
+
+
+def test_ticks_of_the_measured_run_are_round():
+    low, high, ticks = logarithmic([value for values in CURVES.values() for value in values])
+    assert ticks == [500, 1000, 2000, 5000, 10000]
+    assert low < 296 and high > 8587
+
+
+@given(st.lists(positive, min_size=1, max_size=5))
+def test_logarithmic_axis_holds_its_values_and_has_ticks(values):
+    low, high, ticks = logarithmic(values)
+    assert low < min(values) and max(values) < high
+    assert 1 <= len(ticks) <= 7 and all(low <= tick <= high for tick in ticks)
+
+
+@given(st.integers(0, 10**7))
+def test_linear_ticks_stay_on_the_axis(high):
+    ticks = linear(high)
+    assert ticks[0] == 0 and ticks[-1] <= high and len(ticks) <= 8
+    assert high == 0 or len(ticks) >= 2
+
+
+@given(st.lists(st.floats(0, 400), min_size=1, max_size=8))
+def test_labels_do_not_overlap(positions):
+    placed = spread_apart(positions, 40, 0, 400)
+    ordered = sorted(placed)
+    assert all(after - before >= 40 - 1e-6 for before, after in itertools.pairwise(ordered))
+    assert ordered[0] >= -1e-6 and ordered[-1] <= 400 + 1e-6

@@ -1,0 +1,284 @@
+import html.parser
+import json
+import re
+import shutil
+import struct
+import sys
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import pytest
+
+from tests.report.conftest import make_run, metrics, record
+from wechsel_jax.errors import UserError
+from wechsel_jax.report import write_report
+from wechsel_jax.report.palette import INK, MUTED, PAGE, SERIES, slots
+from wechsel_jax.report.records import read_runs
+
+VOID = {"meta", "br", "hr", "img", "link", "input"}
+
+
+class Page(html.parser.HTMLParser):
+    """Checks that elements nest; remembers tags, attributes, the rows of tables and the text outside of style."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.open, self.elements, self.tables, self.words = [], [], [], []
+        self.feed(text)
+        self.close()
+        assert not self.open, f"left open: {self.open}"
+
+    @property
+    def text(self) -> str:
+        return " ".join("".join(self.words).replace("\xa0", " ").split())
+
+    def handle_starttag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self.tables[-1][-1].append("")
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.elements.append((tag, dict(attributes)))
+
+    def handle_endtag(self, tag):
+        assert self.open and self.open[-1] == tag, f"</{tag}> closes {self.open[-1:]}"
+        self.open.pop()
+
+    def handle_data(self, data):
+        if "style" in self.open:
+            return
+        self.words.append(data if "svg" not in self.open else f" {data} ")
+        if any(tag in self.open for tag in ("td", "th")):
+            self.tables[-1][-1][-1] += data
+
+    def table(self, corner: str) -> list[list[str]]:
+        return next(table for table in self.tables if table[0][0] == corner)
+
+
+@pytest.fixture(scope="module")
+def page(report) -> Page:
+    return Page(report.read_text(encoding="utf-8"))
+
+
+def page_of(runs, tmp_path, **options) -> Page:
+    return Page(write_report(runs, tmp_path / "page.html", plots=False, **options).read_text(encoding="utf-8"))
+
+
+def test_headline_and_key_figures(page):
+    assert "WECHSEL ends at perplexity 296, 15 % lower than TransInner (349) and 49 % lower than FullRand (576)." in page.text
+    assert "3.2 ×" in page.text and "94 %" in page.text and "31 %" in page.text
+    assert ("h1", {"class": "eyebrow"}) in page.elements and page.text.startswith("english-gpt2 in a new language")
+
+
+def test_perplexities_are_those_of_the_metrics(page):
+    rows = page.table("Step")
+    assert rows[0] == ["Step", "WECHSEL", "TransInner", "FullRand", "FullRand needs (steps)"]
+    assert rows[1] == ["0 before training", "5,806 (lowest)", "8,203", "8,587", "8"]
+    assert rows[9] == ["200", "296 (lowest)", "349", "576", "> 200"]
+    assert len(rows) == 10
+
+
+def test_origins_are_those_of_the_transfers(page):
+    rows = page.table("Run")[1:]
+    assert rows[:2] == [["WECHSEL", "3", "91", "6", "100"], ["TransInner", "3", "0", "97", "100"]]
+    assert rows[2:] == [["FullRand", "0", "0", "100", "100"]]
+    bars = [attributes for tag, attributes in page.elements if tag == "rect" and "class" in attributes]
+    widths = [(bar["class"], bar["width"]) for bar in bars]
+    assert widths[:3] == [("copied", "3.000%"), ("mixed", "91.000%"), ("random", "6.000%")]
+    assert "leans on 2.8 source tokens on average" in page.text
+
+
+def test_alignment_in_plain_words(page):
+    for part in ("31 %P@1: share of 912 held-out", "0.61Mean cosine similarity", "(median 0.63)", "0.68Residual:"):
+        assert part in page.text
+    assert "21,384Pairs of spellings that both languages have a vector for, out of 49,211 dictionary entries." in page.text
+
+
+def test_examples_show_tokens_and_weights(page):
+    rows = page.table("New token")
+    assert rows[1][0] == "␣für" and rows[2][0] == "␣haus" and rows[3][0] == "Ã"
+    assert rows[1][1] == "␣for0.50␣of0.30␣to0.20" and rows[2][1] == "␣housecopied" and rows[3][1].startswith("random")
+    bars = [attributes["style"] for tag, attributes in page.elements if tag == "i" and attributes.get("class") == "weight"]
+    assert bars == ["width:50.0%", "width:30.0%", "width:20.0%"]
+    assert "TransInner and FullRand draw such tokens at random" in page.text
+
+
+def test_norms_timings_settings_versions(page):
+    assert page.table("Embeddings of")[1] == ["source model", "", "1.84", "0.310"]
+    steps = next(table for table in page.tables if ["making the plan", "1.1 s", "1.1 s", "1.1 s"] in table)
+    assert ["training", "2 min 20 s", "2 min 20 s", "2 min 20 s"] in steps
+    assert "Machine: x86_64, 1 x cpu." in page.text and "tokenizer 2.9 s" in page.text
+    differing = next(table for table in page.tables if table[0][0] == "Setting" and len(table[0]) == 4)
+    assert [row[0] for row in differing[1:]] == ["transfer.method", "training.phases"]
+    assert ["jax", "0.10.2"] in page.table("Package")
+    assert sum(tag == "details" for tag, _ in page.elements) == 4
+
+
+def test_curves_are_drawn_for_both_widths_with_names_and_the_phase_switch(page):
+    drawings = [attributes for tag, attributes in page.elements if tag == "svg" and "viewbox" in attributes]
+    assert [drawing["class"] for drawing in drawings] == ["wide", "narrow"]
+    assert all(drawing["role"] == "img" for drawing in drawings)
+    curves = [
+        attributes for tag, attributes in page.elements if tag == "path" and attributes.get("class", "").startswith("curve")
+    ]
+    assert len(curves) == 6 and all(curve["d"].count(",") == 9 for curve in curves)
+    assert "TransInner: all parameters from step 20" in page.text
+    assert "TransInner trains all parameters from step 20 on." in page.text
+
+
+def test_points_lie_where_their_values_are(report):
+    """The lowest curve's heights are linear in the logarithm of its values."""
+    path = re.search(r'class="curve s0" d="M([^"]+)"', report.read_text())[1]
+    heights = [float(point.split(",")[1]) for point in path.split("L")]
+    slope, start = np.polyfit(np.log([5806, 1120, 655, 500, 421, 369, 331, 306, 296]), heights, 1)
+    assert slope < 0
+    assert np.allclose(heights, start + slope * np.log([5806, 1120, 655, 500, 421, 369, 331, 306, 296]), atol=0.06)
+
+
+def test_ids_are_unique_and_references_resolve(page):
+    ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    named = [name for _, attributes in page.elements for name in attributes.get("aria-labelledby", "").split()]
+    filled = re.findall(r"url\(#([^)]+)\)", " ".join(str(attributes.get("fill")) for _, attributes in page.elements))
+    assert named and filled and set(named + filled) <= set(ids)
+
+
+def test_nothing_is_loaded_from_elsewhere(report, page):
+    text = report.read_text(encoding="utf-8")
+    assert not re.search(r"https?:|//[a-z]|@import|url\((?!#)", text.replace("<!--", ""))
+    assert not {"script", "link", "img", "iframe", "object"} & {tag for tag, _ in page.elements}
+    assert not {"src", "href", "xlink:href"} & {name for _, attributes in page.elements for name in attributes}
+
+
+def test_tables_have_headers_for_rows_and_columns(page):
+    headers = [attributes for tag, attributes in page.elements if tag == "th"]
+    assert headers and all(attributes.get("scope") in ("col", "row") for attributes in headers)
+    assert all(len({len(row) for row in table}) == 1 for table in page.tables)
+
+
+def test_plots_lie_beside_the_page(report):
+    names = sorted(path.name for path in report.parent.iterdir())
+    stems = ("embedding-lengths", "learning-curves", "token-origins")
+    plots = [f"report-{stem}.{kind}" for stem in stems for kind in ("png", "svg")]
+    assert names == sorted([*plots, "report.html"])
+    for plot in plots:
+        contents = (report.parent / plot).read_bytes()
+        assert len(contents) > 5000
+        if plot.endswith("png"):
+            width, height = struct.unpack(">II", contents[16:24])
+            assert contents.startswith(b"\x89PNG") and width == 1600 and height >= 300
+        else:
+            assert ElementTree.fromstring(contents).tag.endswith("svg")
+    curves = (report.parent / "report-learning-curves.svg").read_text()
+    assert all(text in curves for text in ("WECHSEL  296", "FullRand  576", "all parameters from step 20", ">500<"))
+
+
+def test_the_same_runs_give_the_same_bytes(report, runs, tmp_path):
+    again = write_report(runs, tmp_path / "report.html")
+    for path in report.parent.iterdir():
+        assert (again.parent / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+def test_everything_is_escaped(tmp_path):
+    evil = '<script>alert("1")</script>&<b>'
+    changed = record("wechsel")
+    changed["method"] = changed["source"]["model"] = changed["settings"][evil] = evil
+    changed["alignment"]["weighting"] = evil
+    changed["notes"], changed["behaviour"] = [evil], [evil]
+    changed["versions"], changed["timings"] = {evil: evil}, {evil: 1.0}
+    changed["examples"] = [{"target": evil, "how": "mixed", "sources": [[evil, 1.0], ["\ud800", 0.1]]}]
+    run = make_run(tmp_path, "trans_inner", name="run <i>")
+    (run / "transfer" / "transfer.json").write_text(json.dumps(changed))
+    settings = json.loads((run / "config.json").read_text())
+    settings["phases"][1].update(name=evil, trainable=evil)
+    (run / "config.json").write_text(json.dumps({**settings, evil: {evil: evil}}))
+    (tmp_path / "comparison.json").write_text(json.dumps({"machine": evil, "seconds": {evil: 1.0}}))
+    page = page_of([run], tmp_path, title=evil)
+    assert not {"script"} & {tag for tag, _ in page.elements}
+    assert page.text.count('<script>alert("1")</script>') > 8
+
+
+def test_a_run_without_transfer(tmp_path):
+    run = make_run(tmp_path, "full_rand")
+    shutil.rmtree(run / "transfer")
+    page = page_of([run], tmp_path)
+    assert "FullRand goes from perplexity 8,587 to 576 in 200 steps." in page.text
+    assert "Where the new tokens came from" not in page.text and page.table("Step")[1][1] == "8,587"
+
+
+def test_a_transfer_without_training(tmp_path, runs):
+    page = page_of([runs[0] / "transfer"], tmp_path)
+    assert "WECHSEL makes 94 of 100 tokens from tokens of the source model" in page.text
+    assert "have not been trained" in page.text and "Learning curves" not in page.text
+
+
+def test_a_run_that_is_still_going(tmp_path):
+    run = make_run(tmp_path, "trans_inner", last=75)
+    page = page_of([run], tmp_path)
+    assert "TransInner is recorded up to step 75 of 200: still running, or stopped." in page.text
+
+
+def test_a_run_that_has_just_begun(tmp_path):
+    run = make_run(tmp_path, "wechsel")
+    (run / "metrics.jsonl").write_text("")
+    assert "No evaluation is recorded yet." in page_of([run], tmp_path).text
+    (run / "metrics.jsonl").write_text(metrics("wechsel", 0))
+    assert "WECHSEL has perplexity 5,806 after 0 steps." in page_of([run], tmp_path).text
+
+
+def test_a_record_with_nothing_but_a_method(tmp_path):
+    run = make_run(tmp_path, "wechsel")
+    (run / "transfer" / "transfer_plan.npz").unlink()
+    (run / "transfer" / "transfer.json").write_text('{"method": "wechsel"}')
+    assert "296" in page_of([run], tmp_path).text
+
+
+def test_many_evaluations_are_thinned(tmp_path):
+    run = make_run(tmp_path, "wechsel")
+    lines = [{"kind": "eval", "step": step, "perplexity": 1000.0 / (1 + step)} for step in range(500)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    page = page_of([run], tmp_path)
+    assert len(page.table("Step")) == 26 and "25 of 500 evaluations are shown" in page.text
+
+
+def test_a_failure_leaves_nothing_behind(tmp_path, runs, monkeypatch):
+    broken = make_run(tmp_path / "runs", "wechsel")
+    (broken / "metrics.jsonl").write_text("x\n")
+    with pytest.raises(UserError, match=r"metrics\.jsonl"):
+        write_report([runs[1], broken], tmp_path / "out" / "report.html")
+    with pytest.raises(UserError, match="is a directory"):
+        write_report(runs, tmp_path)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(UserError, match=re.escape('pip install "wechsel-jax[report]"')):
+        write_report(runs, tmp_path / "out" / "report.html")
+    assert not (tmp_path / "out").exists()
+    assert write_report(runs, tmp_path / "out" / "report.html", plots=False).exists()
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["report.html"]
+
+
+def luminance(colour: str) -> float:
+    channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+@pytest.mark.parametrize("mode", ["light", "dark"])
+def test_text_has_contrast(mode):
+    """WCAG 2.1, 1.4.3: at least 4.5."""
+    for colour in (*SERIES[mode], INK[mode], MUTED[mode]):
+        bright, dim = sorted((luminance(colour), luminance(PAGE[mode])), reverse=True)
+        assert (bright + 0.05) / (dim + 0.05) >= 4.5, colour
+
+
+def test_a_method_keeps_its_colour(runs, tmp_path):
+    other = make_run(tmp_path, "wechsel", seed=1)
+    assert slots(read_runs(runs)) == [0, 1, 2] and slots(read_runs(runs[::-1])) == [2, 1, 0]
+    assert slots(read_runs(runs[2:])) == [2]
+    found = slots(read_runs([*runs, other]))
+    assert found[:3] == [0, 1, 2] and len(set(found)) == 4

@@ -1,0 +1,107 @@
+"""What the learning curves of several runs say when they are laid over each other."""
+
+import math
+from collections.abc import Sequence
+
+from wechsel_jax.report.records import BASELINE, RunRecord
+
+
+def steps_needed(full_rand_curve: Sequence[Sequence[float]], wechsel_curve: Sequence[Sequence[float]]) -> list[float | None]:
+    """Finds how many steps one run needs to reach every value of another.
+
+    Between two evaluations the logarithm of the perplexity is taken to change linearly with the steps.
+
+    Args:
+      full_rand_curve: (step, perplexity) by step, of the run that is asked.
+      wechsel_curve: (step, perplexity) by step, of the run whose values are to be reached.
+
+    Returns:
+      For each evaluation of `wechsel_curve` the first step at which the other run is as low, or None where it never is.
+    """
+    return [_first_reached(full_rand_curve, value) for _, value in wechsel_curve]
+
+
+def _first_reached(curve: Sequence[Sequence[float]], value: float | None) -> float | None:
+    if value is None or not 0 < value < math.inf:
+        return None
+    before: tuple[float, float] | None = None
+    for step, perplexity in curve:
+        if perplexity is None or not 0 < perplexity < math.inf:
+            continue
+        if perplexity <= value:
+            if before is None:
+                return float(step)
+            share = math.log(before[1] / value) / math.log(before[1] / perplexity)
+            return before[0] + share * (step - before[0])
+        before = step, perplexity
+    return None
+
+
+def all_steps(runs: Sequence[RunRecord]) -> list[int]:
+    """Returns every step at which some run was evaluated."""
+    return sorted({point.step for run in runs for point in run.evaluations})
+
+
+def common_steps(runs: Sequence[RunRecord]) -> list[int]:
+    """Returns the steps at which all runs that were evaluated at all were evaluated."""
+    evaluated = [{point.step for point in run.evaluations} for run in runs if run.evaluations]
+    return sorted(set.intersection(*evaluated)) if evaluated else []
+
+
+def chosen_steps(steps: Sequence[int], most: int) -> list[int]:
+    """Returns at most `most` of the steps, spread evenly, the first and the last among them."""
+    if len(steps) <= most:
+        return list(steps)
+    return [steps[round(i * (len(steps) - 1) / (most - 1))] for i in range(most)]
+
+
+def perplexity_at(run: RunRecord, step: int) -> float | None:
+    """Returns the perplexity of an evaluation, inf where it overflowed; None where there was none."""
+    return next((point.perplexity for point in run.evaluations if point.step == step), None)
+
+
+def best_at(runs: Sequence[RunRecord], step: int) -> list[RunRecord]:
+    """Returns the runs with the lowest finite perplexity at a step; several where they tie, none where there is no other."""
+    values = [(perplexity_at(run, step), run) for run in runs]
+    finite = [(value, run) for value, run in values if value is not None and math.isfinite(value)]
+    if len(finite) < 2:
+        return []
+    lowest = min(value for value, _ in finite)
+    return [run for value, run in finite if value == lowest]
+
+
+def incomparable(runs: Sequence[RunRecord]) -> str | None:
+    """Says in a sentence why the perplexities of the runs must not be compared; None where nothing speaks against it."""
+    evaluated = [run for run in runs if run.evaluations]
+    objectives = {run.config["objective"] for run in evaluated if isinstance(run.config.get("objective"), str)}
+    if len(objectives) > 1:
+        return f"The runs have different objectives ({', '.join(sorted(objectives))}); their perplexities cannot be compared."
+    tokens = {point.tokens for run in evaluated for point in run.evaluations if point.tokens is not None}
+    # Masked language models are scored on a random part of the text, which may differ a little.
+    if len(tokens) > 1 and min(tokens) < 0.98 * max(tokens):
+        counts = " and ".join(f"{count:,.0f}" for count in (min(tokens), max(tokens)))
+        return f"The evaluations counted {counts} tokens: another tokenizer or text; their perplexities cannot be compared."
+    sizes = {run.transfer.target.get("vocabulary_size") for run in evaluated if run.transfer} - {None}
+    if len(sizes) > 1:
+        return "The runs have vocabularies of different size; their perplexities cannot be compared."
+    return None
+
+
+def baseline(runs: Sequence[RunRecord]) -> RunRecord | None:
+    """Returns the run trained from scratch, where there is exactly one."""
+    found = [run for run in runs if run.method == BASELINE and run.curve]
+    return found[0] if len(found) == 1 else None
+
+
+def head_start(run: RunRecord, scratch: RunRecord) -> tuple[float, int, float] | None:
+    """Says how much sooner `run` is where `scratch` ends.
+
+    Returns:
+      (step at which `run` reaches the last value of `scratch`, step at which `scratch` did, that perplexity); None where `run`
+      does not get there, or not sooner.
+    """
+    if run is scratch or not scratch.curve:
+        return None
+    last, value = scratch.curve[-1]
+    reached = steps_needed(run.curve, [(last, value)])[0]
+    return None if reached is None or reached >= last else (reached, last, value)

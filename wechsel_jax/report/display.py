@@ -1,0 +1,114 @@
+"""Numbers and tokens as a person reads them."""
+
+import math
+import unicodedata
+from html import escape
+
+NO_VALUE = "–"
+_MARKS = "Ġ▁"
+_BLANKS = {"Ġ": " ", "Ċ": "\n", "ĉ": "\t", "č": "\r"}
+_VISIBLE = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍", "\u00a0": "⍽", "\u3000": "□"}
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """Formats a number with at least `digits` significant digits, no exponent, thousands set apart by commas."""
+    if value is None:
+        return NO_VALUE
+    if not math.isfinite(value):
+        return "∞"
+    if value == 0 or abs(value) >= 10 ** (digits - 1):
+        return f"{value:,.0f}" if abs(value) < 1e15 else f"{value:.2e}"
+    decimals = digits - 1 - math.floor(math.log10(abs(value)))
+    text = f"{value:.{min(decimals, 8)}f}"
+    return text if abs(value) < 1 else f"{float(text):,.{max(0, digits - 1 - math.floor(math.log10(abs(float(text)))))}f}"
+
+
+def percent(share: float) -> str:
+    """Formats a share as a whole percentage; what is neither 0 nor 1 never reads as 0 % or 100 %."""
+    if 0 < share < 0.01:
+        return "under 1 %"
+    if 0.99 < share < 1:
+        return "over 99 %"
+    return f"{100 * share:.0f} %"
+
+
+def duration(seconds: float) -> str:
+    """Formats seconds: 0.42 s, 38 s, 4 min 10 s, 2 h 05 min."""
+    if seconds < 60:
+        return f"{number(seconds, 2)} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def plural(count: float, noun: str) -> str:
+    """ "1 step", "200 steps"."""
+    return f"{count:,.0f} {noun}{'' if round(count) == 1 else 's'}"
+
+
+def enumeration(parts: list[str]) -> str:
+    """ "a", "a and b", "a, b and c"."""
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}" if parts else ""
+
+
+def split_token(token: str) -> tuple[bool, str]:
+    """Takes a token apart into whether it starts with a space and the rest, byte-level spelling undone where it can be.
+
+    "Ġhaus", "▁haus" and " haus" begin a word. "ĠfÃ¼r" becomes "für"; "Ġfür", which somebody decoded before, too. Bytes that are
+    no whole characters stay as they are spelled.
+    """
+    if token and all(character in _BLANKS for character in token):
+        token = "".join(_BLANKS[character] for character in token)
+    begins = token[:1] == " " or (token[:1] in _MARKS and token != "")
+    rest = token[1:] if begins else token
+    return begins, rest if "▁" in token else _undo_byte_level(rest)
+
+
+def token_html(token: str) -> str:
+    """Returns a token for HTML: its space as a mark, blanks and control characters visible, its direction kept to itself."""
+    begins, rest = split_token(token)
+    mark = '<span class="space">␣</span>' if begins else ""
+    if rest.startswith("##") and len(rest) > 2:
+        mark, rest = '<span class="space">##</span>', rest[2:]
+    return f'<bdi class="token">{mark}{escape(visible(rest))}</bdi>'
+
+
+def visible(text: str) -> str:
+    """Replaces what would not show, or would turn the text around it, by something that shows."""
+    return "".join(map(_visible, text))
+
+
+def _visible(character: str) -> str:
+    if character in _VISIBLE:
+        return _VISIBLE[character]
+    code = ord(character)
+    if code < 0x20:
+        return chr(0x2400 + code)
+    category = unicodedata.category(character)
+    # The joiners shape Persian and Indic words and belong to them.
+    if category in ("Cc", "Cs", "Co", "Cn", "Zl", "Zp") or (category == "Cf" and character not in "\u200c\u200d"):
+        return f"⟨{code:04X}⟩"
+    return character
+
+
+def _byte_values() -> dict[str, int]:
+    """Byte-level BPE's spelling: printable Latin-1 stands for itself, the other bytes for U+0100 and up, in order."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in set(printable)]
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
+
+
+_BYTE_VALUES = _byte_values()
+
+
+def _undo_byte_level(text: str) -> str:
+    if text.isascii() or any(character not in _BYTE_VALUES for character in text):
+        return text
+    try:
+        decoded = bytes(_BYTE_VALUES[character] for character in text).decode()
+    except UnicodeDecodeError:
+        return text
+    # Plain ASCII or control characters come out where the text was no byte-level spelling, e.g. Maltese "orġ".
+    misread = decoded.isascii() or any(unicodedata.category(character) == "Cc" for character in decoded)
+    return text if misread else decoded
