@@ -13,6 +13,7 @@ test = [
     "hypothesis>=6.100",
     "ruff>=0.6",
     "scipy>=1.11",
+    "pyyaml>=6.0",
     "torch==2.13.0",
     "wechsel>=0.0.4",
 ]

@@ -1,0 +1,131 @@
+"""The baselines, the registry, and redrawn tensors against transformers' own initialisation."""
+
+import inspect
+
+import numpy as np
+import pytest
+
+from wechsel_jax.errors import UserError
+from wechsel_jax.initializers import METHODS, Side, TransferPlan
+from wechsel_jax.initializers.full_rand import full_rand, redraw
+from wechsel_jax.initializers.trans_inner import trans_inner, trans_inner_shuffle
+
+
+def make_sides(fakes, sources=40, targets=60, roles="roberta_roles", dimension=5):
+    generator = np.random.default_rng(0)
+    made = []
+    for prefix, size in (("s", sources), ("t", targets)):
+        tokens = fakes.vocabulary(prefix, size, getattr(fakes, roles))
+        made.append(Side(tokens, generator.standard_normal((size, dimension)).astype(np.float32)))
+    return made
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_makes_a_valid_plan(fakes, name):
+    method = METHODS[name]
+    assert method.name == name and method.summary and method.paper
+    source, target = make_sides(fakes)
+    plan = method.plan(source, target)
+    plan.validate(40)
+    assert len(plan) == 60
+    positional = [p.name for p in inspect.signature(method.plan).parameters.values() if p.name not in method.options]
+    assert positional == ["source", "target"]
+
+
+def test_what_the_methods_ask_for():
+    described = {name: (m.vectors, m.noise, m.redraw_inner) for name, m in METHODS.items()}
+    assert described == {
+        "wechsel": ("ngram", "source", False),
+        "wechsel_tfr": ("tfr", "source", False),
+        "trans_inner": (None, "initializer_range", False),
+        "trans_inner_shuffle": (None, "initializer_range", False),
+        "full_rand": (None, "initializer_range", True),
+    }
+    assert METHODS["trans_inner_shuffle"].options == ("seed",)
+
+
+def test_trans_inner_copies_special_tokens_only(fakes):
+    plan = trans_inner(*make_sides(fakes))
+    assert plan.counts() == {"copied": 5, "mixed": 0, "random": 55}
+    assert plan.copy[:5].tolist() == [0, 1, 2, 3, 4]
+    assert full_rand(*make_sides(fakes)).counts() == {"copied": 0, "mixed": 0, "random": 60}
+
+
+@pytest.mark.parametrize("sources,targets", [(60, 60), (80, 60), (40, 150)])
+def test_shuffled_rows_are_used_evenly(fakes, sources, targets):
+    plan = trans_inner_shuffle(*make_sides(fakes, sources, targets), seed=3)
+    assert plan.counts()["copied"] == targets
+    uses = np.bincount(plan.copy[5:], minlength=sources)
+    assert not uses[:5].any() and uses[5:].max() - uses[5:].min() <= 1
+    again, other = (trans_inner_shuffle(*make_sides(fakes, sources, targets), seed=seed) for seed in (3, 4))
+    np.testing.assert_array_equal(plan.copy, again.copy)
+    assert (plan.copy != other.copy).mean() > 0.8
+    assert (plan.copy[5:] == np.arange(5, targets)).mean() < 0.2
+
+
+def test_ids_without_a_token_are_no_source(fakes):
+    source, target = make_sides(fakes, roles="gpt2_roles")
+    strings = list(source.vocabulary.strings)
+    strings[30:] = [""] * 10
+    holes = type(source.vocabulary)(
+        tuple(strings), source.vocabulary.bytes, source.vocabulary.word_start, source.vocabulary.roles, "byte_bpe"
+    )
+    plan = trans_inner_shuffle(Side(holes), target)
+    assert plan.copy[1:].max() == 29 and plan.copy[1:].min() == 1
+
+
+GPT2 = {"n_layer": 3, "n_embd": 96, "n_head": 4, "n_positions": 64, "vocab_size": 50, "initializer_range": 0.05}
+ROBERTA = {
+    "num_hidden_layers": 2, "hidden_size": 96, "num_attention_heads": 4, "intermediate_size": 128,
+    "max_position_embeddings": 66, "vocab_size": 50, "initializer_range": 0.05, "pad_token_id": 1, "type_vocab_size": 1,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("architecture", ["gpt2", "roberta"])
+def test_redrawn_tensors_have_the_statistics_of_a_new_model(architecture):
+    torch = pytest.importorskip("torch")
+    import transformers
+
+    torch.manual_seed(0)
+    if architecture == "gpt2":
+        model, layers = transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT2)), 3
+    else:
+        model, layers = transformers.RobertaForMaskedLM(transformers.RobertaConfig(**ROBERTA)), 2
+    settings = {"seed": 1, "initializer_range": 0.05, "layers": layers, "architecture": architecture, "padding_row": 1}
+    tensors = dict(model.named_parameters())
+    assert len(tensors) > 30
+    for name, parameter in tensors.items():
+        theirs, mine = parameter.detach().numpy(), redraw(name, tuple(parameter.shape), np.float32, **settings)
+        np.testing.assert_array_equal((mine == 0).all(axis=-1), (theirs == 0).all(axis=-1), err_msg=name)
+        if not theirs.std():
+            np.testing.assert_array_equal(mine, theirs, err_msg=name)
+            continue
+        assert mine.std() == pytest.approx(theirs.std(), rel=6 / np.sqrt(theirs.size)), name
+        assert abs(mine.mean()) < 5 * theirs.std() / np.sqrt(theirs.size), name
+
+
+def test_a_redrawn_tensor_depends_on_seed_and_name_only():
+    settings = {"initializer_range": 0.02, "layers": 2, "architecture": "gpt2"}
+    first = redraw("h.0.mlp.c_fc.weight", (8, 16), np.float32, seed=1, **settings)
+    redraw("h.1.mlp.c_fc.weight", (8, 16), np.float32, seed=1, **settings)
+    np.testing.assert_array_equal(first, redraw("h.0.mlp.c_fc.weight", (8, 16), np.float32, seed=1, **settings))
+    for name, seed in (("h.1.mlp.c_fc.weight", 1), ("h.0.mlp.c_fc.weight", 2)):
+        assert not np.isin(redraw(name, (8, 16), np.float32, seed=seed, **settings), first).any()
+
+
+def test_buffers_stay_and_strangers_are_refused():
+    settings = {"seed": 0, "initializer_range": 0.02, "layers": 2}
+    for name in ("transformer.h.0.attn.bias", "h.0.attn.masked_bias", "roberta.embeddings.position_ids"):
+        assert redraw(name, (1, 1, 4, 4), np.float32, architecture="gpt2", **settings) is None
+    assert redraw("h.0.attn.c_attn.bias", (4,), np.float16, architecture="gpt2", **settings).dtype == np.float16
+    with pytest.raises(UserError, match="cannot initialise a llama model"):
+        redraw("model.norm.weight", (4,), np.float32, architecture="llama", **settings)
+    with pytest.raises(UserError, match=r"the tensor h\.0\.gate is no parameter"):
+        redraw("h.0.gate", (4,), np.float32, architecture="gpt2", **settings)
+
+
+def test_a_plan_without_neighbors_applies():
+    matrix = np.arange(12, dtype=np.float32).reshape(4, 3)
+    plan = TransferPlan.copied(np.array([2, -1, 0]))
+    noise = np.full((3, 3), 7, np.float32)
+    assert plan.apply(matrix, noise).tolist() == [[6, 7, 8], [7, 7, 7], [0, 1, 2]]

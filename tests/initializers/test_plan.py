@@ -1,0 +1,200 @@
+"""Plans: application against numpy in float64, exact copies, noise, files, and what a broken plan is told."""
+
+import dataclasses
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wechsel_jax.errors import UserError
+from wechsel_jax.initializers import Side, TransferPlan, draw_noise
+
+FLOATS = [np.float32, np.float16, ml_dtypes.bfloat16, np.float64]
+
+
+def some_plan(seed=0, targets=1500, sources=300, k=10) -> TransferPlan:
+    generator = np.random.default_rng(seed)
+    neighbors = generator.integers(sources, size=(targets, k))
+    weights = generator.dirichlet(np.ones(k), targets)
+    copy = np.where(generator.random(targets) < 0.3, generator.integers(sources, size=targets), -1)
+    return TransferPlan.mixed(neighbors, weights).with_noise(generator.random(targets) < 0.2).with_copies(copy)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape", [(300, 24), (300,), (300, 3, 2)])
+def test_apply_equals_float64(dtype, shape):
+    plan = some_plan()
+    generator = np.random.default_rng(1)
+    matrix = generator.standard_normal(shape).astype(dtype)
+    noise = generator.standard_normal((len(plan), *shape[1:])).astype(np.float32)
+    result = plan.apply(matrix, noise)
+    assert result.dtype == matrix.dtype and result.shape == noise.shape
+    copied, mixed = plan.copy >= 0, plan.is_mixed
+    assert result[copied].tobytes() == matrix[plan.copy[copied]].tobytes()
+    assert result[plan.random].tobytes() == noise[plan.random].astype(dtype).tobytes()
+    exact = np.einsum("tk,tk...->t...", plan.weights.astype(np.float64), matrix.astype(np.float64)[plan.neighbors])
+    rounding = {2: ml_dtypes.finfo(dtype).eps}.get(np.dtype(dtype).itemsize, 4e-7)
+    np.testing.assert_allclose(result[mixed].astype(np.float64), exact[mixed], atol=float(rounding) * 2, rtol=0)
+    assert plan.counts() == {"copied": copied.sum(), "mixed": mixed.sum(), "random": plan.random.sum()}
+    assert sum(plan.counts().values()) == len(plan) and min(plan.counts().values()) > 100
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
+def test_copies_keep_every_bit_pattern(dtype):
+    bits = np.random.default_rng(0).integers(0, np.iinfo(dtype).max, (64, 8), dtype=dtype)
+    matrix = bits.view({2: ml_dtypes.bfloat16, 4: np.float32}[bits.itemsize])
+    copy = np.random.default_rng(1).permutation(64)
+    np.testing.assert_array_equal(TransferPlan.copied(copy).apply(matrix).view(dtype), bits[copy])
+
+
+def test_a_row_does_not_depend_on_its_block():
+    plan = some_plan()
+    matrix = np.random.default_rng(3).standard_normal((300, 16)).astype(np.float32)
+    noise = np.zeros((len(plan), 16), np.float32)
+    part = np.arange(77, 500)
+    fields = {field.name: getattr(plan, field.name)[part] for field in dataclasses.fields(plan)}
+    assert TransferPlan(**fields).apply(matrix, noise[part]).tobytes() == plan.apply(matrix, noise)[part].tobytes()
+
+
+def test_noise_is_needed_only_where_rows_are_random():
+    matrix = np.ones((4, 2), np.float32)
+    assert TransferPlan.copied(np.arange(4)).apply(matrix).shape == (4, 2)
+    with pytest.raises(ValueError, match="need noise of shape"):
+        TransferPlan.all_random(4).apply(matrix)
+    with pytest.raises(ValueError, match="need noise of shape"):
+        TransferPlan.all_random(4).apply(matrix, np.ones((4, 3), np.float32))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(0, 12))
+def test_a_plan_survives_its_file(tmp_path_factory, seed, k):
+    plan = some_plan(seed, targets=40, sources=20, k=k) if k else TransferPlan.all_random(seed % 7)
+    path = tmp_path_factory.mktemp("plan") / "transfer_plan.npz"
+    plan.save(path)
+    loaded = TransferPlan.load(path)
+    for field in dataclasses.fields(plan):
+        before, after = getattr(plan, field.name), getattr(loaded, field.name)
+        assert before.dtype == after.dtype and before.shape == after.shape and before.tobytes() == after.tobytes()
+
+
+def test_the_file_holds_the_contract(tmp_path):
+    some_plan().save(tmp_path / "transfer_plan.npz")
+    with np.load(tmp_path / "transfer_plan.npz", allow_pickle=False) as file:
+        described = {name: (str(file[name].dtype), file[name].shape) for name in file}
+    assert described == {
+        "copy": ("int32", (1500,)),
+        "neighbors": ("int32", (1500, 10)),
+        "weights": ("float32", (1500, 10)),
+        "random": ("bool", (1500,)),
+    }
+
+
+def _write_broken(path, kind):
+    some_plan().save(path)
+    whole = path.read_bytes()
+    arrays = dict(np.load(path))
+    if kind == "truncated":
+        path.write_bytes(whole[: len(whole) // 2])
+    elif kind == "flipped":
+        middle = len(whole) // 2
+        path.write_bytes(whole[:middle] + bytes(b ^ 0xFF for b in whole[middle : middle + 64]) + whole[middle + 64 :])
+    elif kind == "text":
+        path.write_text("not a plan")
+    elif kind == "empty":
+        path.write_bytes(b"")
+    elif kind == "array":
+        with path.open("wb") as handle:
+            np.save(handle, np.arange(3))
+    elif kind == "pickled":
+        np.savez(path, **{**arrays, "copy": np.array([object()] * 3)})
+    elif kind == "missing":
+        np.savez(path, copy=arrays["copy"])
+    elif kind == "directory":
+        path.unlink()
+        path.mkdir()
+    elif kind == "inconsistent":
+        np.savez(path, **{**arrays, "random": np.ones(1500, bool)})
+
+
+@pytest.mark.parametrize(
+    "kind", ["truncated", "flipped", "text", "empty", "array", "pickled", "missing", "directory", "inconsistent"]
+)
+def test_a_broken_file_is_named(tmp_path, kind):
+    path = tmp_path / "transfer_plan.npz"
+    _write_broken(path, kind)
+    with pytest.raises(UserError) as caught:
+        TransferPlan.load(path)
+    assert str(caught.value).startswith(f"{path}: ") and "expected a transfer_plan.npz" in str(caught.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(UserError, match="no such file; expected a transfer_plan"):
+        TransferPlan.load(tmp_path / "none.npz")
+
+
+@pytest.mark.parametrize(
+    "change,message",
+    [
+        ({"copy": np.array([5, -1, -1], np.int32)}, "row 0 copies no row of a source of 5"),
+        ({"copy": np.array([0, -1, -1], np.int64)}, "copy is int64"),
+        ({"neighbors": np.full((3, 2), 5, np.int32)}, "row 0 has a neighbor outside"),
+        ({"neighbors": np.zeros((3, 1), np.int32)}, "do not fit together"),
+        ({"weights": np.array([[1, 0], [np.nan, 0], [0, 0]], np.float32)}, "row 1 has a weight that is not finite"),
+        ({"weights": np.array([[1, 0], [0, 0], [0, 0]], np.float32)}, "row 1 is neither"),
+        ({"weights": np.array([[1, 0], [1, 0], [1, 0]], np.float32)}, "row 2 is copied or random, and has weights"),
+        ({"random": np.array([True, False, True])}, "row 0 is copied or random, and has weights"),
+    ],
+)
+def test_a_broken_plan_is_refused(change, message):
+    good = TransferPlan.mixed(np.zeros((3, 2)), np.ones((3, 2))).with_noise(np.array([False, False, True]))
+    good.validate(5)
+    with pytest.raises(ValueError, match=message):
+        dataclasses.replace(good, **change).validate(5)
+
+
+def test_special_tokens_by_role_and_by_spelling(fakes):
+    bert_roles = {"[CLS]": {"cls"}, "[SEP]": {"sep"}, "[PAD]": {"pad"}, "<unk>": {"unk"}}
+    source, target = Side(fakes.vocabulary("s", 12, fakes.roberta_roles)), Side(fakes.vocabulary("t", 9, bert_roles))
+    plan = TransferPlan.all_random(9)
+    assert plan.with_special_tokens(source, target).copy.tolist() == [0, 2, 1, 3, -1, -1, -1, -1, -1]
+    assert plan.with_special_tokens(source, target, parity=True).copy.tolist() == [-1, -1, -1, 3, -1, -1, -1, -1, -1]
+
+
+@pytest.mark.parametrize("shape", [(50, 6), (50,)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_parity_noise_is_numpy_random_state_1234(shape, dtype):
+    matrix = np.random.default_rng(0).standard_normal(shape).astype(dtype)
+    expected = np.random.RandomState(1234).normal(matrix.mean(0), matrix.std(0), (80, *shape[1:])).astype(dtype)
+    noise = draw_noise(matrix, 80, kind="source", seed=5, name="any", parity=True)
+    np.testing.assert_array_equal(noise, expected)
+
+
+def test_noise_rows_depend_on_seed_name_and_row_only():
+    matrix = np.random.default_rng(0).standard_normal((50, 6)).astype(np.float32)
+    draw = {"kind": "source", "seed": 1, "name": "wte"}
+    noise = draw_noise(matrix, 30, **draw)
+    np.testing.assert_array_equal(noise, draw_noise(matrix, 90, **draw)[:30])
+    where = np.arange(30) % 3 == 0
+    part = draw_noise(matrix, 30, **draw, where=where)
+    np.testing.assert_array_equal(part[where], noise[where])
+    assert not part[~where].any()
+    assert len(np.unique(noise)) == noise.size
+    for change in ({"seed": 2}, {"name": "wpe"}):
+        assert not np.isin(draw_noise(matrix, 30, **{**draw, **change}), noise).any()
+
+
+def test_noise_has_the_moments_of_each_dimension():
+    scale, shift = np.array([0.1, 1, 5]), np.array([3, 0, -2])
+    matrix = (np.random.default_rng(0).standard_normal((3000, 3)) * scale + shift).astype(ml_dtypes.bfloat16)
+    noise = draw_noise(matrix, 20000, kind="source", seed=0, name="wte")
+    wide = matrix.astype(np.float64)
+    np.testing.assert_allclose(noise.mean(0), wide.mean(0), atol=4 * 5 / np.sqrt(20000))
+    np.testing.assert_allclose(noise.std(0) / wide.std(0), 1, atol=4 / np.sqrt(2 * 20000))
+    plain = draw_noise(matrix, 20000, kind="initializer_range", seed=0, name="wte", initializer_range=0.3)
+    np.testing.assert_allclose(plain.mean(0), 0, atol=4 * 0.3 / np.sqrt(20000))
+    np.testing.assert_allclose(plain.std(0), 0.3, rtol=4 / np.sqrt(2 * 20000))
+    assert not draw_noise(matrix[:, 0], 7, kind="initializer_range", seed=0, name="bias").any()
+    with pytest.raises(ValueError, match="kind must be"):
+        draw_noise(matrix, 2, kind="uniform", seed=0, name="wte")

@@ -1,0 +1,29 @@
+"""Small models with random weights, and one compiled function that the tests of models share."""
+
+from functools import partial
+
+import jax
+import numpy as np
+
+from tests.models.make_golden import CONFIGS
+from wechsel_jax.models import family
+from wechsel_jax.models.weights import unflatten
+
+TOKENS = np.random.default_rng(0).integers(4, 31, (2, 11)).astype(np.int32)
+ALL = np.ones(TOKENS.shape, bool)
+
+
+def small_model(name):
+    """(family, config, params) of one of CONFIGS; random weights, scales of norms around 1, no compiling."""
+    fields = CONFIGS[name]
+    record = family(fields["model_type"])
+    config = record.config(fields)
+    rng = np.random.default_rng(0)
+    flat = {path: 0.3 * rng.normal(size=shape) + path.endswith("scale") for path, shape in record.shapes(config).items()}
+    return record, config, unflatten({path: value.astype(np.float32) for path, value in flat.items()})
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def logits(record, config, params, tokens, mask):
+    """Evaluation logits (B, L, V) in float32."""
+    return record.logits(params, config, record.hidden(params, config, tokens, mask))

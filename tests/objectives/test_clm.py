@@ -1,0 +1,163 @@
+"""Causal objective: against torch's loss, chunking, weights, memory, and determinism."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from wechsel_jax.errors import UserError
+from wechsel_jax.models import family
+from wechsel_jax.models.weights import unflatten
+from wechsel_jax.objectives import make_objective
+
+FIELDS = {"vocab_size": 61, "n_positions": 48, "n_embd": 24, "n_layer": 2, "n_head": 3}
+GPT2 = family("gpt2")
+CONFIG = GPT2.config(FIELDS)
+TOKENS = np.random.default_rng(0).integers(0, 61, (3, 19)).astype(np.int32)
+
+
+@pytest.fixture(scope="module")
+def params():
+    """Weights large enough for losses to differ between tokens."""
+    rng = np.random.default_rng(0)
+    flat = {path: 0.3 * rng.normal(size=shape) for path, shape in GPT2.shapes(CONFIG).items()}
+    return unflatten({path: value.astype(np.float32) for path, value in flat.items()})
+
+
+@functools.cache
+def compiled(chunk, train, config, dtype, gradient=False):
+    objective = make_objective("clm", GPT2, config, chunk=chunk, dtype=dtype)
+    if gradient:
+        return jax.jit(jax.grad(lambda p, b, k: objective(p, b, k, train=train)[0]))
+    return jax.jit(lambda p, b, k: objective(p, b, k, train=train))
+
+
+def with_weights(tokens):
+    return {"tokens": tokens, "weights": np.ones(tokens.shape, np.float32)}
+
+
+def evaluate(params, batch, chunk=32, train=False, key=0, config=CONFIG, dtype="float32"):
+    return compiled(chunk, train, config, dtype)(params, batch, jax.random.key(key))
+
+
+@jax.jit
+def all_logits(params, tokens):
+    return GPT2.logits(params, CONFIG, GPT2.hidden(params, CONFIG, tokens))
+
+
+def unchunked(params, tokens, weights):
+    """The definition in plain numpy, float64."""
+    logits = np.asarray(all_logits(params, tokens), np.float64)[:, :-1]
+    top = logits.max(axis=-1)
+    normaliser = top + np.log(np.exp(logits - top[..., None]).sum(axis=-1))
+    score = np.take_along_axis(logits, tokens[:, 1:, None], axis=-1)[..., 0]
+    return float(np.sum((normaliser - score) * weights[:, 1:])), float(np.sum((score >= top) * weights[:, 1:]))
+
+
+def test_equals_the_loss_of_transformers(params):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    reference = transformers.GPT2LMHeadModel(transformers.GPT2Config(**FIELDS, bos_token_id=0, eos_token_id=0)).eval()
+    tensors = {name: torch.tensor(value) for name, value in GPT2.to_hugging_face(params, CONFIG).items()}
+    reference.load_state_dict(tensors | {"lm_head.weight": tensors["transformer.wte.weight"]})
+    with torch.no_grad():
+        expected = reference(torch.tensor(TOKENS).long(), labels=torch.tensor(TOKENS).long()).loss.item()
+    loss, weight, _ = evaluate(params, with_weights(TOKENS), chunk=7)
+    assert weight == 3 * 18
+    assert float(loss / weight) == pytest.approx(expected, rel=2e-6)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 100])
+def test_chunks_change_nothing(params, chunk):
+    weights = np.random.default_rng(1).random(TOKENS.shape).astype(np.float32)
+    loss, weight, metrics = evaluate(params, {"tokens": TOKENS, "weights": weights}, chunk=chunk)
+    expected, correct = unchunked(params, TOKENS, weights)
+    assert float(loss) == pytest.approx(expected, rel=1e-6)
+    assert float(weight) == pytest.approx(weights[:, 1:].sum(), rel=1e-6)
+    assert float(metrics["correct"]) == pytest.approx(correct, rel=1e-6)
+
+
+def test_gradients_equal_those_without_chunks(params):
+    batch = {"tokens": TOKENS, "weights": np.ones(TOKENS.shape, np.float32)}
+    whole, chunked = (compiled(n, True, CONFIG, "float32", True)(params, batch, jax.random.key(5)) for n in (19, 5))
+    for left, right in zip(jax.tree.leaves(whole), jax.tree.leaves(chunked), strict=True):
+        np.testing.assert_allclose(right, left, rtol=1e-4, atol=1e-5 * float(np.abs(left).max()))
+
+
+def test_weights_and_padding(params):
+    """Weight 0 takes a token out; padding after a row changes nothing; the first token is never predicted."""
+    weights = np.ones(TOKENS.shape, np.float32)
+    weights[:, :1] = 100.0
+    plain = evaluate(params, {"tokens": TOKENS})
+    for given, expected in zip(evaluate(params, {"tokens": TOKENS, "weights": weights})[:2], plain[:2], strict=True):
+        assert given == expected
+    weights[1] = 0.0
+    other = np.where(np.arange(3)[:, None] == 1, 5, TOKENS)
+    expected, _ = unchunked(params, TOKENS, weights)
+    for tokens in (TOKENS, other):
+        loss, weight, _ = evaluate(params, {"tokens": tokens, "weights": weights})
+        assert float(loss) == pytest.approx(expected, rel=1e-6) and weight == 36
+
+    padded = np.pad(TOKENS, ((0, 0), (0, 5)))
+    mask = np.pad(np.ones(TOKENS.shape, bool), ((0, 0), (0, 5)))
+    loss, weight, _ = evaluate(params, {"tokens": padded, "mask": mask})
+    assert weight == plain[1]
+    assert float(loss) == pytest.approx(float(plain[0]), rel=1e-6)
+    # A first real token after padding on the left has nothing real to be predicted from.
+    left = np.pad(np.ones(TOKENS.shape, bool), ((0, 0), (5, 0)))
+    assert evaluate(params, {"tokens": np.pad(TOKENS, ((0, 0), (5, 0))), "mask": left})[1] == plain[1]
+
+
+def test_all_weights_zero_is_zero_and_finite(params):
+    batch = {"tokens": TOKENS, "weights": np.zeros(TOKENS.shape, np.float32)}
+    gradient = compiled(5, True, CONFIG, "float32", True)(params, batch, jax.random.key(0))
+    assert evaluate(params, batch)[:2] == (0.0, 0.0)
+    assert all(np.all(np.asarray(leaf) == 0) for leaf in jax.tree.leaves(gradient))
+
+
+def test_the_key_drives_dropout_in_training_only(params):
+    batch = with_weights(TOKENS)
+    quiet = float(evaluate(params, batch, key=0)[0])
+    assert quiet == float(evaluate(params, batch, key=1)[0])
+    only_attention = CONFIG.override(dropout=0.0).override(attention_dropout=0.4)
+    trained = [float(evaluate(params, batch, train=True, key=key, config=only_attention)[0]) for key in (0, 0, 1)]
+    assert trained[0] == trained[1] != trained[2]
+    assert trained[0] != pytest.approx(quiet, rel=1e-5)
+
+
+def test_sums_are_float32_in_bfloat16(params):
+    low = evaluate(params, with_weights(TOKENS), dtype="bfloat16")
+    assert low[0].dtype == low[1].dtype == jnp.float32
+    assert float(low[0]) == pytest.approx(float(evaluate(params, with_weights(TOKENS))[0]), rel=0.02)
+
+
+def test_chunks_need_less_memory():
+    """8 x 128 tokens, V = 4096: the logits of all positions are 16 MiB, and training keeps several such arrays."""
+    config = GPT2.config(FIELDS | {"vocab_size": 4096, "n_positions": 128}, dropout=0.0)
+    params = jax.eval_shape(lambda: GPT2.init(config, jax.random.key(0)))
+    batch = {"tokens": jax.ShapeDtypeStruct((8, 128), jnp.int32)}
+    logits = 8 * 128 * 4096 * 4
+
+    def memory(chunk):
+        objective = make_objective("clm", GPT2, config, chunk=chunk)
+        gradient = jax.jit(jax.grad(lambda p, b: objective(p, b, jax.random.key(0), train=True)[0]))
+        return gradient.lower(params, batch).compile().memory_analysis().temp_size_in_bytes
+
+    whole, chunked = memory(128), memory(16)
+    assert whole > 2 * logits
+    assert whole - chunked > logits
+
+
+def test_bad_settings_are_refused():
+    with pytest.raises(UserError, match="expected clm or mlm"):
+        make_objective("electra", GPT2, CONFIG)
+    with pytest.raises(UserError, match="expected clm"):
+        make_objective("mlm", GPT2, CONFIG, mask_token_id=4)
+    with pytest.raises(UserError, match="expected mlm"):
+        make_objective("clm", family("roberta"), family("roberta").config({"vocab_size": 9}))
+    with pytest.raises(UserError, match="chunk"):
+        make_objective("clm", GPT2, CONFIG, chunk=0)
+    with pytest.raises(UserError, match="bfloat16"):
+        make_objective("clm", GPT2, CONFIG, dtype="half")

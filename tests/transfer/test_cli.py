@@ -1,0 +1,195 @@
+"""The command line: every verb does its job, every mistake is one line and exit status 2, help imports nothing heavy."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from wechsel_jax import cli
+from wechsel_jax.commands.transfer import METHOD_NAMES
+from wechsel_jax.initializers import METHODS, TransferPlan
+from wechsel_jax.vectors import load_vectors
+
+HEAVY = {"jax", "numpy", "transformers", "tokenizers", "flax", "huggingface_hub", "torch", "safetensors", "matplotlib"}
+
+
+def call(*arguments) -> None:
+    cli.main([str(argument) for argument in arguments])
+
+
+def mistake(capsys, *arguments) -> str:
+    """Runs a command that must fail; returns its line."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as caught:
+        call(*arguments)
+    out, err = capsys.readouterr()
+    assert caught.value.code == 2 and out == ""
+    lines = [line for line in err.splitlines() if "error:" in line]
+    assert len(lines) == 1 and "Traceback" not in err
+    return lines[0]
+
+
+@pytest.fixture(scope="module")
+def transferred(world, source, tmp_path_factory):
+    """A German GPT-2 made by the command line."""
+    output = tmp_path_factory.mktemp("cli") / "out"
+    call(
+        "transfer",
+        f"--source={source}",
+        f"--target_tokenizer={world.tokenizer('german', 'gpt2')}",
+        f"--output={output}",
+        f"--source_vectors={world.vectors('english')}",
+        f"--target_vectors={world.vectors('german')}",
+        f"--dictionary={world.dictionary}",
+        "--neighbors=4",
+        "--temperature=0.2",
+        "--noparity",
+    )
+    return output
+
+
+def test_transfer_passes_its_flags_on(transferred):
+    record = json.loads((transferred / "transfer.json").read_text(encoding="utf-8"))
+    assert record["settings"]["neighbors"] == 4 and record["settings"]["temperature"] == 0.2
+    assert TransferPlan.load(transferred / "transfer_plan.npz").neighbors.shape == (600, 4)
+
+
+def test_inspect_shows_checkpoint_plan_and_tokens(transferred, capsys):
+    call("inspect", transferred, "--tokens=Ġfür,Ġund,Ã")
+    out = capsys.readouterr().out
+    assert "vocabulary: 600 rows of 16, tied head" in out and "transformer.wte.weight: F32 [600, 16] (input)" in out
+    assert "eos: 0 <|endoftext|>" in out and "plan: 600 tokens, " in out
+    lines = {line.split(" (")[0]: line for line in out.splitlines()}
+    assert ": mixed: " in lines["Ġfür"]
+    assert lines["Ġfür"].count(",") == 3 and lines["Ġund"].count(",") == 3 and lines["Ã"].endswith(": random")
+
+
+def test_inspect_of_a_model_without_a_plan(source, capsys):
+    call("inspect", source, "--all")
+    out = capsys.readouterr().out
+    assert "plan" not in out and "transformer.h.1.mlp.c_fc.weight: F32 [16, 64]" in out
+
+
+def test_tokens_that_are_none_are_named(transferred, source, capsys):
+    with pytest.raises(SystemExit):
+        call("inspect", transferred, "--tokens=Donaudampfschiff")
+    assert "Donaudampfschiff: no single token" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        call("inspect", source, "--tokens=a")
+    assert "has no transfer_plan.npz" in capsys.readouterr().err
+
+
+def test_vectors_align_and_inspect(world, tmp_path, capsys):
+    output = tmp_path / "en.npz"
+    call(
+        "vectors", "align", f"--source={world.vectors('english')}", f"--target={world.vectors('german')}",
+        f"--dictionary={world.dictionary}", f"--source_output={output}", "--normalize",
+    )  # fmt: skip
+    out = capsys.readouterr().out
+    assert "normalize: True" in out and "residual: " in out
+    aligned, original = load_vectors(output), load_vectors(world.vectors("english"))
+    assert list(aligned.words) == list(original.words)
+    norms = np.linalg.norm(aligned.rows(np.arange(50)), axis=1)
+    np.testing.assert_allclose(norms, 1, atol=1e-3)
+    call("vectors", "inspect", output, "--words=the", "--neighbors=3")
+    out = capsys.readouterr().out
+    assert f"words: {len(original.words)}" in out and "character n-grams: no" in out and "\nthe: " in out
+    assert out.splitlines()[-1].count(",") == 2
+
+
+def test_vectors_train_and_tokenizer(world, tmp_path, capsys):
+    text = tmp_path / "text.txt"
+    text.write_text((world.root / "german.txt").read_text(encoding="utf-8")[:60_000], encoding="utf-8")
+    call("tokenizer", f"--input={text}", "--vocab_size=300", f"--output={tmp_path / 'tok'}", "--style=roberta")
+    assert "tok: 300 tokens" in capsys.readouterr().out
+    call(
+        "vectors", "train", f"--input={text},{text}", f"--output={tmp_path / 'v.bin'}", "--dim=8", "--epochs=1",
+        "--buckets=1000", "--min_count=2",
+    )  # fmt: skip
+    assert "8 dimensions" in capsys.readouterr().out and load_vectors(tmp_path / "v.bin").dim == 8
+    assert "v.bin: exists already" in mistake(capsys, "vectors", "train", f"--input={text}", f"--output={tmp_path / 'v.bin'}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["transfr"], "transfr: no such verb, did you mean transfer; expected one of"),
+        (["vectors"], "vectors: no such verb"),
+        (["vectors", "trian"], "vectors trian: no such verb, did you mean vectors train"),
+        (["transfer", "--sorce=x"], "--sorce: no such flag, did you mean source"),
+        (["transfer", "--method=wexel"], "unknown, did you mean wechsel; expected one of wechsel, wechsel_tfr"),
+        (["transfer", "--neighbors=many"], "--neighbors=many"),
+        (["transfer"], "--source is missing"),
+        (["transfer", "x"], "--source is missing"),
+        (["tokenizer", "--input=a", "--output=b", "c"], "c: unexpected argument"),
+        (["inspect"], "expected DIR"),
+        (["inspect", "a", "b"], "expected DIR"),
+        (["inspect", "/nonexistent/model"], "/nonexistent/model: no such directory"),
+        (["vectors", "inspect", "/nonexistent.bin"], "/nonexistent.bin: no such file"),
+        (["tokenizer", "--input=/nonexistent.txt", "--output=/tmp/never"], "/nonexistent.txt: no such file"),
+        (["report", "/nonexistent"], "/nonexistent: no such directory"),
+        (["push", "/nonexistent", "--repo=a/b"], "/nonexistent: no such directory"),
+        (["push", "/nonexistent"], "--repo is missing"),
+    ],
+)
+def test_a_mistake_is_one_line(capsys, arguments, message):
+    assert message in mistake(capsys, *arguments)
+
+
+def test_a_bad_file_reaches_the_user_through_the_command_line(world, source, tmp_path, capsys):
+    vectors = tmp_path / "broken.bin"
+    vectors.write_bytes(world.vectors("german").read_bytes()[:1000])
+    line = mistake(
+        capsys, "transfer", f"--source={source}", f"--target_tokenizer={world.tokenizer('german', 'gpt2')}",
+        f"--output={tmp_path / 'out'}", f"--source_vectors={world.vectors('english')}", f"--target_vectors={vectors}",
+        f"--dictionary={world.dictionary}",
+    )  # fmt: skip
+    assert line.startswith("wechsel-jax transfer: error: ") and "broken.bin: " in line
+    assert [path.name for path in tmp_path.iterdir()] == ["broken.bin"]
+
+
+def test_a_full_disk_is_one_line(world, source, tmp_path, capsys, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "out"))
+
+    monkeypatch.setattr("wechsel_jax.surgery.write_checkpoint", full)
+    line = mistake(
+        capsys, "transfer", f"--source={source}", f"--target_tokenizer={world.tokenizer('german', 'gpt2')}",
+        f"--output={tmp_path / 'out'}", "--method=trans_inner",
+    )  # fmt: skip
+    assert "No space left on device; free some space" in line and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("verb", cli.VERBS)
+def test_help_names_every_flag_and_imports_nothing_heavy(verb):
+    program = "import sys; from wechsel_jax import cli; cli.main(sys.argv[1:]); print(sorted(sys.modules), file=sys.stderr)"
+    done = subprocess.run(
+        [sys.executable, "-c", program, *verb.split(), "--help"], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.startswith(f"usage: wechsel-jax {verb}") and "\n  --" in done.stdout
+    assert not HEAVY & set(json.loads(done.stderr.replace("'", '"')))
+
+
+def test_the_overview_lists_every_verb(capsys):
+    call()
+    first = capsys.readouterr().out
+    call("--help")
+    assert capsys.readouterr().out == first and all(f"  {verb} " in first for verb in cli.VERBS)
+
+
+def test_the_method_names_of_the_flag_are_those_of_the_registry():
+    assert tuple(METHODS) == METHOD_NAMES
+
+
+def test_a_reader_that_goes_away_is_no_error():
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "wechsel_jax.cli", "transfer", "--help"], stdout=writer, stderr=subprocess.PIPE, timeout=60
+    )
+    os.close(writer)
+    assert done.returncode == 0 and done.stderr == b""

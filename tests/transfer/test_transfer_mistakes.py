@@ -1,0 +1,148 @@
+"""Bad input: one line that names the file, and nothing left behind."""
+
+import errno
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from wechsel_jax import surgery, tensors
+from wechsel_jax.checkpoint import Checkpoint
+from wechsel_jax.errors import UserError
+from wechsel_jax.tensors import read_header, write_tensors
+from wechsel_jax.transfer_job import transfer
+
+
+def quiet(_line: str) -> None:
+    """Progress that no test reads."""
+
+
+def run(source, tokenizer, output, **options) -> dict:
+    return transfer(source, tokenizer, output, log=quiet, **options)
+
+
+def _spoiled_model(world, save_source, tmp_path, spoil) -> dict:
+    directory, _ = save_source("gpt2")
+    copy = tmp_path / "inputs" / "model"
+    shutil.copytree(directory, copy)
+    spoil(copy)
+    return {"source": copy}
+
+
+def _write(path: Path, content: str | bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def _truncate(path: Path, size: int) -> None:
+    path.write_bytes(path.read_bytes()[:size])
+
+
+def _nan_weight(model: Path) -> None:
+    stored = {name: np.array(tensor.read()) for name, tensor in read_header(model / "model.safetensors").items()}
+    stored["transformer.h.0.attn.c_attn.weight"][3, 1] = np.nan
+    write_tensors(model / "model.safetensors", stored)
+
+
+def _few_rows(model: Path) -> None:
+    stored = {name: np.array(tensor.read()) for name, tensor in read_header(model / "model.safetensors").items()}
+    stored["transformer.wte.weight"] = stored["transformer.wte.weight"][:650]
+    write_tensors(model / "model.safetensors", stored)
+    config = json.loads((model / "config.json").read_text()) | {"vocab_size": 650}
+    (model / "config.json").write_text(json.dumps(config))
+
+
+def _vec(word_lines: str) -> str:
+    return word_lines + "".join(f"w{i} " + " ".join("0.5" for _ in range(24)) + "\n" for i in range(9))
+
+
+BAD = {
+    "no source": lambda w, s, t: ({"source": t / "nowhere"}, "nowhere: no such directory"),
+    "source is no model": lambda w, s, t: ({"source": w.root}, r"config\.json: no such file"),
+    "truncated weights": lambda w, s, t: (
+        _spoiled_model(w, s, t, lambda d: _truncate(d / "model.safetensors", 5000)), r"model\.safetensors: truncated",
+    ),
+    "nan in an inner tensor": lambda w, s, t: (_spoiled_model(w, s, t, _nan_weight), "c_attn.weight holds NaN"),
+    "fewer rows than ids": lambda w, s, t: (_spoiled_model(w, s, t, _few_rows), "700 ids, but transformer.wte.weight only 650"),
+    "no source tokenizer": lambda w, s, t: (
+        _spoiled_model(w, s, t, lambda d: (d / "tokenizer.json").unlink()), "model: holds no tokenizer",
+    ),
+    "no target tokenizer": lambda w, s, t: ({"target_tokenizer": t / "nope"}, "nope: no such file or directory"),
+    "broken target tokenizer": lambda w, s, t: (
+        {"target_tokenizer": _write(t / "inputs" / "tokenizer.json", "{")}, r"tokenizer\.json: line 1: not JSON",
+    ),
+    "missing vectors": lambda w, s, t: ({"source_vectors": t / "en.bin"}, r"en\.bin: no such file"),
+    "empty vectors": lambda w, s, t: ({"target_vectors": _write(t / "inputs" / "de.bin", "")}, r"de\.bin: the file is empty"),
+    "truncated vectors": lambda w, s, t: (
+        {"target_vectors": _write(t / "inputs" / "de.bin", w.vectors("german").read_bytes()[:90_000])}, r"de\.bin: ",
+    ),
+    "nan in vectors": lambda w, s, t: (
+        {"target_vectors": _write(t / "inputs" / "de.vec", _vec("haus " + "nan " * 23 + "1\n"))}, r"de\.vec: ",
+    ),
+    "dimensions of aligned vectors": lambda w, s, t: (
+        {"target_vectors": _write(t / "inputs" / "de.vec", "a 1 2\nb 3 4\n"), "dictionary": "none"}, r"de\.vec: 2 dimensions",
+    ),
+    "no target token has a vector": lambda w, s, t: (
+        {"target_vectors": _write(t / "inputs" / "de.vec", _vec("")), "dictionary": "none"}, r"de\.vec: no target token",
+    ),
+    "missing dictionary": lambda w, s, t: ({"dictionary": t / "d.tsv"}, r"d\.tsv: no such file"),
+    "useless dictionary": lambda w, s, t: ({"dictionary": _write(t / "inputs" / "d.tsv", "q\tx\n")}, r"d\.tsv: none of the 1"),
+    "malformed dictionary": lambda w, s, t: ({"dictionary": _write(t / "inputs" / "d.tsv", "a\tb\nc\n")}, r"d\.tsv: line 2"),
+    "dictionary in latin-1": lambda w, s, t: (
+        {"dictionary": _write(t / "inputs" / "d.tsv", "a\tb\nküste\tcoast\n".encode("latin-1"))}, r"d\.tsv: ",
+    ),
+    "no dictionary": lambda w, s, t: ({"dictionary": None}, "method wechsel: no dictionary"),
+    "unknown method": lambda w, s, t: ({"method": "wexel"}, "'wexel': no such method"),
+    "unknown option value": lambda w, s, t: ({"head_bias": "half"}, "head_bias 'half'"),
+    "too many neighbors": lambda w, s, t: ({"neighbors": 10_000}, "10000 neighbors"),
+    "no temperature": lambda w, s, t: ({"temperature": 0.0}, "temperature 0.0"),
+    "roberta without mask": lambda w, s, t: (
+        {"source": s("roberta")[0], "target_tokenizer": w.tokenizer("german", "gpt2")}, "has no pad, mask token",
+    ),
+    "gpt2 without an end": lambda w, s, t: ({"target_tokenizer": endless(w, t)}, "has no eos token"),
+}  # fmt: skip
+
+
+def endless(world, tmp_path) -> Path:
+    state = json.loads((world.tokenizer("german", "gpt2") / "tokenizer.json").read_text(encoding="utf-8"))
+    state["added_tokens"] = []
+    state["model"]["vocab"] = {("end" if i == 0 else string): i for string, i in state["model"]["vocab"].items()}
+    return _write(tmp_path / "inputs" / "endless.json", json.dumps(state))
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_named_and_leaves_nothing(world, save_source, source, tmp_path, case):
+    options, message = BAD[case](world, save_source, tmp_path)
+    arguments = {"source": source, "target_tokenizer": world.tokenizer("german", "gpt2"), **world.inputs()} | options
+    with pytest.raises(UserError, match=message) as caught:
+        transfer(output=tmp_path / "out", log=quiet, **arguments)
+    assert {path.name for path in tmp_path.iterdir()} <= {"inputs"} and "\n" not in str(caught.value)
+
+
+def test_existing_output_is_kept_without_overwrite_and_never_is_the_source(world, save_source, tmp_path):
+    directory, _ = save_source("gpt2")
+    _write(tmp_path / "out" / "diary.txt", "keep me")
+    tokenizer = world.tokenizer("german", "gpt2")
+    with pytest.raises(UserError, match="out: exists already"):
+        run(directory, tokenizer, tmp_path / "out", method="trans_inner")
+    assert (tmp_path / "out" / "diary.txt").read_text() == "keep me"
+    run(directory, tokenizer, tmp_path / "out", method="trans_inner", overwrite=True)
+    assert not (tmp_path / "out" / "diary.txt").exists() and (tmp_path / "out" / "model.safetensors").exists()
+    with pytest.raises(UserError, match="is the source model itself"):
+        run(directory, tokenizer, directory, method="trans_inner", overwrite=True)
+    assert Checkpoint.open(directory).vocabulary_size == 700
+
+
+@pytest.mark.parametrize("where", [(tensors, "fsync"), (surgery, "write_checkpoint")], ids=["weights", "config"])
+def test_a_full_disk_leaves_nothing_behind(world, source, tmp_path, monkeypatch, where):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device", "somewhere")
+
+    module, name = where
+    monkeypatch.setattr(module.os if name == "fsync" else module, name, full)
+    with pytest.raises(OSError, match="No space left"):
+        run(source, world.tokenizer("german", "gpt2"), tmp_path / "out", method="trans_inner")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,51 @@
+"""Shows what a file of word vectors holds, and the words nearest to some.
+
+wechsel-jax vectors inspect german.bin --words=Haus,Hund
+"""
+
+from absl import flags
+
+from wechsel_jax.errors import UserError
+
+ARGUMENTS = "FILE"
+_FIRST = 20
+
+
+def define(values: flags.FlagValues) -> None:
+    """Defines the flags."""
+    flags.DEFINE_list("words", [], "Words to show the nearest words of.", flag_values=values)
+    flags.DEFINE_integer("neighbors", 10, "How many nearest words.", lower_bound=1, flag_values=values)
+    flags.DEFINE_integer(
+        "max_words", 50_000, "How many of the most frequent words are searched.", lower_bound=1, flag_values=values
+    )
+
+
+def run(values: flags.FlagValues, arguments: list[str]) -> None:
+    """Prints the facts, then a line for each word."""
+    from wechsel_jax.vectors import load_vectors
+
+    words = load_vectors(arguments[0])
+    print(f"words: {len(words.words)}")
+    print(f"dimensions: {words.dim}")
+    print(f"character n-grams: {'yes' if words.has_subwords else 'no'}")
+    print(f"counts: {'yes, ' + str(int(words.counts.sum())) + ' running words' if words.counts is not None else 'no'}")
+    print(f"most frequent: {' '.join(words.words[i] for i in range(min(_FIRST, len(words.words))))}")
+    if values.words:
+        _print_nearest(words, values)
+
+
+def _print_nearest(words, values: flags.FlagValues) -> None:
+    import numpy as np
+
+    from wechsel_jax.initializers import nearest_neighbors
+
+    queries = words.lookup(values.words)
+    for word, vector in zip(values.words, queries, strict=True):
+        if not vector.any():
+            raise UserError(f"{word}: has no vector; expected a word of the file")
+    searched = min(values.max_words, len(words.words))
+    # One more than asked for: a word is nearest to itself.
+    similarity, ids = nearest_neighbors(queries, words.rows(np.arange(searched)), min(values.neighbors + 1, searched))
+    for word, scores, row in zip(values.words, similarity, ids, strict=True):
+        found = [(words.words[i], score) for i, score in zip(row, scores, strict=True) if words.words[i] != word]
+        print(f"{word}: " + ", ".join(f"{other} {score:.3f}" for other, score in found[: values.neighbors]))

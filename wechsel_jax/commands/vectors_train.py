@@ -1,0 +1,40 @@
+"""Trains word vectors with character n-grams (fastText) on plain text.
+
+wechsel-jax vectors train --input=german.txt --output=german.bin --dim=100 --epochs=3
+"""
+
+from absl import flags
+
+from wechsel_jax.commands import choice
+from wechsel_jax.files import refuse_existing
+
+REQUIRED = ("input", "output")
+
+
+def define(values: flags.FlagValues) -> None:
+    """Defines the flags of `vectors.train_vectors`."""
+    to = {"flag_values": values}
+    flags.DEFINE_list("input", [], "Text files with commas between them, plain or .gz, .xz, .bz2.", **to)
+    flags.DEFINE_string("output", None, "The .bin file to write.", **to)
+    flags.DEFINE_integer("dim", 100, "Dimensions of a vector.", lower_bound=1, **to)
+    choice(values, "model", "skipgram", ("skipgram", "cbow"), "What is predicted from what")
+    flags.DEFINE_integer("epochs", 3, "Passes over the text.", lower_bound=1, **to)
+    flags.DEFINE_integer("smallest_ngram", 5, "Fewest characters of an n-gram.", lower_bound=0, **to)
+    flags.DEFINE_integer("largest_ngram", 5, "Most characters of an n-gram; 0: whole words only.", lower_bound=0, **to)
+    flags.DEFINE_integer("buckets", 500_000, "Rows that the n-grams share.", lower_bound=1, **to)
+    flags.DEFINE_integer("min_count", 5, "Words that are rarer get no vector of their own.", lower_bound=1, **to)
+    flags.DEFINE_float("learning_rate", 0.05, "At the start; falls linearly to zero.", **to)
+    flags.DEFINE_float("subsampling", 1e-4, "Words above this share of the text are left out at random.", **to)
+    flags.DEFINE_integer("threads", None, "By default as many as there are processors, and at least 11.", lower_bound=1, **to)
+    flags.DEFINE_boolean("overwrite", False, "Replace an existing output.", **to)
+
+
+def run(values: flags.FlagValues, arguments: list[str]) -> None:
+    """Trains and says how many words there are."""
+    del arguments
+    refuse_existing(values.output, values.overwrite)
+    from wechsel_jax.vectors import train_vectors
+
+    options = {name: values[name].value for name in values if name not in ("input", "output", "overwrite")}
+    done = train_vectors(values.input, values.output, verbose=2, **options)
+    print(f"{values.output}: {done['words']} words, {done['dim']} dimensions, from {done['tokens']} running words")

@@ -1,0 +1,116 @@
+"""Cosine similarities in float64 whose bits depend on the two vectors alone, and the search that trusts nothing else."""
+
+import numpy as np
+
+_PAIRS = 256
+_KEYS = 8192
+
+
+class Index:
+    """Keys float32 (R, m) with their norms.
+
+    Attributes:
+      keys: (R, m).
+      norms: float64 (R,).
+    """
+
+    def __init__(self, keys: np.ndarray):
+        self.keys = keys
+        self.norms = row_norms(keys)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def scores(self, queries: np.ndarray, rows: np.ndarray, ids: np.ndarray) -> np.ndarray:
+        """Cosine similarity float64 (p,) of the pairs (queries[rows[i]], keys[ids[i]])."""
+        wide = queries.astype(np.float64)
+        out = np.empty(len(rows))
+        narrow = np.empty((_PAIRS, wide.shape[1]), np.float32)
+        products, factors = np.empty((2, _PAIRS, wide.shape[1]))
+        for begin in range(0, len(rows), _PAIRS):
+            row, key = rows[begin : begin + _PAIRS], ids[begin : begin + _PAIRS]
+            n = len(row)
+            np.take(self.keys, key, axis=0, out=narrow[:n], mode="clip")
+            np.take(wide, row, axis=0, out=factors[:n], mode="clip")
+            np.copyto(products[:n], narrow[:n])
+            products[:n] *= factors[:n]
+            out[begin : begin + n] = _row_sums(products[:n])
+        scale = row_norms(queries)[rows] * self.norms[ids]
+        return np.divide(out, scale, out=np.zeros_like(out), where=scale > 0)
+
+
+def _row_sums(matrix: np.ndarray) -> np.ndarray:
+    """Sums float64 rows one by one: numpy adds a contiguous row pairwise, in an order that its length alone decides."""
+    return np.add.reduce(matrix, axis=1)
+
+
+def row_norms(matrix: np.ndarray) -> np.ndarray:
+    out = np.empty(len(matrix))
+    for begin in range(0, len(matrix), _PAIRS):
+        block = matrix[begin : begin + _PAIRS].astype(np.float64)
+        out[begin : begin + _PAIRS] = np.sqrt(_row_sums(np.square(block, out=block)))
+    return out
+
+
+def normalised(matrix: np.ndarray, norms: np.ndarray) -> np.ndarray:
+    """Rows of length one, float32; rows of zeros stay zero."""
+    inverse = np.divide(1.0, norms, out=np.zeros_like(norms), where=norms > 0)
+    return np.multiply(matrix, inverse[:, None], out=np.empty(matrix.shape, np.float32), casting="same_kind")
+
+
+def accumulation_error(dimension: int) -> float:
+    """Bound on what rounding adds to a product of two unit vectors that are summed up in float32.
+
+    Every addition errs by at most half a unit in the last place; the factor of four covers hardware that truncates sums, or
+    that builds float32 products from bfloat16 passes.
+    """
+    return (dimension + 8) * 2.0**-22
+
+
+def exact_search(queries: np.ndarray, floor: np.ndarray, index: Index, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """Searches all keys whose float32 product does not rule out a score of at least `floor`.
+
+    Args:
+      queries: float32 (n, m), none of them zero.
+      floor: float64 (n,), a score that k keys reach.
+      index: the keys.
+      k: neighbors.
+
+    Returns:
+      float64 scores (n, k) and ids (n, k), by descending score and ascending id.
+    """
+    normal = normalised(queries, row_norms(queries))
+    floor = (floor - accumulation_error(queries.shape[1]))[:, None]
+    row, ids, scores = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0)
+    for begin in range(0, len(index), _KEYS):
+        part = slice(begin, begin + _KEYS)
+        new_row, new = np.nonzero(normal @ normalised(index.keys[part], index.norms[part]).T >= floor)
+        row, ids = np.concatenate([row, new_row]), np.concatenate([ids, new + begin])
+        scores = np.concatenate([scores, index.scores(queries, new_row, new + begin)])
+        kept = _best_places(row, ids, scores, k)
+        row, ids, scores = row[kept], ids[kept], scores[kept]
+    return scores.reshape(len(queries), k), ids.reshape(len(queries), k)
+
+
+def best_pairs(row: np.ndarray, ids: np.ndarray, scores: np.ndarray, rows: int, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """The k best of each row's pairs by (-score, id); every row of `rows` has at least k pairs."""
+    kept = _best_places(row, ids, scores, k)
+    return scores[kept].reshape(rows, k), ids[kept].reshape(rows, k)
+
+
+def sort_rows(scores: np.ndarray, ids: np.ndarray) -> None:
+    """Sorts by (-score, id) in place the rows that are not yet in order; -inf marks places without a score."""
+    ordered = (scores[:, :-1] > scores[:, 1:]) | np.isneginf(scores[:, 1:])
+    wrong = np.flatnonzero(~ordered.all(axis=1))
+    order = np.lexsort((ids[wrong], -scores[wrong]), axis=-1)
+    scores[wrong] = np.take_along_axis(scores[wrong], order, axis=1)
+    ids[wrong] = np.take_along_axis(ids[wrong], order, axis=1)
+
+
+def _best_places(row: np.ndarray, ids: np.ndarray, scores: np.ndarray, k: int) -> np.ndarray:
+    """Places of up to k pairs a row, by (row, -score, id)."""
+    order = np.lexsort((ids, -scores, row))
+    ordered = row[order]
+    starts = np.flatnonzero(np.diff(ordered, prepend=-1))
+    rank = np.arange(len(row)) - np.repeat(starts, np.diff(np.append(starts, len(row))))
+    return order[rank < k]

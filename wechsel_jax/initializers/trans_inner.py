@@ -1,0 +1,49 @@
+"""Baselines that keep the inner layers and take no word vectors: new random embeddings, or the old ones shuffled."""
+
+import numpy as np
+
+from wechsel_jax.initializers.plan import Side, TransferPlan, keyed_generator
+
+
+def trans_inner(source: Side, target: Side) -> TransferPlan:
+    """Random embeddings under transferred inner layers (de Vries and Nissim, 2021; "TransInner" in Minixhofer et al., 2022).
+
+    Neither paper gives the deviation: the noise is N(0, initializer_range), which agrees with the published perplexities before
+    training. Special tokens mean the same in every language and are copied by role.
+
+    Args:
+      source: V_s tokens.
+      target: V_t tokens.
+
+    Returns:
+      A plan whose rows are all random but for the special tokens.
+    """
+    return TransferPlan.all_random(len(target.vocabulary)).with_special_tokens(source, target)
+
+
+def trans_inner_shuffle(source: Side, target: Side, *, seed: int = 0) -> TransferPlan:
+    """Source embeddings in a random order under transferred inner layers ("TransInnerShuffleEmb"; Zoph et al., 2016).
+
+    No source token is used twice before all have been used once. Special tokens are copied by role and take no part; ids
+    without a token are never a source.
+
+    Args:
+      source: V_s tokens.
+      target: V_t tokens.
+      seed: of the order.
+
+    Returns:
+      A plan in which every row is copied.
+    """
+    plan = trans_inner(source, target)
+    shuffled = np.flatnonzero(plan.copy < 0)
+    ordinary = np.array([bool(string) for string in source.vocabulary.strings]) & ~np.asarray(source.vocabulary.special)
+    pool = np.flatnonzero(ordinary)
+    if not len(pool):
+        return plan
+    generator = keyed_generator(seed, "trans_inner_shuffle")
+    rounds = -(-len(shuffled) // len(pool))
+    order = np.concatenate([generator.permutation(pool) for _ in range(rounds)] or [pool[:0]])
+    copy = np.full(len(plan), -1, np.int32)
+    copy[shuffled] = order[: len(shuffled)]
+    return plan.with_copies(copy)

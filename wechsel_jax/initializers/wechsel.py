@@ -1,0 +1,68 @@
+"""WECHSEL: a target embedding is a softmax-weighted mean of the most similar source tokens' embeddings."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from wechsel_jax.errors import UserError
+from wechsel_jax.initializers.neighbors import nearest_neighbors
+from wechsel_jax.initializers.plan import Side, TransferPlan
+
+
+def wechsel(
+    source: Side,
+    target: Side,
+    *,
+    neighbors: int = 10,
+    temperature: float = 0.1,
+    parity: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> TransferPlan:
+    """Softmax over the k most similar source tokens (Minixhofer et al., 2022, section 3.2).
+
+    The paper's second version ("WECHSEL") takes n-gram vectors, its first ("WECHSEL-TFR" there) takes frequency-weighted means
+    of the words that a token occurs in; from the vectors on, both are this function.
+
+    With `parity`, the choices are those of PyPI wechsel 0.0.4: source tokens without a vector can be neighbors (with
+    similarity 0), and special tokens are copied by spelling instead of by role. Equal similarities are ordered by id here; the
+    package leaves their order to numpy's partition.
+
+    Args:
+      source: V_s tokens with vectors (V_s, m) in the shared space; rows of zeros have no vector.
+      target: V_t tokens with vectors (V_t, m).
+      neighbors: k, how many source rows make one target row.
+      temperature: of the softmax over cosine similarities.
+      parity: choose as PyPI wechsel 0.0.4 does.
+      progress: see `nearest_neighbors`.
+
+    Returns:
+      A convex plan: weights are non-negative and sum to 1 for every token that has a vector; the others are random.
+
+    Raises:
+      UserError: a temperature that is not above zero, fewer than k source tokens with a vector, or vectors that do not fit.
+    """
+    if not temperature > 0 or neighbors < 1:
+        raise UserError(f"temperature {temperature}, neighbors {neighbors}: expected both above zero")
+    candidates = None if parity else source.has_vector
+    similarity_TxK, nearest_TxK = nearest_neighbors(
+        target.vectors, source.vectors, neighbors, candidates=candidates, progress=progress
+    )
+    plan = TransferPlan.mixed(nearest_TxK, softmax(similarity_TxK, temperature))
+    return plan.with_noise(where=~target.has_vector).with_special_tokens(source, target, parity)
+
+
+def softmax(similarity_TxK: np.ndarray, temperature: float) -> np.ndarray:
+    """Softmax of each row of (V_t, K) at a temperature, with the maximum taken off first; float32."""
+    logits_TxK = similarity_TxK.astype(np.float64) / temperature
+    weights_TxK = np.exp(logits_TxK - logits_TxK.max(axis=1, keepdims=True))
+    return (weights_TxK / weights_TxK.sum(axis=1, keepdims=True)).astype(np.float32)
+
+
+def nearest_similarity(plan: TransferPlan, source: Side, target: Side) -> np.ndarray:
+    """Cosine similarity of each mixed target token to its first neighbor, float32 (number of mixed rows,), in id order."""
+    mixed = np.flatnonzero(plan.is_mixed)
+    nearest = source.vectors[plan.neighbors[mixed, 0]].astype(np.float64)
+    tokens = target.vectors[mixed].astype(np.float64)
+    scale = np.linalg.norm(nearest, axis=1) * np.linalg.norm(tokens, axis=1)
+    product = (nearest * tokens).sum(axis=1)
+    return np.divide(product, scale, out=np.zeros_like(product), where=scale > 0).astype(np.float32)

@@ -1,0 +1,145 @@
+"""One record a model family: all that training and transfer ask of an architecture."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import linen as nn
+from jax.sharding import PartitionSpec
+
+from wechsel_jax.errors import UserError
+from wechsel_jax.models.config import ModelConfig
+from wechsel_jax.models.weights import Weight, flatten, read_weights, write_weights
+
+Params = dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Family:
+    """An architecture. Parameters are a nested dictionary of float32 arrays; paths below are "/"-joined keys.
+
+    Attributes:
+      name: `model_type` in `config.json`.
+      architecture: the class name that `config.json` lists under `architectures`.
+      causal: whether position i sees positions up to i only.
+      module: Linen module with `hidden(tokens, mask)` and `logits(hidden)`.
+      read_config: `config.json` fields -> ModelConfig.
+      weights: ModelConfig -> the weight map.
+      check_tensors: raises UserError where tensors contradict the configuration (two different copies of a tied head).
+      prefix: of the tensor names, e.g. "transformer.".
+      ignored_tensors: regex of tensor names that hold no parameter of the language model.
+      token_parameters: regex of the paths with a vocabulary axis: token table, untied head, bias of the head.
+      embedding_parameters: regex of the paths of all embedding tables, untied head and bias of the head included.
+      sharding_rules: (regex, PartitionSpec) over a mesh ("data", "fsdp", "tensor"); exactly one matches each path.
+      head_flops: ModelConfig -> FLOPs of the head for one token, forward.
+    """
+
+    name: str
+    architecture: str
+    causal: bool
+    module: type[nn.Module]
+    read_config: Callable[[Mapping[str, Any]], ModelConfig]
+    weights: Callable[[ModelConfig], tuple[Weight, ...]]
+    check_tensors: Callable[[Mapping[str, np.ndarray], ModelConfig], None]
+    prefix: str
+    ignored_tensors: str
+    token_parameters: str
+    embedding_parameters: str
+    sharding_rules: tuple[tuple[str, PartitionSpec], ...]
+    head_flops: Callable[[ModelConfig], float]
+
+    def config(self, hf: Mapping[str, Any], **overrides: Any) -> ModelConfig:
+        """Reads `config.json`.
+
+        Args:
+          hf: its fields; absent ones take Hugging Face's defaults, except vocab_size, which must be there.
+          **overrides: fields of ModelConfig to replace; `dropout` sets the three dropout rates. None means "leave it".
+
+        Raises:
+          UserError: a field asks for something that is not implemented, or makes no model.
+        """
+        return self.read_config(hf).validated().override(**overrides)
+
+    def init(self, config: ModelConfig, key: jax.Array) -> Params:
+        """Draws new parameters with Hugging Face's initialisation; `jax.jit` it with out_shardings for large models."""
+        return _init(self.module, config, key)
+
+    def shapes(self, config: ModelConfig) -> dict[str, tuple[int, ...]]:
+        """Returns "/"-joined path -> shape of every parameter, without computing anything."""
+        tree = jax.eval_shape(partial(_init, self.module, config), jax.random.key(0))
+        return {path: leaf.shape for path, leaf in flatten(tree).items()}
+
+    def from_hugging_face(self, tensors: Mapping[str, np.ndarray], config: ModelConfig) -> Params:
+        """Builds parameters (float32 numpy arrays) from a checkpoint's tensors of any float type.
+
+        Raises:
+          UserError: a tensor is missing, has the wrong shape or belongs to no parameter; the message names it.
+        """
+        self.check_tensors(tensors, config)
+        return read_weights(tensors, self.weights(config), self.shapes(config), self.prefix, self.ignored_tensors)
+
+    def to_hugging_face(self, params: Params, config: ModelConfig) -> dict[str, np.ndarray]:
+        """Returns the tensors that `save_pretrained` of the Hugging Face class would write, in float32."""
+        return write_weights(params, self.weights(config), self.prefix)
+
+    def hidden(
+        self,
+        params: Params,
+        config: ModelConfig,
+        tokens: jax.Array,
+        mask: jax.Array | None = None,
+        *,
+        dropout_key: jax.Array | None = None,
+        dtype: Any = jnp.float32,
+    ) -> jax.Array:
+        """Runs the model up to the last hidden state.
+
+        Args:
+          params: parameters.
+          config: the model's configuration.
+          tokens: int32 (B, L).
+          mask: bool (B, L), true for real tokens; None where all are.
+          dropout_key: turns dropout on; None is evaluation.
+          dtype: what matrix products compute in.
+
+        Returns:
+          (B, L, d) of `dtype`.
+
+        Raises:
+          UserError: L is more than the model has positions.
+        """
+        if tokens.shape[1] > config.max_length:
+            raise UserError(f"a block of {tokens.shape[1]} tokens is too long; expected at most {config.max_length}")
+        module = self.module(config, jnp.dtype(dtype), dropout_key is None)
+        rngs = None if dropout_key is None else {"dropout": dropout_key}
+        return module.apply({"params": params}, tokens, mask, rngs=rngs, method="hidden")
+
+    def logits(self, params: Params, config: ModelConfig, hidden: jax.Array, dtype: Any = jnp.float32) -> jax.Array:
+        """Scores the vocabulary: hidden (..., d) -> (..., V) float32. Reads the token table and the head only."""
+        return self.module(config, jnp.dtype(dtype), True).apply({"params": params}, hidden, method="logits")
+
+    def head(self, params: Params) -> Params:
+        """Returns the part of the parameters that `logits` reads."""
+        return {name: params[name] for name in ("token_embedding", "head") if name in params}
+
+    def flops_per_token(self, config: ModelConfig, length: int, head_fraction: float = 1.0) -> float:
+        """FLOPs of the matrix products of one training step a token: forward and, twice as much, backward.
+
+        Args:
+          config: the model's configuration.
+          length: L, tokens a row; a causal model needs half of the L x L scores.
+          head_fraction: share of the positions that go through the head (the mask rate, where only those are gathered).
+        """
+        dense = 2 * config.layers * (4 * config.hidden_size**2 + 2 * config.hidden_size * config.inner_size)
+        scores = 4 * config.layers * length * config.hidden_size * (0.5 if self.causal else 1.0)
+        return 3.0 * (dense + scores + head_fraction * self.head_flops(config))
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _init(module: type[nn.Module], config: ModelConfig, key: jax.Array) -> Params:
+    tokens = jnp.zeros((1, 1), jnp.int32)
+    return module(config, jnp.float32, True).init({"params": key}, tokens)["params"]

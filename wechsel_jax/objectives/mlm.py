@@ -1,0 +1,130 @@
+"""Masked language modelling (Devlin et al., 2019, section 3.1), masked anew in every step from a key."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from wechsel_jax.models import Family, ModelConfig
+from wechsel_jax.objectives.loss import token_loss
+
+MASK_SHARE, RANDOM_SHARE = 0.8, 0.1
+
+
+class Masked(NamedTuple):
+    """Rows with some tokens hidden.
+
+    Attributes:
+      tokens: int32 (B, L), what the model sees.
+      positions: int32 (B, M), slots for the positions to predict.
+      targets: int32 (B, M), the original tokens there.
+      chosen: bool (B, M), false for slots that are not used.
+    """
+
+    tokens: jax.Array
+    positions: jax.Array
+    targets: jax.Array
+    chosen: jax.Array
+
+
+def mask_tokens(
+    key: jax.Array, tokens: jax.Array, eligible: jax.Array, replacements: jax.Array, mask_token_id: int, rate: float
+) -> Masked:
+    """Chooses round(rate * n) of the n eligible tokens of each row, uniformly without replacement.
+
+    Each chosen token becomes the mask token (80 %), a token drawn uniformly from `replacements` (10 %) or stays (10 %).
+    The papers draw each token alone with probability `rate`; a fixed count a row has the same mean, and gives static
+    shapes without dropping any.
+
+    Args:
+      key: decides everything.
+      tokens: int32 (B, L).
+      eligible: bool (B, L), tokens that may be chosen.
+      replacements: int32 (n,), ids to draw from.
+      mask_token_id: id of the mask token.
+      rate: share of the eligible tokens.
+
+    Returns:
+      Masked with M = ceil(rate * L) slots a row.
+    """
+    slots = mask_slots(tokens.shape[1], rate)
+    choose_key, kind_key, draw_key = jax.random.split(key, 3)
+    rank = jnp.where(eligible, jax.random.uniform(choose_key, tokens.shape), -1.0)
+    _, positions = jax.lax.top_k(rank, slots)
+    count = jnp.round(rate * jnp.sum(eligible, axis=1)).astype(jnp.int32)
+    chosen = jnp.arange(slots) < count[:, None]
+    targets = jnp.take_along_axis(tokens, positions, axis=1)
+    kind = jax.random.uniform(kind_key, targets.shape)
+    drawn = replacements[jax.random.randint(draw_key, targets.shape, 0, replacements.shape[0])]
+    seen = jnp.where(kind < MASK_SHARE, mask_token_id, jnp.where(kind < MASK_SHARE + RANDOM_SHARE, drawn, targets))
+    seen = jnp.where(chosen, seen, targets).astype(tokens.dtype)
+    # Slots of a row are distinct positions, so an unused one writes back its own token and disturbs no other.
+    hidden = jax.vmap(lambda row, at, values: row.at[at].set(values, unique_indices=True))(tokens, positions, seen)
+    return Masked(hidden, positions, targets, chosen)
+
+
+def mask_slots(length: int, rate: float) -> int:
+    """How many slots a row of `length` tokens needs: ceil(rate * length)."""
+    return max(1, min(length, math.ceil(rate * length)))
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedObjective:
+    """Cross-entropy at masked positions. Call it as (params, batch, key, train=...); see `make_objective`."""
+
+    family: Family
+    config: ModelConfig
+    dtype: str
+    mask_token_id: int
+    special_ids: tuple[int, ...]
+    mask_rate: float
+    name: str = "mlm"
+
+    @property
+    def head_fraction(self) -> float:
+        """Share of the positions that go through the head."""
+        return self.mask_rate
+
+    @cached_property
+    def _special(self) -> np.ndarray:
+        special = np.zeros(self.config.vocabulary_size, bool)
+        special[[*self.special_ids, self.mask_token_id]] = True
+        return special
+
+    def __call__(
+        self, params: dict, batch: Mapping[str, jax.Array], key: jax.Array, *, train: bool
+    ) -> tuple[jax.Array, jax.Array, dict[str, Any]]:
+        """Returns (loss_sum in nats, weight_sum, {"correct": weight of the right first guesses}), float32 scalars.
+
+        Args:
+          params: the model's parameters.
+          batch: "tokens" int32 (B, L); "weights" float32 (B, L), what each token counts if it is predicted (0: never
+            chosen); "mask" bool (B, L), true for real tokens. Without weights each real token counts 1.
+          key: drives the masking and, where `train` is true, dropout.
+          train: whether dropout is on.
+        """
+        tokens, mask, weights = batch["tokens"], batch.get("mask"), batch.get("weights")
+        eligible = ~jnp.asarray(self._special)[tokens]
+        if mask is not None:
+            eligible &= jnp.asarray(mask, bool)
+        if weights is not None:
+            eligible &= weights > 0
+        mask_key, dropout_key = jax.random.split(key)
+        replacements = jnp.asarray(np.flatnonzero(~self._special), jnp.int32)
+        masked = mask_tokens(mask_key, tokens, eligible, replacements, self.mask_token_id, self.mask_rate)
+        dtype = jnp.dtype(self.dtype)
+        hidden = self.family.hidden(
+            params, self.config, masked.tokens, mask, dropout_key=dropout_key if train else None, dtype=dtype
+        )
+        hidden = jnp.take_along_axis(hidden, masked.positions[..., None], axis=1)
+        counted = masked.chosen.astype(jnp.float32)
+        if weights is not None:
+            counted *= jnp.take_along_axis(weights.astype(jnp.float32), masked.positions, axis=1)
+        logits = self.family.logits(self.family.head(params), self.config, hidden, dtype=dtype)
+        loss, correct = token_loss(logits, masked.targets, counted)
+        return loss, jnp.sum(counted), {"correct": correct}

@@ -1,0 +1,77 @@
+"""Objectives by name."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import jax
+
+from wechsel_jax.errors import UserError
+from wechsel_jax.models import Family, ModelConfig
+from wechsel_jax.objectives.clm import CausalObjective
+from wechsel_jax.objectives.mlm import MaskedObjective
+
+
+class Objective(Protocol):
+    """A loss as sums, so that devices and accumulation steps add up before anything is divided."""
+
+    name: str
+    head_fraction: float
+
+    def __call__(
+        self, params: dict, batch: Mapping[str, jax.Array], key: jax.Array, *, train: bool
+    ) -> tuple[jax.Array, jax.Array, dict[str, Any]]: ...
+
+
+def make_objective(
+    name: str,
+    family: Family,
+    config: ModelConfig,
+    *,
+    dtype: str = "float32",
+    chunk: int = 32,
+    mask_token_id: int | None = None,
+    special_ids: Sequence[int] = (),
+    mask_rate: float = 0.15,
+) -> Objective:
+    """Returns objective(params, batch, key, *, train) -> (loss_sum, weight_sum, metrics), all float32 sums.
+
+    Args:
+      name: "clm" or "mlm".
+      family: the model's family.
+      config: the model's configuration.
+      dtype: what matrix products compute in, "float32" or "bfloat16"; the loss is float32 always.
+      chunk: clm: positions of a row whose logits exist at once.
+      mask_token_id: mlm: id of the mask token.
+      special_ids: mlm: ids that are never masked and never drawn as a replacement (padding and the mask among them).
+      mask_rate: mlm: share of the tokens to predict.
+
+    Raises:
+      UserError: the name is unknown, does not fit the family, or a setting makes no sense.
+    """
+    if name not in ("clm", "mlm"):
+        raise UserError(f"objective: {name!r} is not known; expected clm or mlm")
+    if (name == "clm") != family.causal:
+        raise UserError(f"objective: {name} does not fit a {family.name}; expected {'clm' if family.causal else 'mlm'}")
+    if dtype not in ("float32", "bfloat16"):
+        raise UserError(f"objective: dtype is {dtype!r}; expected float32 or bfloat16")
+    if name == "clm":
+        if chunk < 1:
+            raise UserError(f"objective: chunk is {chunk}; expected at least 1 position")
+        return CausalObjective(family, config, dtype, chunk)
+    return _masked(family, config, dtype, mask_token_id, special_ids, mask_rate)
+
+
+def _masked(
+    family: Family, config: ModelConfig, dtype: str, mask_token_id: int | None, special_ids: Sequence[int], mask_rate: float
+) -> MaskedObjective:
+    if mask_token_id is None:
+        raise UserError("objective: mlm needs a mask token; expected a tokenizer that has one; add it or train a causal model")
+    size = config.vocabulary_size
+    special = tuple(sorted({int(i) for i in special_ids} | {int(mask_token_id)}))
+    if special[0] < 0 or special[-1] >= size:
+        raise UserError(f"objective: special ids {special} do not fit a model of {size} tokens; use the model's own tokenizer")
+    if len(special) == size:
+        raise UserError(f"objective: all {size} tokens are special; expected a vocabulary with ordinary tokens")
+    if not 0.0 < mask_rate <= 1.0:
+        raise UserError(f"objective: mask_rate is {mask_rate}; expected a share above 0 and at most 1")
+    return MaskedObjective(family, config, dtype, int(mask_token_id), special, float(mask_rate))
