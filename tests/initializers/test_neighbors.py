@@ -106,6 +106,16 @@ def test_neighbors_one_rounding_apart_are_found_by_searching_again(generator, mo
     assert_exact(queries, keys, 10, similarity, ids)
 
 
+def test_neighbors_crowded_into_one_chunk_are_found(generator):
+    """Every eighth key is near the query, so one chunk of eight has more to give than its share."""
+    queries = np.eye(4, dtype=np.float32)[:2]
+    keys = generator.standard_normal((8 * 1024, 4)).astype(np.float32)
+    keys[3::8] = queries[0] + generator.standard_normal((1024, 4)).astype(np.float32) * np.float32(0.01)
+    similarity, ids = search_everywhere(queries, keys, 30, [(512, 1024, 1, "float32"), (512, 1024, 2, "bfloat16")])
+    assert (ids[0] % 8 == 3).all()
+    assert_exact(queries, keys, 30, similarity, ids)
+
+
 @pytest.mark.parametrize("product", ["float32", "bfloat16"])
 def test_nominations_as_wrong_as_the_bound_allows_are_repaired(generator, monkeypatch, product):
     """Whatever the hardware adds within the bound, the neighbors stay."""
@@ -121,7 +131,8 @@ def test_nominations_as_wrong_as_the_bound_allows_are_repaired(generator, monkey
             product += generator.uniform(-0.9, 0.9, product.shape).astype(np.float32) * np.float32(allowed)
             product += np.asarray(penalty_CxS).reshape(-1)
             ids = np.argsort(-product, axis=1)[:, :count]
-            return np.take_along_axis(product, ids, 1), ids
+            values = np.take_along_axis(product, ids, 1)
+            return values, ids, values[:, -1]
 
         return nominate
 
@@ -139,7 +150,7 @@ def test_the_error_bound_of_each_product_holds(generator):
             keys[:40] = queries[:40]
             search = neighbors._Search(rescoring.Index(keys), 10, 512, 512, tuple(jax.devices()[:1]), product)
             stored, error = search._stored(queries, rescoring.row_norms(queries), 512)
-            values, ids = (np.asarray(x)[:200] for x in search._nominate(stored, search._keys, search._penalty))
+            values, ids, _ = (np.asarray(x)[:200] for x in search._nominate(stored, search._keys, search._penalty))
             off = np.abs(values - np.take_along_axis(cosines(queries, keys), ids, 1).astype(np.float64)).max(axis=1)
             bound = error + (1 + error) * search._key_error + rescoring.accumulation_error(dimension)
             assert (off < bound).all()

@@ -134,11 +134,13 @@ class _Search:
         keys = np.empty((chunks, index.keys.shape[1], width), ml_dtypes.bfloat16 if product == "bfloat16" else np.float32)
         self._key_error = 0.0
         for c in range(chunks):
-            part = slice(c * width, (c + 1) * width)
+            # Dealt out in turn, so that the neighbors of a query, which often have close ids, spread over the chunks.
+            part = slice(c, None, chunks)
             stored, error = self._stored(index.keys[part], index.norms[part], width)
             keys[c] = stored.T
             self._key_error = max(self._key_error, error.max(initial=0))
-        penalty = np.where(np.arange(chunks * width) < len(index), 0, -np.inf).astype(np.float32).reshape(chunks, width)
+        exists = np.arange(chunks * width).reshape(width, chunks).transpose() < len(index)
+        penalty = np.where(exists, 0, -np.inf).astype(np.float32)
         replicated = NamedSharding(self._mesh, PartitionSpec())
         self._keys, self._penalty = jax.device_put((keys, penalty), replicated)
 
@@ -180,15 +182,14 @@ class _Search:
 
     def _rescore(self, queries: np.ndarray, error: np.ndarray, nominated: tuple) -> tuple:
         """Sorts the nominees by float64 score and id; the last result, bool (n,), marks rows in which one may be missing."""
-        values, ids = (np.array(x)[: len(queries)] for x in nominated)
+        values, ids, missed = (np.array(x)[: len(queries)] for x in nominated)
         bound = error + (1 + error) * self._key_error + accumulation_error(queries.shape[1])
         # Two products further apart than twice the bound are in the order of their float64 scores.
         row, place = np.nonzero(values >= (values[:, self._k - 1] - 2 * bound)[:, None])
         scores = np.full(values.shape, -np.inf)
         scores[row, place] = self._index.scores(queries, row, ids[row, place])
         sort_rows(scores, ids)
-        missing = (scores[:, self._k - 1] <= values[:, -1] + bound) & (values.shape[1] < len(self._index))
-        return scores[:, : self._k], ids[:, : self._k], missing
+        return scores[:, : self._k], ids[:, : self._k], scores[:, self._k - 1] <= missed + bound
 
 
 def _rounded(count: int, most: int) -> int:
@@ -199,25 +200,36 @@ def _rounded(count: int, most: int) -> int:
 
 @functools.lru_cache(maxsize=16)
 def _nominator(mesh: Mesh, count: int) -> Callable:
-    """Returns the jitted search for the `count` keys of highest product, split over the mesh by queries."""
+    """Returns the jitted search for the `count` keys of highest product, split over the mesh by queries.
+
+    It gives values (T, count), ids (T, count), and the highest value (T,) that a key left out may have.
+    """
 
     def nominate(queries_TxM: jax.Array, keys_CxMxS: jax.Array, penalty_CxS: jax.Array):
+        chunks, width = penalty_CxS.shape
+        # Nominees spread evenly but for chance; a chunk that had more to give shows in `missed`.
+        each = min(count, width, 2 * -(-count // chunks) + 3)
+
         def one_chunk(_, chunk):
-            keys_MxS, penalty_S, first = chunk
+            keys_MxS, penalty_S, number = chunk
             precision = jax.lax.Precision.HIGHEST
             product_TxS = jnp.matmul(queries_TxM, keys_MxS, precision=precision, preferred_element_type=jnp.float32)
-            values, places = _top(product_TxS, penalty_S, min(count, penalty_S.shape[0]))
-            return None, (values, places + first)
+            values, places = _top(product_TxS, penalty_S, each)
+            return None, (values, places * chunks + number)
 
-        chunks, width = penalty_CxS.shape
-        first = jnp.arange(chunks, dtype=jnp.int32) * width
-        _, (values, ids) = jax.lax.scan(one_chunk, None, (keys_CxMxS, penalty_CxS, first))
+        numbers = jnp.arange(chunks, dtype=jnp.int32)
+        _, (values, ids) = jax.lax.scan(one_chunk, None, (keys_CxMxS, penalty_CxS, numbers))
+        # A minimum, not the last place: XLA's CPU compiler runs top_k again for a slice of its result.
+        missed_T = jnp.max(jnp.min(values, axis=2), axis=0)
+        missed_T = jnp.full_like(missed_T, -jnp.inf) if each == width else missed_T
         values, ids = (jnp.moveaxis(x, 0, 1).reshape(queries_TxM.shape[0], -1) for x in (values, ids))
-        values, places = jax.lax.top_k(values, count)
-        return values, jnp.take_along_axis(ids, places, axis=1)
+        enough = min(count, values.shape[1])
+        values, places = jax.lax.top_k(values, enough)
+        missed_T = missed_T if enough == chunks * each else jnp.maximum(missed_T, jnp.min(values, axis=1))
+        return values, jnp.take_along_axis(ids, places, axis=1), missed_T
 
     split, replicated = PartitionSpec("targets"), PartitionSpec()
-    specs = {"in_specs": (split, replicated, replicated), "out_specs": (split, split)}
+    specs = {"in_specs": (split, replicated, replicated), "out_specs": (split, split, split)}
     return jax.jit(jax.shard_map(nominate, mesh=mesh, **specs))
 
 

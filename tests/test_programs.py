@@ -1,0 +1,99 @@
+"""The programs of train/, run as a user runs them: small, interrupted, with mistakes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+QUICK = [
+    *("--config.training.steps=6", "--config.training.eval_every=3", "--config.training.checkpoint_every=3"),
+    *("--config.training.batch_size=4", "--config.training.block_length=32", "--config.training.eval_batches=2"),
+]
+
+
+def run(program: str, *arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", f"train.{program}", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=600
+    )
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory) -> tuple[Path, subprocess.CompletedProcess]:
+    workdir = tmp_path_factory.mktemp("runs") / "demo"
+    return workdir, run("compare", "--config=configs/demo.py", f"--workdir={workdir}", *QUICK)
+
+
+def test_compare_prints_a_table_and_writes_report_and_models(compared):
+    workdir, done = compared
+    assert done.returncode == 0, done.stderr
+    assert "FullRand needs" in done.stdout
+    result = json.loads((workdir / "comparison.json").read_text())
+    assert set(result["methods"]) == {"wechsel_tfr", "trans_inner", "full_rand"}
+    for method, values in result["methods"].items():
+        assert [step for step, _ in values["evaluations"]] == [0, 3, 6]
+        assert (workdir / method / "export" / "model.safetensors").stat().st_size > 1e6
+    before = {method: values["evaluations"][0][1] for method, values in result["methods"].items()}
+    assert before["wechsel_tfr"] < 0.7 * min(before["trans_inner"], before["full_rand"])
+    assert "<svg" in (workdir / "report.html").read_text() and (workdir / "report-learning-curves.png").exists()
+
+
+def test_every_method_sees_the_same_tokens_and_keeps_its_own_phases(compared):
+    workdir, _ = compared
+    configs = [json.loads((workdir / name / "config.json").read_text()) for name in ("wechsel_tfr", "trans_inner", "full_rand")]
+    assert len({json.dumps([config["data"], config["steps"], config["seed"]]) for config in configs}) == 1
+    assert [len(config["phases"]) for config in configs] == [1, 2, 1]
+
+
+def test_the_same_command_again_trains_nothing_and_keeps_the_result(compared):
+    workdir, _ = compared
+    before = (workdir / "comparison.json").read_bytes()
+    weights = (workdir / "wechsel_tfr" / "export" / "model.safetensors").stat().st_mtime_ns
+    done = run("compare", "--config=configs/demo.py", f"--workdir={workdir}", *QUICK)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((workdir / "comparison.json").read_bytes())["methods"] == json.loads(before)["methods"]
+    assert (workdir / "wechsel_tfr" / "export" / "model.safetensors").stat().st_mtime_ns == weights
+
+
+def test_exports_load_in_transformers_and_write_german_tokens(compared):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    workdir, _ = compared
+    model = AutoModelForCausalLM.from_pretrained(workdir / "wechsel_tfr" / "export")
+    tokenizer = AutoTokenizer.from_pretrained(workdir / "wechsel_tfr" / "export")
+    ids = tokenizer("Der alte Mann ging", return_tensors="pt").input_ids
+    assert tokenizer.decode(ids[0]) == "Der alte Mann ging"
+    assert model(ids).logits.shape == (1, ids.shape[1], len(tokenizer))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--config=configs/none.py", "--workdir=DIR"], "none.py"),
+        (["--config=configs/demo.py"], "--workdir is required"),
+        (["--workdir=DIR"], "--config is required"),
+        (["--config=configs/demo.py", "--workdir=DIR", "--config.training.stpes=3"], "stpes"),
+        (["--config=configs/demo.py", "--workdir=DIR", "--config.training.steps=many"], "steps"),
+        (["--config=configs/demo.py", "--workdir=DIR", "--config.training.steps=0"], "steps"),
+        (["--config=configs/demo.py", "--workdir=DIR", "--config.methods=('magic',)"], "magic"),
+        (["--config=configs/demo.py", "--workdir=DIR", "--config.dictionary=/none.tsv"], "/none.tsv"),
+        (["--config=configs/demo.py", "--workdir=DIR", "--config.source=/none"], "/none"),
+        (["--config=configs/demo.py", "--workdir=DIR", "stray"], "stray"),
+    ],
+)
+def test_mistakes_give_one_line_and_status_2(arguments, message, tmp_path):
+    done = run("compare", *(argument.replace("DIR", str(tmp_path / "run")) for argument in arguments))
+    lines = [line for line in done.stderr.splitlines() if "error" in line]
+    assert done.returncode == 2, done.stderr
+    assert len(lines) == 1 and message in lines[0] and lines[0].startswith("python -m train.compare: error: "), done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_another_setting_in_the_same_workdir_is_refused(compared):
+    workdir, _ = compared
+    done = run("compare", "--config=configs/demo.py", f"--workdir={workdir}", *QUICK, "--config.neighbors=3")
+    assert done.returncode == 2
+    assert "neighbors was 10, now 3" in done.stderr

@@ -1,0 +1,67 @@
+import json
+
+import pytest
+from ml_collections import ConfigDict
+
+from wechsel_jax.errors import UserError
+from wechsel_jax.training import one_phase, record_config, validate
+
+
+def test_a_good_config_passes(make_config):
+    validate(make_config())
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"stpes": 10}, "stpes: no such setting"),
+        ({"optimizer__beta1": 0.9}, "optimizer.beta1: no such setting"),
+        ({"steps": 0}, "steps: is 0"),
+        ({"steps": "many"}, "steps: is 'many'; expected a whole number"),
+        ({"steps": True}, "steps: is True"),
+        ({"batch_size": 8, "accumulation": 3}, "accumulation: 3 does not divide"),
+        ({"optimizer__peak_learning_rate": -1.0}, "optimizer.peak_learning_rate"),
+        ({"optimizer__b2": 1.0}, "optimizer.b2"),
+        ({"dtype": "float8"}, "dtype: is 'float8'"),
+        ({"export_dtype": "int8"}, "export_dtype"),
+        ({"model__dropout": 1.5}, "model.dropout"),
+        ({"model__checkpoint": "gpt2"}, "both of checkpoint and config"),
+        ({"model__config": ConfigDict()}, "neither of checkpoint and config"),
+        ({"model__tokenizer": ""}, "model.tokenizer"),
+        ({"data__train": ()}, "data.train"),
+        ({"data__validation": (3,)}, "data.validation"),
+        ({"mesh__data": 0}, "mesh.data"),
+        ({"mesh__fsdp": -1}, "more than one axis is -1"),
+        ({"eval_batches": 0}, "eval_batches"),
+        ({"phases": ({"name": "x", "fraction": 1.0, "speed": 2},)}, r"phases\[0\].speed"),
+        ({"mesh": 8}, "mesh: is 8"),
+    ],
+)
+def test_mistakes_are_named(make_config, changes, named):
+    with pytest.raises(UserError, match=named):
+        validate(make_config(**changes))
+
+
+def test_a_missing_field_is_named(make_config):
+    config = make_config()
+    del config.optimizer.eps
+    with pytest.raises(UserError, match=r"optimizer\.eps: is missing"):
+        validate(config)
+
+
+def test_another_config_is_refused_naming_every_field(make_config, tmp_path):
+    record_config(make_config(), tmp_path)
+    before = (tmp_path / "config.json").read_bytes()
+    record_config(make_config(), tmp_path)
+    with pytest.raises(UserError) as error:
+        record_config(make_config(seed=3, optimizer__b2=0.999, phases=one_phase()), tmp_path)
+    for part in ("seed was 0, now 3", "optimizer.b2 was 0.98, now 0.999", "phases was"):
+        assert part in str(error.value)
+    assert (tmp_path / "config.json").read_bytes() == before
+
+
+def test_fields_that_change_no_result_may_differ(make_config, tmp_path):
+    record_config(make_config(), tmp_path)
+    record_config(make_config(mesh__fsdp=2, keep=5, compilation_cache="cache"), tmp_path)
+    recorded = json.loads((tmp_path / "config.json").read_text())
+    assert (recorded["mesh"]["fsdp"], recorded["keep"], recorded["compilation_cache"]) == (2, 5, "cache")

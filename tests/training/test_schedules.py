@@ -1,0 +1,76 @@
+import math
+
+import optax
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wechsel_jax.errors import UserError
+from wechsel_jax.training.schedules import make_phases, one_phase, phase_at, trans_inner_phases
+
+
+def test_one_phase_equals_optax():
+    (phase,) = make_phases(one_phase(warmup=0.1), 200, 5e-4)
+    expected = optax.join_schedules([optax.linear_schedule(0.0, 5e-4, 20), optax.linear_schedule(5e-4, 0.0, 180)], [20])
+    assert [phase.learning_rate(i) for i in range(200)] == pytest.approx(
+        [float(expected(i)) for i in range(200)], rel=1e-5, abs=1e-10
+    )
+    assert phase.learning_rate(0) == 0.0
+    assert phase.learning_rate(20) == 5e-4
+
+
+def test_cosine_equals_optax():
+    (phase,) = make_phases(one_phase(warmup=0.25, decay="cosine"), 80, 1e-3)
+    expected = optax.warmup_cosine_decay_schedule(0.0, 1e-3, 20, 80)
+    assert [phase.learning_rate(i) for i in range(80)] == pytest.approx(
+        [float(expected(i)) for i in range(80)], rel=1e-4, abs=1e-9
+    )
+
+
+def test_trans_inner_is_two_warmups():
+    first, second = make_phases(trans_inner_phases(), 1000, 1e-4)
+    assert (first.start, first.steps, first.trainable) == (0, 100, "tokens")
+    assert (second.start, second.steps, second.trainable) == (100, 900, "all")
+    assert [first.learning_rate(i) for i in range(100)] == pytest.approx([1e-4 * i / 100 for i in range(100)])
+    closed_form = [1e-4 * i / 90 if i < 90 else 1e-4 * (900 - i) / 810 for i in range(900)]
+    assert [second.learning_rate(i) for i in range(900)] == pytest.approx(closed_form)
+
+
+@given(
+    st.integers(3, 5000),
+    st.lists(st.floats(0.05, 1.0), min_size=1, max_size=4),
+    st.floats(0, 1),
+    st.sampled_from(["linear", "cosine", "constant"]),
+)
+def test_phases_fill_the_run_and_stay_below_the_peak(total, parts, warmup, decay):
+    fractions = [part / math.fsum(parts) for part in parts]
+    descriptions = [{"name": str(i), "fraction": f, "warmup": warmup, "decay": decay} for i, f in enumerate(fractions)]
+    try:
+        phases = make_phases(descriptions, total, 1.0)
+    except UserError:
+        assert total * min(fractions) < 1.5
+        return
+    assert [phase.start for phase in phases] == [0, *(phase.end for phase in phases[:-1])]
+    assert phases[-1].end == total
+    for phase in phases:
+        assert phase_at(phases, phase.start) == phase_at(phases, phase.end - 1) == phases.index(phase)
+        assert all(0.0 <= phase.learning_rate(i) <= 1.0 for i in range(0, phase.steps, max(1, phase.steps // 7)))
+
+
+@pytest.mark.parametrize(
+    ("descriptions", "named"),
+    [
+        ([], "phases"),
+        ([{"name": "a", "fraction": 0.5}], "fractions must sum to 1"),
+        ([{"name": "a", "steps": 99}], "steps=100"),
+        ([{"name": "a", "fraction": 1.0, "warmpu": 0.1}], r"phases\[0\].warmpu"),
+        ([{"name": "a", "fraction": 1.0, "warmup": 2.0}], r"phases\[0\].warmup"),
+        ([{"name": "a", "fraction": 1.0, "decay": "exponential"}], r"phases\[0\].decay"),
+        ([{"name": "a"}], "either fraction or steps"),
+        ([{"name": "a", "fraction": 0.001}, {"name": "b", "fraction": 0.999}], r"phases\[0\]: lasts 0"),
+        (["all"], r"phases\[0\]"),
+    ],
+)
+def test_impossible_phases_are_refused(descriptions, named):
+    with pytest.raises(UserError, match=named):
+        make_phases(descriptions, 100, 1.0)

@@ -1,0 +1,204 @@
+"""Whole runs in this process: what they write, how they go on, what they refuse."""
+
+import json
+import math
+import shutil
+
+import jax
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+from safetensors.numpy import load_file
+
+from wechsel_jax.data import TokenBlocks
+from wechsel_jax.errors import UserError
+from wechsel_jax.tokens import load_tokenizer
+from wechsel_jax.training import train
+from wechsel_jax.training.metrics import read_metrics
+
+TIMING = ("tokens_per_second", "seconds")
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    return str(tmp_path_factory.mktemp("compiled"))
+
+
+@pytest.fixture(scope="module")
+def finished(make_config, cache, tmp_path_factory):
+    """A run of two phases on one device: (config, workdir, what train returned)."""
+    config = make_config(mesh__data=1, compilation_cache=cache)
+    workdir = tmp_path_factory.mktemp("run") / "run"
+    return config, workdir, train(config, workdir)
+
+
+def without_timing(workdir):
+    return [
+        {name: value for name, value in line.items() if name not in TIMING} for line in read_metrics(workdir / "metrics.jsonl")
+    ]
+
+
+def test_the_record_of_a_run(finished):
+    config, workdir, result = finished
+    lines = read_metrics(workdir / "metrics.jsonl")
+    training = [line for line in lines if line["kind"] == "train"]
+    evaluations = [line for line in lines if line["kind"] == "eval"]
+    assert [line["step"] for line in training] == [1, *range(2, 21, 2)]
+    assert [line["step"] for line in evaluations] == [0, 10, 20]
+    assert [line["step"] for line in lines] == sorted(line["step"] for line in lines)
+    assert {line["phase"] for line in training if line["step"] <= 6} == {"tokens"}
+    assert {line["phase"] for line in training if line["step"] > 6} == {"all"}
+    rates = {line["step"]: line["learning_rate"] for line in training}
+    assert (rates[1], rates[4]) == pytest.approx((0.0, 1e-2 * 3 / 6))
+    assert rates[20] == pytest.approx(1e-2 * (14 - 13) / (14 - 1))
+    assert evaluations[0]["perplexity"] == pytest.approx(320, rel=0.3)
+    assert evaluations[2]["loss"] < evaluations[1]["loss"] < evaluations[0]["loss"]
+    assert result == evaluations[-1] and result["perplexity"] == pytest.approx(math.exp(result["loss"]))
+    assert all(line["tokens_per_second"] > 0 for line in training)
+    assert json.loads((workdir / "config.json").read_text())["steps"] == config.steps
+    assert sorted(int(path.name) for path in (workdir / "checkpoints").iterdir()) == [15, 20]
+
+
+def test_transformers_gives_the_exported_model_the_same_loss(finished):
+    torch = pytest.importorskip("torch")
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    config, workdir, result = finished
+    model = AutoModelForCausalLM.from_pretrained(workdir / "export").eval()
+    assert AutoTokenizer.from_pretrained(workdir / "export").eos_token == "<|endoftext|>"
+    stream = TokenBlocks.open(workdir / "data" / "validation", config.block_length).stream.astype(np.int64)
+    stride = config.block_length - 1
+    loss = count = 0.0
+    for start in range(0, len(stream) - 1, stride):
+        tokens = torch.tensor(stream[start : start + config.block_length])[None]
+        with torch.no_grad():
+            logits = model(tokens).logits[0, :-1].double()
+        loss += float(torch.nn.functional.cross_entropy(logits, tokens[0, 1:], reduction="sum"))
+        count += tokens.shape[1] - 1
+    assert count == result["tokens"] == len(stream) - 1
+    assert loss / count == pytest.approx(result["loss"], abs=1e-5)
+
+
+def test_a_finished_run_is_not_trained_again(finished, capsys):
+    config, workdir, result = finished
+    before = {path: path.stat().st_mtime_ns for path in workdir.rglob("*") if path.is_file()}
+    assert train(config, workdir) == result
+    assert "all 20 steps are done" in capsys.readouterr().err
+    assert before == {path: path.stat().st_mtime_ns for path in workdir.rglob("*") if path.is_file()}
+
+
+def test_a_run_goes_on_on_another_mesh(finished, make_config, cache, tmp_path):
+    """What is left of a run that was stopped after step 15 is trained on eight devices instead of one."""
+    _, workdir, result = finished
+    shutil.copytree(workdir, tmp_path / "run", ignore=shutil.ignore_patterns("export", "20"))
+    config = make_config(mesh__data=2, mesh__fsdp=2, mesh__tensor=2, compilation_cache=cache)
+    again = train(config, tmp_path / "run")
+    assert again["loss"] == pytest.approx(result["loss"], abs=2e-4)
+    expected, lines = without_timing(workdir), without_timing(tmp_path / "run")
+    assert [line["step"] for line in lines] == [line["step"] for line in expected]
+    assert [line for line in lines if line["step"] <= 15] == [line for line in expected if line["step"] <= 15]
+
+
+def test_a_model_that_another_run_exported_can_be_trained_on(finished, make_config, cache, tmp_path):
+    _, workdir, result = finished
+    changes = {"model__checkpoint": str(workdir / "export"), "model__config": ConfigDict(), "model__tokenizer": ""}
+    changes |= {
+        "steps": 1,
+        "phases": ({"name": "first", "steps": 1, "warmup": 1.0},),
+        "export_dtype": "bfloat16",
+        "mesh__data": 1,
+    }
+    train(make_config(**changes, compilation_cache=cache), tmp_path / "run")
+    start = read_metrics(tmp_path / "run" / "metrics.jsonl")[0]
+    assert (start["step"], start["loss"]) == (0, pytest.approx(result["loss"], abs=1e-6))
+    # The only update has learning rate 0, so the export is the source, rounded.
+    old, new = load_file(workdir / "export" / "model.safetensors"), load_file(tmp_path / "run" / "export" / "model.safetensors")
+    assert set(old) == set(new)
+    for name, tensor in old.items():
+        assert new[name].dtype.name == "bfloat16"
+        assert np.array_equal(new[name], tensor.astype(new[name].dtype)), name
+    assert json.loads((tmp_path / "run" / "export" / "config.json").read_text())["dtype"] == "bfloat16"
+
+
+def test_a_masked_model_is_trained(make_config, texts, cache, tmp_path):
+    tokenizer = load_tokenizer(texts / "tokenizer")
+    names = {"cls_token": "<s>", "sep_token": "</s>", "pad_token": "<pad>", "mask_token": "<mask>"}
+    tokenizer.add_special_tokens({**names, "bos_token": "<s>", "eos_token": "</s>"})
+    tokenizer.save_pretrained(tmp_path / "tokenizer")
+    model = {
+        "model_type": "roberta",
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+    }
+    changes = {
+        "model__config": ConfigDict({**model, "max_position_embeddings": tokenizer.pad_token_id + 17}),
+        "model__tokenizer": str(tmp_path / "tokenizer"),
+    }
+    phases = ({"name": "all", "fraction": 1.0, "warmup": 0.5},)
+    changes |= {"objective": "mlm", "steps": 4, "phases": phases, "mesh__data": 1, "batch_size": 32, "accumulation": 2}
+    result = train(make_config(**changes, compilation_cache=cache), tmp_path / "run")
+    stream = TokenBlocks.open(tmp_path / "run" / "data" / "validation", 16).stream
+    rows = [~np.isin(stream[start : start + 16], tokenizer.all_special_ids) for start in range(0, len(stream), 16)]
+    assert result["tokens"] == sum(round(0.15 * int(row.sum())) for row in rows)
+    assert result["loss"] < read_metrics(tmp_path / "run" / "metrics.jsonl")[0]["loss"]
+    exported = load_file(tmp_path / "run" / "export" / "model.safetensors")
+    assert "lm_head.bias" in exported and np.any(exported["lm_head.bias"] != 0)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(make_config, cache, tmp_path):
+    config = make_config(optimizer__peak_learning_rate=1e30, mesh__data=1, compilation_cache=cache, eval_every=100)
+    with pytest.raises(UserError, match=r"loss .* at step \d+; expected finite numbers; .* lower optimizer.peak_learning_rate"):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run" / "export").exists()
+    assert all(math.isfinite(line["loss"]) for line in read_metrics(tmp_path / "run" / "metrics.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"seed": 1}, "seed was 0, now 1"),
+        ({"nonsense": 1}, "nonsense: no such setting"),
+    ],
+)
+def test_a_workdir_keeps_to_its_settings(finished, make_config, cache, changes, named):
+    with pytest.raises(UserError, match=named):
+        train(make_config(mesh__data=1, compilation_cache=cache, **changes), finished[1])
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"block_length": 64}, "block_length: 64 is more than the model's 32 positions"),
+        ({"batch_size": 4}, "batch_size: 4 in 1 parts gives 4 rows, which 8 devices cannot share"),
+        ({"objective": "mlm"}, "mlm"),
+        ({"data__train": ("missing.txt",)}, "missing.txt"),
+        ({"model__tokenizer": "missing"}, "missing"),
+        ({"model__config": ConfigDict({"model_type": "gpt2", "vocab_size": 100})}, r"has \d+ tokens and the model only 100"),
+        ({"phases": ({"name": "x", "fraction": 1.0, "trainable": "nothing"},)}, "matches no parameter"),
+        ({"mesh__data": 16}, "needs 16 devices and there are 8"),
+    ],
+)
+def test_mistakes_are_found_before_training(make_config, tmp_path, changes, named):
+    with pytest.raises(UserError, match=named):
+        train(make_config(**changes), tmp_path / "run")
+    # Nothing is recorded, so that the corrected settings are accepted.
+    assert not (tmp_path / "run" / "config.json").exists() and not (tmp_path / "run" / "export").exists()
+
+
+def test_changed_text_is_refused(finished, make_config, cache, texts, tmp_path):
+    _, workdir, _ = finished
+    shutil.copytree(workdir, tmp_path / "run", ignore=shutil.ignore_patterns("export", "train"))
+    text = tmp_path / "train.txt"
+    text.write_text((texts / "train.txt").read_text() + "one more line\n")
+    config = make_config(mesh__data=1, compilation_cache=cache, data__train=(str(text),))
+    recorded = json.loads((tmp_path / "run" / "config.json").read_text())
+    recorded["data"]["train"] = [str(text)]
+    (tmp_path / "run" / "config.json").write_text(json.dumps(recorded))
+    with pytest.raises(UserError, match=r"data\.train: the text or tokenizer has changed since this run began"):
+        train(config, tmp_path / "run")
+
+
+def test_the_compilation_cache_is_given_back(finished):
+    assert jax.config.jax_compilation_cache_dir != finished[0].compilation_cache

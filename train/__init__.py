@@ -1,0 +1,1 @@
+"""Programs: each parses flags and calls the library."""
