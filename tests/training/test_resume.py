@@ -75,7 +75,7 @@ def last_step(workdir: Path) -> int:
 def stop_at(process: subprocess.Popen, workdir: Path, step: int, delay: float, number: int) -> bool:
     """Sends a signal a moment after the metrics have reached a step; False where the run ended before."""
     while process.poll() is None and last_step(workdir) < step:
-        time.sleep(0.002)
+        time.sleep(0.01)
     time.sleep(delay)
     if process.poll() is None:
         process.send_signal(number)

@@ -21,7 +21,7 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.initializers.duplicates import collapse, distinct_rows
 from wechsel_jax.initializers.rescoring import Index, accumulation_error, exact_search, normalised, row_norms, sort_rows
 
-_MARGIN = {"float32": 4, "bfloat16": 8}
+_MARGIN = {"float32": 4, "bfloat16": 10}
 _FOLD = 16
 _REPEATED_ROWS = 512
 

@@ -190,7 +190,7 @@ class TransferPlan:
             with path.open("rb") as handle:
                 plan = cls(**_plan_arrays(np.load(handle, allow_pickle=False)))
             plan.validate()
-        except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+        except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
             what = "expected a transfer_plan.npz; write it again with `wechsel-jax transfer`"
             raise UserError(f"{path}: {error}; {what}") from error
         return plan
@@ -275,7 +275,12 @@ def draw_noise(
 
 def _moments(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Mean and population standard deviation of each dimension, float64, without a float64 copy of the matrix."""
-    blocks = [slice(begin, begin + _BLOCK) for begin in range(0, len(matrix), _BLOCK)]
-    mean = sum(matrix[block].astype(np.float64).sum(0) for block in blocks) / len(matrix)
-    variance = sum(np.square(matrix[block].astype(np.float64) - mean).sum(0) for block in blocks) / len(matrix)
-    return mean, np.sqrt(variance)
+    # Around the first row, so that a mean far from zero costs the variance no digits.
+    shift = matrix[0].astype(np.float64)
+    total, squares = np.zeros_like(shift), np.zeros_like(shift)
+    for begin in range(0, len(matrix), _BLOCK):
+        block = matrix[begin : begin + _BLOCK].astype(np.float64) - shift
+        total += block.sum(axis=0)
+        squares += np.square(block, out=block).sum(axis=0)
+    mean = total / len(matrix)
+    return mean + shift, np.sqrt(np.maximum(squares / len(matrix) - mean**2, 0))
