@@ -53,6 +53,14 @@ def load_tokenizer(path: str | os.PathLike) -> "PreTrainedTokenizerFast":
     raise UserError(f"{path}: no such file or directory; expected {_EXPECTED}")
 
 
+def fast_tokenizer_class() -> type["PreTrainedTokenizerFast"]:
+    """Imports transformers' fast tokenizer, without its advice to install PyTorch: this package does without."""
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    from transformers import PreTrainedTokenizerFast
+
+    return PreTrainedTokenizerFast
+
+
 def _download(name: str) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError
@@ -71,29 +79,27 @@ def _from_file(path: Path) -> "PreTrainedTokenizerFast":
     _check(path)
     if path.name == "tokenizer.json":
         return _from_directory(path.parent)
-    from transformers import PreTrainedTokenizerFast
-
     try:
-        tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(path), name_or_path=str(path))
+        tokenizer = fast_tokenizer_class()(tokenizer_file=str(path), name_or_path=str(path))
     except Exception as error:  # the Rust side raises plain Exception
         raise UserError(f"{path}: the tokenizers library cannot read it ({_first_line(error)}); {_RESAVE}") from error
     return _finish(tokenizer)
 
 
 def _from_directory(directory: Path) -> "PreTrainedTokenizerFast":
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast
-
     for name in ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"):
         if (directory / name).exists():
             _read_json(directory / name)
     if (directory / "tokenizer.json").exists():
         _check(directory / "tokenizer.json")
-        return _finish(_transformers(PreTrainedTokenizerFast, directory))
+        return _finish(_transformers(fast_tokenizer_class(), directory))
     if (directory / "vocab.json").exists() and (directory / "merges.txt").exists():
         backend = _byte_level_from_merges(directory)
         named = _named_tokens(directory)
-        return _finish(PreTrainedTokenizerFast(tokenizer_object=backend, name_or_path=str(directory), **named))
+        return _finish(fast_tokenizer_class()(tokenizer_object=backend, name_or_path=str(directory), **named))
     if any(directory.glob("*.model")) or (directory / "vocab.txt").exists():
+        from transformers import AutoTokenizer
+
         return _finish(_transformers(AutoTokenizer, directory))
     raise UserError(f"{directory}: holds no tokenizer; expected {_EXPECTED}; {_RESAVE}")
 

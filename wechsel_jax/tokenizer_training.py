@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_directory, refuse_existing, require_file
 from wechsel_jax.text_files import read_lines
-from wechsel_jax.tokenizer_files import load_tokenizer
+from wechsel_jax.tokenizer_files import fast_tokenizer_class, load_tokenizer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -216,10 +216,8 @@ def _names(paths: list[Path]) -> str:
 
 
 def _save(backend: "Tokenizer", roles: dict[str, str], directory: Path) -> None:
-    from transformers import PreTrainedTokenizerFast
-
     flags = {token.content: token for token in backend.get_added_tokens_decoder().values()}
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, **{role: flags[name] for role, name in roles.items()})
+    tokenizer = fast_tokenizer_class()(tokenizer_object=backend, **{role: flags[name] for role, name in roles.items()})
     tokenizer.save_pretrained(directory)
     # The name that transformers 4 and 5 both know.
     path = directory / "tokenizer_config.json"

@@ -66,6 +66,8 @@ def test_inspect_shows_checkpoint_plan_and_tokens(transferred, capsys):
     lines = {line.split(" (")[0]: line for line in out.splitlines()}
     assert ": mixed: " in lines["Ġfür"]
     assert lines["Ġfür"].count(",") == 3 and lines["Ġund"].count(",") == 3 and lines["Ã"].endswith(": random")
+    call("inspect", transferred, "--tokens=für")
+    assert "für (" in capsys.readouterr().out
 
 
 def test_inspect_of_a_model_without_a_plan(source, capsys):

@@ -82,7 +82,8 @@ def _print_tokens(directory: Path, values: flags.FlagValues) -> None:
 
     plan = TransferPlan.load(directory / "transfer_plan.npz")
     place = values.source or _read_record(directory)["source"]["model"]
-    source, target = (Vocabulary.from_tokenizer(load_tokenizer(path)) for path in (place, directory))
+    tokenizer = load_tokenizer(directory)
+    source, target = Vocabulary.from_tokenizer(load_tokenizer(place)), Vocabulary.from_tokenizer(tokenizer)
     if len(target) != len(plan):
         raise UserError(
             f"{directory}: the plan is for {len(plan)} tokens, the tokenizer has {len(target)}; expected one directory's"
@@ -92,7 +93,11 @@ def _print_tokens(directory: Path, values: flags.FlagValues) -> None:
     for token in values.tokens:
         token_id = by_string.get(token, by_text.get(token))
         if token_id is None:
-            raise UserError(f"{token}: no single token of {directory}; expected one as the tokenizer spells it")
+            # A word as it stands in a text; the first of the encodings that is one token.
+            encoded = [tokenizer.encode(text, add_special_tokens=False) for text in (" " + token, token)]
+            token_id = next((ids[0] for ids in encoded if len(ids) == 1), None)
+        if token_id is None:
+            raise UserError(f"{token}: no single token of {directory}; expected a word that is one, or a token's own spelling")
         found = origin(plan, source, target, token_id)
         weights = ", ".join(f"{name} {weight:.3f}" for name, weight in found["sources"])
         print(f"{found['target']} ({token_id}): {found['how']}{': ' + weights if weights else ''}")
