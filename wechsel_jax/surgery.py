@@ -123,6 +123,10 @@ def _vocabulary_tensor(surgery: Surgery, name: str, role: str, norms: dict) -> n
             where=plan.random,
         )
     result = plan.apply(matrix, noise)
+    pad = surgery.target.id_with_role("pad")
+    if role == "input" and surgery.method.redraw_inner and surgery.checkpoint.record.positions and pad is not None:
+        # A model whose positions start behind the pad token has zeros in that token's row when it is new.
+        result[pad] = 0
     if role == "input":
         norms["target"] = row_norms(result)
     return result

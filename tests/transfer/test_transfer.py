@@ -146,6 +146,13 @@ def test_full_rand_keeps_nothing_but_the_shape(world, save_source, tmp_path):
             assert tensor.std() < 0.025 and old[name].std() > 0.2, name
 
 
+def test_full_rand_has_zeros_for_robertas_pad_token(world, save_source, tmp_path):
+    directory, _ = save_source("roberta")
+    run(directory, world.tokenizer("german", "roberta"), tmp_path / "out", method="full_rand")
+    table = load("roberta", tmp_path / "out").get_input_embeddings().weight
+    assert [int(i) for i in (table == 0).all(dim=1).nonzero()] == [1]
+
+
 @pytest.mark.parametrize("pad_id", [0, 40], ids=["dropped", "added"])
 def test_roberta_positions_follow_the_pad_token(world, save_source, tmp_path, pad_id):
     directory, model = save_source("roberta")
