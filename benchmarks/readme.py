@@ -45,10 +45,10 @@ def render(text: str) -> str:
     """Returns the README's text with every table made anew from its JSON file."""
     for name, (file, table) in TABLES.items():
         content = table(json.loads((FOLDER / file).read_text(encoding="utf-8")))
-        pattern = re.compile(rf"(<!-- {name} -->\n).*?(\n<!-- /{name} -->)", re.DOTALL)
+        pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
         if not pattern.search(text):
             raise SystemExit(f"README.md: no place for the table {name!r}")
-        text = pattern.sub(lambda match, content=content: match[1] + content + match[2], text)
+        text = pattern.sub(lambda match, content=content: match[1] + content + "\n" + match[2], text)
     return text
 
 
