@@ -31,7 +31,8 @@ def initialization_table(result: dict) -> str:
     lines = ["| 50k x 50k x 300, k = 10 | CPU seconds | against the matrix product |", "|---|---:|---:|"]
     for row in result["table"]:
         lines.append(f"| {row['name']} | {row['cpu_seconds']:.1f} | {row['ratio']:.2f} x |")
-    lines.append(f"\nPeak memory of the kernel alone {result['peak_memory_gb']:.2f} GB; {result['machine']['description']}.")
+    memory = f"Peak memory of a process with the method alone {result['peak_memory_gb']:.2f} GB"
+    lines.append(f"\n{memory}. {result['machine']['description']}.")
     return "\n".join(lines)
 
 

@@ -1,10 +1,13 @@
 import json
+import re
+from pathlib import Path
 
 import pytest
 from ml_collections import ConfigDict
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.training import one_phase, record_config, validate
+from wechsel_jax.training import default_config, one_phase, record_config, validate
+from wechsel_jax.training.config import as_dict
 
 
 def test_a_good_config_passes(make_config):
@@ -17,6 +20,7 @@ def test_a_good_config_passes(make_config):
         ({"stpes": 10}, "stpes: no such setting"),
         ({"optimizer__beta1": 0.9}, "optimizer.beta1: no such setting"),
         ({"steps": 0}, "steps: is 0"),
+        ({"model__remat": 1}, "model.remat: is 1; expected True or False"),
         ({"steps": "many"}, "steps: is 'many'; expected a whole number"),
         ({"steps": True}, "steps: is True"),
         ({"batch_size": 8, "accumulation": 3}, "accumulation: 3 does not divide"),
@@ -65,3 +69,11 @@ def test_fields_that_change_no_result_may_differ(make_config, tmp_path):
     record_config(make_config(mesh__fsdp=2, keep=5, compilation_cache="cache"), tmp_path)
     recorded = json.loads((tmp_path / "config.json").read_text())
     assert (recorded["mesh"]["fsdp"], recorded["keep"], recorded["compilation_cache"]) == (2, 5, "cache")
+
+
+def test_every_setting_is_in_the_readme():
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`([a-z_.*]+)`", readme))
+    for name, value in as_dict(default_config()).items():
+        inner = value if isinstance(value, dict) else {}
+        assert name in named or f"{name}.*" in named or (inner and all(f"{name}.{field}" in named for field in inner)), name

@@ -34,6 +34,7 @@ def default_config() -> ConfigDict:
     config.dtype = "float32"
     config.model = ConfigDict({"checkpoint": "", "config": ConfigDict(), "tokenizer": ""})
     config.model.dropout = config_dict.placeholder(float)
+    config.model.remat = False
     config.data = ConfigDict({"train": (), "validation": (), "documents": "lines"})
     config.optimizer = ConfigDict(
         {"peak_learning_rate": 1e-4, "b1": 0.9, "b2": 0.98, "eps": 1e-6, "weight_decay": 0.01, "clip_norm": 1.0}
@@ -172,7 +173,9 @@ def _check_type(name: str, value: Any, default: Any) -> None:
         if value is None:
             return
         default = 0.0 if name == "model.dropout" else 0
-    if isinstance(default, list):
+    if isinstance(default, bool):
+        right, expected = isinstance(value, bool), "True or False"
+    elif isinstance(default, list):
         right, expected = isinstance(value, list), "a tuple"
     elif isinstance(default, str):
         right, expected = isinstance(value, str), "a text"

@@ -72,7 +72,7 @@ def gather(config: ConfigDict, workdir: Path) -> Ingredients:
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
     hf_config = dict(checkpoint.config) if checkpoint else _new_config(config, tokenizer, len(vocabulary))
     model_family = family(hf_config["model_type"])
-    model = model_family.config(hf_config, dropout=config.model.dropout)
+    model = model_family.config(hf_config, dropout=config.model.dropout, remat=config.model.remat)
     hf_config.setdefault("architectures", [model_family.architecture])
     if len(vocabulary) > model.vocabulary_size:
         raise UserError(
