@@ -23,8 +23,29 @@ SIZE = {"byte_bpe": 400, "unigram": 390, "wordpiece": 200}
 ROBERTA = ["<s>", "<pad>", "</s>", "<unk>"]
 BERT = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 SYLLABLES = [
-    "Haus", "Baum", "mei", "ster", "grö", "ßer", "Stra", "ße", "lau", "fen", "läuft",
-    "was", "ser", "fall", "schön", "heit", "ver", "ge", "lich", "keit", "un", "ten", "ber",
+    "Haus",
+    "Baum",
+    "mei",
+    "ster",
+    "grö",
+    "ßer",
+    "Stra",
+    "ße",
+    "lau",
+    "fen",
+    "läuft",
+    "was",
+    "ser",
+    "fall",
+    "schön",
+    "heit",
+    "ver",
+    "ge",
+    "lich",
+    "keit",
+    "un",
+    "ten",
+    "ber",
 ]
 
 

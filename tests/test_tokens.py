@@ -17,7 +17,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from transformers import PreTrainedTokenizerFast
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.tokens import Vocabulary, load_tokenizer, match, match_special, parity_words
+from wechsel_jax.overlap import match, match_special
+from wechsel_jax.tokens import Vocabulary, load_tokenizer, parity_words
 
 LINES = [
     "Der schnelle braune Fuchs springt über den faulen Hund, und der Hund schläft weiter.",

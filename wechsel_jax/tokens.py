@@ -1,10 +1,10 @@
-"""What a token is: exact bytes, word start, special roles; and which tokens of two vocabularies are the same."""
+"""What a token is: exact bytes, word start, special roles."""
 
 import functools
 import json
 import re
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,12 +16,12 @@ from wechsel_jax.tokenizer_files import load_tokenizer
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-__all__ = ["ROLES", "Vocabulary", "load_tokenizer", "match", "match_special", "parity_words"]
+__all__ = ["BYTE_TOKEN", "ROLES", "SAME_ROLE", "Vocabulary", "load_tokenizer", "parity_words"]
 
 # In the order in which one decides what a token with several roles is most like.
 ROLES = ("eos", "bos", "unk", "pad", "mask", "cls", "sep")
-_SAME_ROLE = {"bos": "cls", "cls": "bos", "eos": "sep", "sep": "eos"}
-_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+SAME_ROLE = {"bos": "cls", "cls": "bos", "eos": "sep", "sep": "eos"}
+BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +62,7 @@ class Vocabulary:
 
     def id_with_role(self, role: str) -> int | None:
         """Returns the lowest id with `role`; without one, bos and cls stand in for each other, and so do eos and sep."""
-        for wanted in (role, _SAME_ROLE.get(role)):
+        for wanted in (role, SAME_ROLE.get(role)):
             for token_id in np.flatnonzero(self.special):
                 if wanted in self.roles[token_id]:
                     return int(token_id)
@@ -125,63 +125,6 @@ def parity_words(tokenizer: "PreTrainedTokenizerFast") -> tuple[str, ...]:
     """Returns V keys for word vectors as PyPI wechsel 0.0.4 makes them: `decode(id).strip()`."""
     size = max(tokenizer.get_vocab().values(), default=-1) + 1
     return tuple(text.strip() for text in tokenizer.batch_decode([[token_id] for token_id in range(size)]))
-
-
-def match(source: Vocabulary, target: Vocabulary, rule: str = "exact") -> np.ndarray:
-    """Finds for every target token the source token that is the same piece of text.
-
-    Of several candidates the one is taken that is alike in being a byte-fallback token or not, then in starting a word, then in
-    case; then the lowest id. Special tokens and holes match nothing: see `match_special`.
-
-    Args:
-      source: V_s tokens.
-      target: V_t tokens.
-      rule: "exact": same bytes, same word start; "nospace": same bytes after one leading space (SALT, appendix A); "fuzzy":
-        nospace without case (FOCUS's fuzzy match).
-
-    Returns:
-      int32 (V_t,), source ids, -1 where nothing matches.
-
-    Raises:
-      UserError: an unknown rule.
-    """
-    if rule not in _KEYS:
-        raise UserError(f"{rule}: unknown rule for matching tokens; expected one of {', '.join(_KEYS)}")
-    candidates: dict[Hashable, list[int]] = defaultdict(list)
-    for token_id, key in enumerate(_KEYS[rule](source)):
-        if key is not None:
-            candidates[key].append(token_id)
-    found = np.full(len(target), -1, np.int32)
-    for token_id, key in enumerate(_KEYS[rule](target)):
-        ids = candidates.get(key) if key is not None else None
-        if ids is None:
-            continue
-        found[token_id] = ids[0] if len(ids) == 1 else min(ids, key=functools.partial(_unlikeness, source, target, token_id))
-    return found
-
-
-def match_special(source: Vocabulary, target: Vocabulary) -> np.ndarray:
-    """Finds for every special target token the special source token that does the same.
-
-    That is the one with the most roles in common (bos counts as cls, eos as sep), then the one whose shared role comes first in
-    `ROLES`, then the lowest id. Special tokens that share no role are matched where both spell the same string.
-
-    Returns:
-      int32 (V_t,), source ids, -1 for ordinary tokens and where nothing matches.
-    """
-    found = np.full(len(target), -1, np.int32)
-    source_ids = [int(token_id) for token_id in np.flatnonzero(source.special)]
-    by_string = {source.strings[token_id]: token_id for token_id in reversed(source_ids)}
-    source_roles = {token_id: _wide_roles(source.roles[token_id]) for token_id in source_ids}
-    for token_id in np.flatnonzero(target.special):
-        roles = target.roles[token_id] & set(ROLES)
-        shared = {s: [i for i, role in enumerate(ROLES) if role in roles and role in source_roles[s]] for s in source_ids}
-        sharing = [s for s in source_ids if shared[s]]
-        if sharing:
-            found[token_id] = min(sharing, key=lambda s, shared=shared: (-len(shared[s]), shared[s], s))
-        else:
-            found[token_id] = by_string.get(target.strings[token_id], -1)
-    return found
 
 
 @dataclass(frozen=True)
@@ -265,7 +208,7 @@ def _byte_level(string: str) -> bytes:
 
 
 def _sentencepiece(marker: str, byte_fallback: bool, string: str) -> bytes:
-    byte = _BYTE_TOKEN.fullmatch(string) if byte_fallback else None
+    byte = BYTE_TOKEN.fullmatch(string) if byte_fallback else None
     return bytes([int(byte[1], 16)]) if byte else string.replace(marker, " ").encode()
 
 
@@ -297,10 +240,6 @@ def _model_unknown(model: dict) -> int | None:
     return vocabulary.get(unknown) if unknown is not None and isinstance(vocabulary, dict) else None
 
 
-def _wide_roles(roles: frozenset[str]) -> set[str]:
-    return {*roles, *(_SAME_ROLE[role] for role in roles if role in _SAME_ROLE)}
-
-
 def _text(raw: bytes) -> str | None:
     try:
         text = raw.decode().strip()
@@ -308,42 +247,3 @@ def _text(raw: bytes) -> str | None:
         return None
     # A vocabulary that has U+FFFD learned it from damaged text.
     return text if text and "\ufffd" not in text else None
-
-
-def _bare_keys(vocabulary: Vocabulary) -> list[bytes | None]:
-    """Bytes after one leading space; None for tokens that match nothing."""
-    rows = zip(vocabulary.bytes, vocabulary.word_start.tolist(), vocabulary.special.tolist(), strict=True)
-    return [None if special or not raw else raw[1:] if start else raw for raw, start, special in rows]
-
-
-def _exact_keys(vocabulary: Vocabulary) -> list[Hashable]:
-    keys = zip(_bare_keys(vocabulary), vocabulary.word_start.tolist(), strict=True)
-    return [None if bare is None else (bare, start) for bare, start in keys]
-
-
-def _fuzzy_keys(vocabulary: Vocabulary) -> list[Hashable]:
-    return [None if bare is None else _lower(bare) for bare in _bare_keys(vocabulary)]
-
-
-def _lower(raw: bytes) -> bytes:
-    try:
-        return raw.decode().lower().encode()
-    except UnicodeDecodeError:
-        return raw
-
-
-_KEYS: dict[str, Callable[[Vocabulary], list[Hashable]]] = {"exact": _exact_keys, "nospace": _bare_keys, "fuzzy": _fuzzy_keys}
-
-
-def _unlikeness(source: Vocabulary, target: Vocabulary, target_id: int, source_id: int) -> tuple:
-    """Sorts candidates: a tokenizer writes "A" with the token "A" and never with <0x41>, so the two are kept apart first."""
-    start = source.word_start[source_id]
-    same_start = start == target.word_start[target_id]
-    bare = source.bytes[source_id][1:] if start else source.bytes[source_id]
-    wanted = target.bytes[target_id][1:] if target.word_start[target_id] else target.bytes[target_id]
-    fallback = _is_byte_fallback(source, source_id) != _is_byte_fallback(target, target_id)
-    return fallback, not same_start, bare != wanted, source_id
-
-
-def _is_byte_fallback(vocabulary: Vocabulary, token_id: int) -> bool:
-    return len(vocabulary.bytes[token_id]) == 1 and _BYTE_TOKEN.fullmatch(vocabulary.strings[token_id]) is not None

@@ -14,7 +14,8 @@ import numpy as np
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file, require_file
-from wechsel_jax.tokens import Vocabulary, match_special
+from wechsel_jax.overlap import match_special
+from wechsel_jax.tokens import Vocabulary
 
 _BLOCK = 1024
 _FIELDS = {"copy": (np.dtype(np.int32), 1), "neighbors": (np.dtype(np.int32), 2), "weights": (np.dtype(np.float32), 2)}
@@ -30,10 +31,13 @@ class Side:
       vocabulary: V tokens.
       vectors: float32 (V, m), a vector of each token in the space that both languages share; zeros where there is none.
         None for the methods that need no vectors.
+      embeddings: (V, d), the token's row in a model's own input table: of the source model on the source side, of a helper (a
+        model of the target language) on the target side; zeros where that model lacks the token. None where no method asks.
     """
 
     vocabulary: Vocabulary
     vectors: np.ndarray | None = None
+    embeddings: np.ndarray | None = None
 
     @cached_property
     def has_vector(self) -> np.ndarray:

@@ -1,0 +1,175 @@
+"""Which tokens of two vocabularies are the same: one rule for every method, and an account of what each rule found."""
+
+import functools
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from wechsel_jax.errors import UserError
+from wechsel_jax.tokens import BYTE_TOKEN, ROLES, SAME_ROLE, Vocabulary
+
+# How a target token was matched; `Overlap.rule` holds the position in this list. The tightest rule that holds is named.
+RULES = ("none", "mapped", "special", "exact", "nospace", "fuzzy")
+# What a user may ask for; each includes those before it.
+OVERLAPS = ("special", "exact", "nospace", "fuzzy")
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """The tokens that two vocabularies share.
+
+    Attributes:
+      source: int32 (V_t,), the source token that is the same as the target token, -1 where there is none.
+      rule: int8 (V_t,), by which of `RULES`.
+    """
+
+    source: np.ndarray
+    rule: np.ndarray
+
+    @property
+    def special(self) -> np.ndarray:
+        """int32 (V_t,): `source` for tokens matched by their role or by an explicit mapping, else -1."""
+        return np.where((self.rule == RULES.index("special")) | (self.rule == RULES.index("mapped")), self.source, -1)
+
+    @property
+    def shared(self) -> np.ndarray:
+        """bool (V_t,): the token has a source token, by whatever rule."""
+        return self.source >= 0
+
+
+def find_overlap(
+    source: Vocabulary, target: Vocabulary, overlap: str = "exact", mapping: Sequence[tuple[str, str]] = ()
+) -> Overlap:
+    """Matches tokens by explicit mapping, then by special role, then by bytes.
+
+    Args:
+      source: V_s tokens.
+      target: V_t tokens.
+      overlap: one of `OVERLAPS`: how loosely bytes may match; "special" matches no ordinary token.
+      mapping: (source token, target token) pairs, as the tokenizers spell them, that override everything else.
+
+    Returns:
+      The shared tokens.
+
+    Raises:
+      UserError: an unknown rule, or a mapped token that its tokenizer does not have.
+    """
+    if overlap not in OVERLAPS:
+        raise UserError(f"overlap {overlap!r}: unknown; expected one of {', '.join(OVERLAPS)}")
+    found = match_special(source, target)
+    rule = np.where(found >= 0, RULES.index("special"), 0).astype(np.int8)
+    for name in OVERLAPS[1 : OVERLAPS.index(overlap) + 1]:
+        same = match(source, target, name)
+        new = (found < 0) & (same >= 0)
+        found[new], rule[new] = same[new], RULES.index(name)
+    ids = [{string: i for i, string in enumerate(side.strings)} for side in (source, target)]
+    for pair in mapping:
+        for string, known, side in zip(pair, ids, ("source", "target"), strict=True):
+            if string not in known:
+                raise UserError(
+                    f"map {pair[0]}:{pair[1]}: the {side} tokenizer has no token {string!r}; expected one of its tokens"
+                )
+        found[ids[1][pair[1]]], rule[ids[1][pair[1]]] = ids[0][pair[0]], RULES.index("mapped")
+    return Overlap(found, rule)
+
+
+def match(source: Vocabulary, target: Vocabulary, rule: str = "exact") -> np.ndarray:
+    """Finds for every target token the source token that is the same piece of text.
+
+    Of several candidates the one is taken that is alike in being a byte-fallback token or not, then in starting a word, then in
+    case; then the lowest id. Special tokens and holes match nothing: see `match_special`.
+
+    Args:
+      source: V_s tokens.
+      target: V_t tokens.
+      rule: "exact": same bytes, same word start; "nospace": same bytes after one leading space (SALT, appendix A); "fuzzy":
+        nospace without case (FOCUS's fuzzy match).
+
+    Returns:
+      int32 (V_t,), source ids, -1 where nothing matches.
+
+    Raises:
+      UserError: an unknown rule.
+    """
+    if rule not in _KEYS:
+        raise UserError(f"{rule}: unknown rule for matching tokens; expected one of {', '.join(_KEYS)}")
+    candidates: dict[Hashable, list[int]] = defaultdict(list)
+    for token_id, key in enumerate(_KEYS[rule](source)):
+        if key is not None:
+            candidates[key].append(token_id)
+    found = np.full(len(target), -1, np.int32)
+    for token_id, key in enumerate(_KEYS[rule](target)):
+        ids = candidates.get(key) if key is not None else None
+        if ids is None:
+            continue
+        found[token_id] = ids[0] if len(ids) == 1 else min(ids, key=functools.partial(_unlikeness, source, target, token_id))
+    return found
+
+
+def match_special(source: Vocabulary, target: Vocabulary) -> np.ndarray:
+    """Finds for every special target token the special source token that does the same.
+
+    That is the one with the most roles in common (bos counts as cls, eos as sep), then the one whose shared role comes first in
+    `ROLES`, then the lowest id. Special tokens that share no role are matched where both spell the same string.
+
+    Returns:
+      int32 (V_t,), source ids, -1 for ordinary tokens and where nothing matches.
+    """
+    found = np.full(len(target), -1, np.int32)
+    source_ids = [int(token_id) for token_id in np.flatnonzero(source.special)]
+    by_string = {source.strings[token_id]: token_id for token_id in reversed(source_ids)}
+    source_roles = {token_id: _wide_roles(source.roles[token_id]) for token_id in source_ids}
+    for token_id in np.flatnonzero(target.special):
+        roles = target.roles[token_id] & set(ROLES)
+        shared = {s: [i for i, role in enumerate(ROLES) if role in roles and role in source_roles[s]] for s in source_ids}
+        sharing = [s for s in source_ids if shared[s]]
+        if sharing:
+            found[token_id] = min(sharing, key=lambda s, shared=shared: (-len(shared[s]), shared[s], s))
+        else:
+            found[token_id] = by_string.get(target.strings[token_id], -1)
+    return found
+
+
+def _bare_keys(vocabulary: Vocabulary) -> list[bytes | None]:
+    """Bytes after one leading space; None for tokens that match nothing."""
+    rows = zip(vocabulary.bytes, vocabulary.word_start.tolist(), vocabulary.special.tolist(), strict=True)
+    return [None if special or not raw else raw[1:] if start else raw for raw, start, special in rows]
+
+
+def _exact_keys(vocabulary: Vocabulary) -> list[Hashable]:
+    keys = zip(_bare_keys(vocabulary), vocabulary.word_start.tolist(), strict=True)
+    return [None if bare is None else (bare, start) for bare, start in keys]
+
+
+def _fuzzy_keys(vocabulary: Vocabulary) -> list[Hashable]:
+    return [None if bare is None else _lower(bare) for bare in _bare_keys(vocabulary)]
+
+
+def _lower(raw: bytes) -> bytes:
+    try:
+        return raw.decode().lower().encode()
+    except UnicodeDecodeError:
+        return raw
+
+
+_KEYS: dict[str, Callable[[Vocabulary], list[Hashable]]] = {"exact": _exact_keys, "nospace": _bare_keys, "fuzzy": _fuzzy_keys}
+
+
+def _unlikeness(source: Vocabulary, target: Vocabulary, target_id: int, source_id: int) -> tuple:
+    """Sorts candidates: a tokenizer writes "A" with the token "A" and never with <0x41>, so the two are kept apart first."""
+    start = source.word_start[source_id]
+    same_start = start == target.word_start[target_id]
+    bare = source.bytes[source_id][1:] if start else source.bytes[source_id]
+    wanted = target.bytes[target_id][1:] if target.word_start[target_id] else target.bytes[target_id]
+    fallback = _is_byte_fallback(source, source_id) != _is_byte_fallback(target, target_id)
+    return fallback, not same_start, bare != wanted, source_id
+
+
+def _is_byte_fallback(vocabulary: Vocabulary, token_id: int) -> bool:
+    return len(vocabulary.bytes[token_id]) == 1 and BYTE_TOKEN.fullmatch(vocabulary.strings[token_id]) is not None
+
+
+def _wide_roles(roles: frozenset[str]) -> set[str]:
+    return {*roles, *(SAME_ROLE[role] for role in roles if role in SAME_ROLE)}
