@@ -8,7 +8,7 @@ Expected: WECHSEL's perplexity is lower than both baselines' at every evaluation
 FullRand has the best of three warm-ups (benchmarks/demo_tuning.json: it ends at 915 with 10 %, at 617 with 30 % and at 593
 with 50 %: short runs from random embeddings suffer most from a short warm-up); the others have 30 %, not tuned further.
 Word vectors are scaled to length 1 and centred before the alignment, which the paper does not do and which helps here
-(`--config.normalize=False --config.center=False` is the paper's way).
+(`--config.transfer.normalize=False --config.transfer.center=False` is the paper's way).
 `--config.vectors.train_here=True` trains word vectors from the bundled excerpts instead of taking the bundled ones.
 """
 
@@ -28,8 +28,8 @@ def get_config() -> ConfigDict:
     config.vectors.source = demo.path("english.vectors.npz")
     config.vectors.target = demo.path("german.vectors.npz")
     config.dictionary = demo.path("english-german.tsv.xz")
-    config.normalize = True
-    config.center = True
+    config.transfer.normalize = True
+    config.transfer.center = True
 
     training = config.training
     training.steps = 150

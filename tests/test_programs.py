@@ -94,6 +94,6 @@ def test_mistakes_give_one_line_and_status_2(arguments, message, tmp_path):
 
 def test_another_setting_in_the_same_workdir_is_refused(compared):
     workdir, _ = compared
-    done = run("compare", "--config=configs/demo.py", f"--workdir={workdir}", *QUICK, "--config.neighbors=3")
+    done = run("compare", "--config=configs/demo.py", f"--workdir={workdir}", *QUICK, "--config.transfer.neighbors=3")
     assert done.returncode == 2
     assert "neighbors was 10, now 3" in done.stderr

@@ -13,19 +13,14 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from tests.tiny_tokenizers import LINES, REAL, edited, every_kind, real_tokenizer, wrap
 from wechsel_jax.errors import UserError
-from wechsel_jax.overlap import match, match_special
+from wechsel_jax.overlap import match
 from wechsel_jax.tokens import Vocabulary, load_tokenizer, parity_words
 
-LINES = [
-    "Der schnelle braune Fuchs springt über den faulen Hund, und der Hund schläft weiter.",
-    "The quick brown fox jumps over the lazy dog; the dog doesn't mind (much).",
-    "Быстрая лиса прыгает через ленивую собаку. 日本語の文章 中国人民银行 😀 é",
-] * 3
-BYTE_PIECES = [f"<0x{byte:02X}>" for byte in range(256)]
 PARAMETERS = settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 
 # Words, whitespace of every sort and scripts that the vocabularies know and do not know, beside arbitrary Unicode.
@@ -36,94 +31,14 @@ SPECIAL = re.compile(r"</?s>|<pad>|<unk>|<mask>|<\|end\w*\|>|\[[A-Z]+\]")
 TEXT = (st.text() | st.lists(st.sampled_from(SNIPPETS)).map("".join)).filter(lambda text: not SPECIAL.search(text))
 
 
-def wrap(backend: Tokenizer, **roles: str) -> PreTrainedTokenizerFast:
-    return PreTrainedTokenizerFast(tokenizer_object=backend, **roles)
-
-
-def edited(backend: Tokenizer, change) -> Tokenizer:
-    state = json.loads(backend.to_str())
-    change(state)
-    return Tokenizer.from_str(json.dumps(state))
-
-
-def byte_bpe(add_prefix_space: bool) -> PreTrainedTokenizerFast:
-    backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
-    backend.decoder = decoders.ByteLevel()
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    trainer = trainers.BpeTrainer(vocab_size=420, initial_alphabet=alphabet, special_tokens=["<|end|>"], show_progress=False)
-    backend.train_from_iterator(LINES, trainer)
-    return wrap(backend, eos_token="<|end|>", bos_token="<|end|>")
-
-
-def sentencepiece_bpe(style: str) -> PreTrainedTokenizerFast:
-    backend = Tokenizer(models.BPE(byte_fallback=True, fuse_unk=True, unk_token="<unk>"))
-    tail = [decoders.ByteFallback(), decoders.Fuse()]
-    if style == "metaspace":
-        backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
-    else:
-        backend.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")
-        spaces = [normalizers.Prepend("▁")] if style == "llama" else []
-        backend.normalizer = normalizers.Sequence([*spaces, normalizers.Replace(" ", "▁")])
-    strip = [] if style == "gemma" else [decoders.Strip(" ", 1, 0)]
-    backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), *tail, *strip])
-    special = ["<unk>", "<s>", "</s>"]
-    pieces = [*special, *BYTE_PIECES, "▁▁"]
-    trainer = trainers.BpeTrainer(vocab_size=460, special_tokens=pieces, show_progress=False)
-    backend.train_from_iterator(LINES, trainer)
-
-    def forget_added(state):
-        state["added_tokens"] = [token for token in state["added_tokens"] if token["content"] in special]
-
-    return wrap(edited(backend, forget_added), bos_token="<s>", eos_token="</s>", unk_token="<unk>")
-
-
-def unigram() -> PreTrainedTokenizerFast:
-    backend = Tokenizer(models.Unigram())
-    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
-    backend.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace(prepend_scheme="always")])
-    trainer = trainers.UnigramTrainer(
-        vocab_size=150, special_tokens=["<unk>"], unk_token="<unk>", initial_alphabet=list("<0x41>"), show_progress=False
-    )
-    backend.train_from_iterator(LINES, trainer)
-
-    def add_bytes(state):
-        state["model"]["vocab"] += [[piece, -1000.0] for piece in BYTE_PIECES]
-        state["model"]["byte_fallback"] = True
-
-    return wrap(edited(backend, add_bytes))
-
-
-def wordpiece() -> PreTrainedTokenizerFast:
-    backend = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    backend.normalizer = normalizers.BertNormalizer(lowercase=True)
-    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    backend.decoder = decoders.WordPiece(cleanup=False)
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    backend.train_from_iterator(LINES, trainers.WordPieceTrainer(vocab_size=260, special_tokens=special, show_progress=False))
-    return wrap(backend, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]", mask_token="[MASK]")
-
-
 @pytest.fixture(scope="module")
 def tiny() -> dict[str, tuple[PreTrainedTokenizerFast, Vocabulary]]:
-    made = {
-        "byte": byte_bpe(False),
-        "byte-prefix": byte_bpe(True),
-        "llama": sentencepiece_bpe("llama"),
-        "gemma": sentencepiece_bpe("gemma"),
-        "metaspace": sentencepiece_bpe("metaspace"),
-        "unigram": unigram(),
-        "wordpiece": wordpiece(),
-    }
-    return {name: (tokenizer, Vocabulary.from_tokenizer(tokenizer)) for name, tokenizer in made.items()}
+    return {name: (tokenizer, Vocabulary.from_tokenizer(tokenizer)) for name, tokenizer in every_kind().items()}
 
 
 @pytest.fixture(scope="module")
 def real(data_directory) -> dict[str, tuple[PreTrainedTokenizerFast, Vocabulary]]:
-    kinds = ("bpe-50k", "xlmr-unigram-50k")
-    names = ["gpt2", "roberta", *(f"{language}/{kind}" for language in ("de", "ar", "sw") for kind in kinds)]
-    loaded = {name: load_tokenizer(data_directory / "tokenizers" / name) for name in names}
-    return {name: (tokenizer, Vocabulary.from_tokenizer(tokenizer)) for name, tokenizer in loaded.items()}
+    return {name: real_tokenizer(data_directory, name) for name in REAL}
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
@@ -348,88 +263,6 @@ def test_several_roles_special_tokens_without_a_role_and_stand_ins(tiny):
     assert roles_by_string(tiny["unigram"][1]) == {"<unk>": {"unk"}}
 
 
-def test_special_tokens_match_by_role_then_by_string(real, tiny):
-    gpt2, roberta, german, bert = real["gpt2"][1], real["roberta"][1], real["de/bpe-50k"][1], tiny["wordpiece"][1]
-    assert match_special(roberta, german)[:6].tolist() == [0, 1, 2, 3, 50264, -1]
-    assert (match_special(roberta, german)[5:] == -1).all()
-    assert match_special(gpt2, german)[:5].tolist() == [50256, -1, 50256, 50256, -1]
-    assert [german.strings[i] for i in match_special(german, bert)[:5]] == ["<pad>", "<unk>", "<s>", "</s>", "<mask>"]
-    assert german.strings[match_special(german, gpt2)[50256]] == "</s>"
-
-    def chat(number):
-        strings = ("<|im_end|>", f"<|{number}|>", "a")
-        roles = (frozenset({"special"}), frozenset({"special"}), frozenset())
-        return Vocabulary(strings, (b"", b"", b"a"), np.zeros(3, bool), roles, "byte_bpe")
-
-    assert match_special(chat(1), chat(2)).tolist() == [0, -1, -1]
-
-
-def synthetic(*tokens: str, kind: str = "sentencepiece", special: tuple[int, ...] = ()) -> Vocabulary:
-    raw = tuple(bytes([int(t[3:5], 16)]) if t.startswith("<0x") else t.replace("▁", " ").encode() for t in tokens)
-    roles = tuple(frozenset({"special"} if i in special else ()) for i in range(len(tokens)))
-    return Vocabulary(tokens, raw, np.array([r.startswith(b" ") for r in raw], bool), roles, kind)
-
-
-def test_match_prefers_what_is_alike():
-    source = synthetic("<0x61>", "HAUS", "▁Haus", "haus", "▁haus", "a", "▁A", "<0xC3>")
-    target = synthetic("haus", "▁haus", "Haus", "▁HAUS", "a", "<0x61>", "A", "<0xC3>", "z")
-    assert match(source, target, "exact").tolist() == [3, 4, -1, -1, 5, 0, -1, 7, -1]
-    assert match(source, target, "nospace").tolist() == [3, 4, 2, 1, 5, 0, 6, 7, -1]
-    assert match(source, target, "fuzzy").tolist() == [3, 4, 1, 2, 5, 0, 5, 7, -1]
-    with pytest.raises(UserError, match="unknown rule"):
-        match(source, target, "loose")
-
-
-PIECE = st.sampled_from(["a", "A", "▁a", "▁A", "▁", "▁▁", "▁▁a", "ä", "Ä", "▁Ä", "<0x61>", "<0xC3>", "b"])
-PIECES = st.lists(PIECE, min_size=1, max_size=12)
-
-
-@settings(max_examples=200, deadline=None)
-@given(source=PIECES, target=PIECES, data=st.data())
-def test_match_is_the_best_candidate_of_a_full_search(source, target, data):
-    source = synthetic(*source, special=tuple(data.draw(st.sets(st.integers(0, len(source) - 1), max_size=2))))
-    target = synthetic(*target)
-
-    def bare(vocabulary, i):
-        return vocabulary.bytes[i][int(vocabulary.word_start[i]) :]
-
-    def lower(raw):
-        try:
-            return raw.decode().lower()
-        except UnicodeDecodeError:
-            return raw
-
-    def same(rule, s, t):
-        if rule == "fuzzy":
-            return lower(bare(source, s)) == lower(bare(target, t))
-        return bare(source, s) == bare(target, t) and (rule == "nospace" or source.word_start[s] == target.word_start[t])
-
-    def order(s, t):
-        byte = source.strings[s].startswith("<0x") != target.strings[t].startswith("<0x")
-        return byte, source.word_start[s] != target.word_start[t], bare(source, s) != bare(target, t), s
-
-    for rule in ("exact", "nospace", "fuzzy"):
-        found = match(source, target, rule)
-        assert found.dtype == np.int32 and found.shape == (len(target),)
-        for t in range(len(target)):
-            best = [s for s in range(len(source)) if not source.special[s] and same(rule, s, t)]
-            assert found[t] == min(best, key=lambda s, t=t: order(s, t), default=-1)
-
-
-# Measured once with FOCUS's canonical forms, which count the five special tokens, spelled alike, as matches; here these are
-# matched by role, apart.
-OVERLAP = {"de": (21403, 26299, 28285), "ar": (23487, 30556, 30688), "sw": (25243, 31478, 33544)}
-
-
-@pytest.mark.parametrize("language", OVERLAP)
-def test_overlap_counts_are_those_measured_with_canonical_forms(real, language):
-    source, target = real[f"{language}/bpe-50k"][1], real[f"{language}/xlmr-unigram-50k"][1]
-    special = int((match_special(source, target) >= 0).sum())
-    assert special == 5
-    counts = [int((match(source, target, rule) >= 0).sum()) + special for rule in ("exact", "nospace", "fuzzy")]
-    assert tuple(counts) == OVERLAP[language]
-
-
 @pytest.mark.parametrize(("language", "twins", "partial"), [("de", 23.8, 168), ("sw", 19.6, 182), ("ar", 17.0, 227)])
 def test_twins_and_partial_characters_are_those_measured_with_wechsel(real, language, twins, partial):
     tokenizer, vocabulary = real[f"{language}/bpe-50k"]
@@ -439,13 +272,6 @@ def test_twins_and_partial_characters_are_those_measured_with_wechsel(real, lang
     assert sum("\ufffd" in word for word in words) == partial
     undecodable = sum(word is None and "\ufffd" in other for word, other in zip(vocabulary.words(), words, strict=True))
     assert undecodable == partial
-
-
-def test_a_vocabulary_matches_itself(real):
-    for name in ("gpt2", "ar/xlmr-unigram-50k"):
-        vocabulary = real[name][1]
-        ordinary = ~vocabulary.special
-        assert (match(vocabulary, vocabulary)[ordinary] == np.flatnonzero(ordinary)).all()
 
 
 def test_lengths_must_agree():

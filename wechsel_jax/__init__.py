@@ -23,6 +23,7 @@ _HOME = {
     "load_vectors": "vectors",
     "nearest_neighbors": "initializers",
     "read_dictionary": "vectors",
+    "score": "inspection",
     "train": "training",
     "train_tokenizer": "tokenizer_training",
     "transfer": "transfer_job",

@@ -1,7 +1,9 @@
 """A model directory as data: its config, its tensors on disk, and which of them have a vocabulary axis."""
 
 import dataclasses
+import functools
 import json
+import math
 import os
 import re
 import shutil
@@ -11,10 +13,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wechsel_jax.architectures import Architecture, architecture, has_no_vocabulary
+from wechsel_jax.architectures import Architecture, architecture, has_no_vocabulary, stated_size, ties
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import require_file
-from wechsel_jax.tensors import INDEX_FILE, SINGLE_FILE, ComputedTensor, StoredTensor, TensorFiles, write_tensors
+from wechsel_jax.tensors import (
+    INDEX_FILE,
+    MAX_SHARD_BYTES,
+    SINGLE_FILE,
+    ComputedTensor,
+    StoredTensor,
+    TensorFiles,
+    write_shards,
+)
 from wechsel_jax.tokens import load_tokenizer
 
 if TYPE_CHECKING:
@@ -25,16 +35,36 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _HUB_FILES = ["*.json", "*.safetensors", "tokenizer*", "vocab.*", "merges.txt", "*.model", "*.jinja"]
 # For programs that do not read tokenizer.json.
 _EXTRA_TOKENIZER_FILES = ("vocab.json", "merges.txt", "vocab.txt", "sentencepiece.bpe.model", "spiece.model", "tokenizer.model")
-_FLOATS = ("F16", "BF16", "F32", "F64")
-_ROWS_AT_ONCE = 8192
+# The bits of each type's exponent; where all are set, the number is NaN or infinite.
+_FLOATS = {
+    "F16": np.uint16(0x7C00),
+    "BF16": np.uint16(0x7F80),
+    "F32": np.uint32(0x7F800000),
+    "F64": np.uint64(0x7FF0000000000000),
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class VocabularyTensor:
-    """A tensor whose first axis is the vocabulary; `role` is "input", "head" or "bias"."""
+    """A tensor with a vocabulary axis.
+
+    Attributes:
+      name: in the checkpoint.
+      role: "input", "head" or "bias".
+      axis: which of its axes is the vocabulary: 0, but 1 for a bias that is stored as (1, V).
+    """
 
     name: str
     role: str
+    axis: int = 0
+
+    def rows(self, tensor: np.ndarray) -> np.ndarray:
+        """The tensor with the vocabulary in front: (V, d), or (V,) for a bias."""
+        return tensor.reshape(-1) if self.axis else tensor
+
+    def shape(self, stored: tuple[int, ...], rows: int) -> tuple[int, ...]:
+        """The stored shape with another number of tokens."""
+        return (*stored[: self.axis], rows, *stored[self.axis + 1 :])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,10 +105,17 @@ class Checkpoint:
         """The `model_type`, e.g. "gpt2"."""
         return self.config["model_type"]
 
-    @property
+    @functools.cached_property
     def record(self) -> Architecture:
-        """What is known of the architecture; `UserError` for one that is not supported."""
-        return architecture(self.architecture, self.directory / "config.json")
+        """What is known of the architecture, or was found out; `UserError` for one that is not supported."""
+        shapes = {name: stored.shape for name, stored in self.tensors.items()}
+        return architecture(self.architecture, self.directory / "config.json", shapes, stated_size(self.config))
+
+    @property
+    def shards(self) -> dict[str, str] | None:
+        """Tensor name -> name of its file, where there are several; else None."""
+        files = {name: stored.file.name for name, stored in self.tensors.items()}
+        return files if len(set(files.values())) > 1 else None
 
     def names(self) -> tuple[str, ...]:
         """The names of all tensors."""
@@ -89,31 +126,34 @@ class Checkpoint:
         return self.tensors[name].read()
 
     def vocabulary_tensors(self) -> tuple[VocabularyTensor, ...]:
-        """Finds every tensor with a vocabulary axis: the input table first, then heads, then biases.
+        """Finds every tensor with a vocabulary axis: the input table first, then other input tables, heads and biases.
 
-        A head that only repeats a tied input table is not among them: see `tied_copies`.
+        A table that only repeats a tied input table is not among them: see `tied_copies`.
 
         Raises:
           UserError: there is no input table, sizes disagree, or a tensor may or may not have a vocabulary axis.
         """
         copies = self.tied_copies()
-        return tuple(tensor for tensor in self._with_vocabulary() if tensor.name not in copies)
+        return tuple(tensor for tensor in self._with_vocabulary if tensor.name not in copies)
 
     def tied_copies(self) -> tuple[str, ...]:
-        """Names of stored heads that only repeat the tied input table; a saved checkpoint need not hold them."""
-        found = self._with_vocabulary()
-        if not self._config_ties():
-            return ()
-        (table, *_) = (tensor.name for tensor in found if tensor.role == "input")
-        return tuple(tensor.name for tensor in found if tensor.role == "head" and self._same(tensor.name, table))
+        """Names of stored tables that only repeat the tied input table; a saved checkpoint need not hold them."""
+        return self._copies
 
     @property
     def tied(self) -> bool:
         """Whether the output head is the input table.
 
-        So it is where config.json says so or says nothing, unless the file holds a head that differs; transformers unties then.
+        So it is where config.json says so, or says nothing and the architecture's default is that, unless the file holds a head
+        that differs; transformers unties then.
         """
-        return self._config_ties() and not any(tensor.role == "head" for tensor in self.vocabulary_tensors())
+        return self.tie_setting and not any(tensor.role == "head" for tensor in self.vocabulary_tensors())
+
+    @functools.cached_property
+    def tie_setting(self) -> bool:
+        """What config.json says, or the architecture's default where it says nothing."""
+        found = ties(self.record, self.config)
+        return not any(self.record.role(name) == "head" for name in self.tensors) if found is None else found
 
     @property
     def table(self) -> str:
@@ -139,50 +179,65 @@ class Checkpoint:
         Raises:
           UserError: a weight is NaN or infinite, or a vocabulary tensor is not of a floating type.
         """
-        vocabulary = {tensor.name for tensor in self.vocabulary_tensors()}
+        vocabulary = {tensor.name: tensor for tensor in self.vocabulary_tensors()}
         for name, stored in self.tensors.items():
             if stored.code in _FLOATS:
-                _check_finite(name, stored, rows if name in vocabulary else None)
+                shape = vocabulary[name].shape(stored.shape, rows) if name in vocabulary else stored.shape
+                _check_finite(name, stored, shape)
             elif name in vocabulary:
                 raise UserError(f"{stored.file}: tensor {name} is of type {stored.code}; expected one of {', '.join(_FLOATS)}")
 
-    def _config_ties(self) -> bool:
-        return self.config.get("tie_word_embeddings", True) is not False
+    @functools.cached_property
+    def _copies(self) -> tuple[str, ...]:
+        if not self.tie_setting:
+            return ()
+        table, *others = (tensor.name for tensor in self._with_vocabulary if tensor.role != "bias")
+        return tuple(name for name in others if _same(self.tensors[table], self.tensors[name]))
 
-    def _same(self, one: str, other: str) -> bool:
-        first, second = self.tensors[one], self.tensors[other]
-        if (first.code, first.shape) != (second.code, second.shape):
-            return False
-        first, second = (tensor.read() for tensor in (first, second))
-        blocks = [slice(start, start + _ROWS_AT_ONCE) for start in range(0, len(first), _ROWS_AT_ONCE)]
-        return all(np.array_equal(first[block], second[block]) for block in blocks)
-
-    def _with_vocabulary(self) -> list[VocabularyTensor]:
-        record, weights = self.record, self.directory / "config.json"
-        found = [VocabularyTensor(name, role) for name in self.tensors if (role := record.role(name))]
-        if not any(tensor.role == "input" for tensor in found) and self._config_ties():
-            found = [dataclasses.replace(tensor, role="input") if tensor.role == "head" else tensor for tensor in found]
-        inputs = [tensor.name for tensor in found if tensor.role == "input"]
+    @functools.cached_property
+    def _with_vocabulary(self) -> tuple[VocabularyTensor, ...]:
+        found = {name: role for name in self.tensors if (role := self.record.role(name))}
+        for role in ("more_inputs", "head") if self.tie_setting else ("more_inputs",):
+            # The encoder's table stands for a shared one that is not stored, a tied head for the input table.
+            stand_ins = [name for name, its_role in found.items() if its_role == role]
+            if "input" not in found.values() and stand_ins:
+                found[min(stand_ins, key=lambda name: ("encoder" not in name, name))] = "input"
+        inputs = [name for name, role in found.items() if role == "input"]
         if len(inputs) != 1:
             what = f"{len(inputs)} of them ({', '.join(inputs)})" if inputs else "none"
             raise UserError(f"{self.directory}: expected one input table of a {self.architecture} model, found {what}")
-        shape = self.tensors[inputs[0]].shape
-        if len(shape) != 2 or shape[0] != self.config.get("vocab_size"):
-            raise UserError(f"{weights}: vocab_size is {self.config.get('vocab_size')}, but {inputs[0]} has shape {shape}")
-        for tensor in found:
-            if self.tensors[tensor.name].shape != (shape[:1] if tensor.role == "bias" else shape):
-                raise UserError(
-                    f"{self.tensors[tensor.name].file}: {tensor.name} has shape {self.tensors[tensor.name].shape}, "
-                    f"and the input table {shape}; expected the same vocabulary"
-                )
-        self._refuse_unknown({tensor.name for tensor in found}, shape[0])
-        return sorted(found, key=lambda tensor: ("input", "head", "bias").index(tensor.role))
+        self._check_shapes(found, inputs[0])
+        order = ("input", "more_inputs", "head", "bias")
+        return tuple(
+            VocabularyTensor(name, "input" if role == "more_inputs" else role, int(role == "bias" and self._is_flat(name)))
+            for name, role in sorted(found.items(), key=lambda item: order.index(item[1]))
+        )
 
-    def _refuse_unknown(self, known: set[str], size: int) -> None:
-        for name, stored in self.tensors.items():
-            if name not in known and stored.shape[:1] == (size,) and not has_no_vocabulary(name):
+    def _is_flat(self, name: str) -> bool:
+        return len(self.tensors[name].shape) == 2
+
+    def _check_shapes(self, found: Mapping[str, str], table: str) -> None:
+        shape, place, size = self.tensors[table].shape, self.directory / "config.json", stated_size(self.config)
+        if len(shape) != 2 or size not in (None, shape[0]):
+            raise UserError(
+                f"{place}: vocab_size is {size}, but {table} has shape {shape}; expected as many rows; copy both again"
+            )
+        if self.config.get("share_encoder_decoder_embeddings", True) is False:
+            raise UserError(
+                f"{place}: share_encoder_decoder_embeddings is false: source and target text have vocabularies of their own; "
+                "expected a model with one vocabulary"
+            )
+        for name, role in found.items():
+            stored = self.tensors[name]
+            if stored.shape not in ((shape[:1], (1, shape[0])) if role == "bias" else (shape,)):
                 raise UserError(
-                    f"{stored.file}: {name} has as many rows as there are tokens ({size}), and is no tensor that a "
+                    f"{stored.file}: {name} has shape {stored.shape}, and the input table {shape}; expected the same vocabulary"
+                )
+        for name, stored in self.tensors.items():
+            ends = (*stored.shape[:1], *stored.shape[-1:])
+            if name not in found and shape[0] in ends and not has_no_vocabulary(name):
+                raise UserError(
+                    f"{stored.file}: {name} has an axis as long as the vocabulary ({shape[0]}), and is no tensor that a "
                     f"{self.architecture} model is known to have; expected a plain model; save the model without it"
                 )
 
@@ -193,8 +248,10 @@ def write_checkpoint(
     tensors: Mapping[str, StoredTensor | ComputedTensor | np.ndarray],
     tokenizer: "str | os.PathLike | PreTrainedTokenizerFast | None" = None,
     generation_config: Mapping | None = None,
+    shards: Mapping[str, str] | None = None,
+    max_shard_bytes: int = MAX_SHARD_BYTES,
 ) -> None:
-    """Writes what transformers loads: config.json, model.safetensors, and the tokenizer's files.
+    """Writes what transformers loads: config.json, model.safetensors (or shards and their index), and the tokenizer's files.
 
     Args:
       directory: an existing directory, usually one of `files.new_directory`.
@@ -202,6 +259,8 @@ def write_checkpoint(
       tensors: name -> array, stored tensor (copied byte for byte) or computed tensor.
       tokenizer: the tokenizer or its place, saved as exactly the tokenizer that `load_tokenizer` returns; None: no tokenizer.
       generation_config: the content of generation_config.json; None: no such file.
+      shards: which tensors share a file, see `tensors.write_shards`; None: one file, unless it would be too large.
+      max_shard_bytes: how large a file may be.
     """
     directory = Path(directory)
     write_json(directory / "config.json", config)
@@ -209,7 +268,7 @@ def write_checkpoint(
         write_json(directory / "generation_config.json", generation_config)
     if tokenizer is not None:
         _write_tokenizer(directory, tokenizer)
-    write_tensors(directory / SINGLE_FILE, tensors)
+    write_shards(directory, tensors, shards, max_shard_bytes)
 
 
 def read_json(path: Path, what: str) -> dict:
@@ -246,14 +305,24 @@ def _write_tokenizer(directory: Path, tokenizer: "str | os.PathLike | PreTrained
             shutil.copyfile(Path(place) / name, directory / name)
 
 
-def _check_finite(name: str, stored: StoredTensor, rows: int | None) -> None:
-    array = np.atleast_1d(stored.read())[:rows]
-    for start in range(0, len(array), _ROWS_AT_ONCE):
-        block = array[start : start + _ROWS_AT_ONCE]
-        bad = np.flatnonzero(~np.isfinite(block).reshape(len(block), -1).all(axis=1))
-        if bad.size:
-            row = start + bad[0]
+def _check_finite(name: str, stored: StoredTensor, shape: tuple[int, ...]) -> None:
+    """Checks the first elements of a tensor, as many as `shape` has."""
+    exponent = _FLOATS[stored.code]
+    width = exponent.dtype.itemsize
+    begin = 0
+    for block in stored.blocks(math.prod(shape) * width):
+        bits = np.frombuffer(block, exponent.dtype) & exponent
+        if bits.max(initial=0) == exponent:
+            first = begin + int(np.argmax(bits == exponent))
+            row = first // max(math.prod(shape[1:]), 1) if shape[:1] != (1,) else first
             raise UserError(f"{stored.file}: tensor {name} holds NaN or infinity in row {row}; expected finite weights")
+        begin += len(bits)
+
+
+def _same(one: StoredTensor, other: StoredTensor) -> bool:
+    if (one.code, one.shape) != (other.code, other.shape):
+        return False
+    return all(first == second for first, second in zip(one.blocks(), other.blocks(), strict=True))
 
 
 def _locate(path: str | os.PathLike) -> Path:

@@ -18,7 +18,8 @@ VERBS = {
     "vectors train": "train word vectors on text",
     "vectors align": "bring the word vectors of two languages into one space",
     "vectors inspect": "show what a file of word vectors holds",
-    "inspect": "show what a checkpoint or a transfer plan holds",
+    "table": "make an embedding table for a new model from pretrained vectors",
+    "inspect": "show what a checkpoint or a transfer holds, and score it before any training",
     "report": "write one HTML file about training runs",
     "push": "upload a model to the hub",
 }
@@ -97,7 +98,8 @@ def _run(verb: str, arguments: list[str]) -> None:
     arguments_allowed = getattr(command, "ARGUMENTS", "")
     if positional and not arguments_allowed:
         raise UserError(f"{positional[0]}: unexpected argument; flags start with --; see {PROGRAM} {verb} --help")
-    if arguments_allowed and (not positional or (len(positional) > 1 and not arguments_allowed.endswith("..."))):
+    named = positional or any(values[name].value for name in getattr(command, "INSTEAD", ()))
+    if arguments_allowed and (not named or (len(positional) > 1 and not arguments_allowed.endswith("..."))):
         raise UserError(f"expected {arguments_allowed} and {len(positional)} were given; see {PROGRAM} {verb} --help")
     command.run(values, positional)
 

@@ -1,6 +1,7 @@
 """One source model, one new language, several initialisations, the same training for each: what `train.compare` runs."""
 
 import copy
+import dataclasses
 import json
 import os
 import platform
@@ -8,7 +9,7 @@ import time
 from pathlib import Path
 
 import jax
-from ml_collections import ConfigDict
+from ml_collections import ConfigDict, config_dict
 
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.data import prepare
@@ -19,28 +20,48 @@ from wechsel_jax.report import comparison_table, read_run, steps_needed, write_r
 from wechsel_jax.tokenizer_training import train_tokenizer
 from wechsel_jax.training import default_config as default_training_config
 from wechsel_jax.training import record_config, train, validate
-from wechsel_jax.transfer_job import ALIGNED, IDENTICAL, transfer
+from wechsel_jax.training.config import as_dict
+from wechsel_jax.transfer_job import transfer
+from wechsel_jax.transfer_settings import ALIGNED, IDENTICAL, INPUTS, TransferSettings
 from wechsel_jax.vectors import train_vectors
 
 BASELINE = "full_rand"
+# As FOCUS trains its token vectors (deepfocus 1.0.1), but for dimensions and epochs.
+NATIVE_VECTORS = {"model": "cbow", "smallest_ngram": 3, "largest_ngram": 6, "min_count": 10}
 
 
 def default_config() -> ConfigDict:
-    """Returns every field of a comparison; `training` holds the fields of `wechsel_jax.training.default_config`."""
+    """Returns every field of a comparison.
+
+    `training` and `helper.training` hold the fields of `wechsel_jax.training.default_config`; `text.words` is the target text
+    with spaces between words, for word vectors where the language writes none; `transfer` holds the fields of
+    `transfer_settings.TransferSettings` but for the files and the seed. `variants[name]` makes `name` one of the methods
+    that can be compared: {"method": one of `initializers.METHODS`, and settings of its own}. `overrides[name]` replaces fields
+    of `training` for one method.
+    """
     config = ConfigDict()
     config.seed = 0
     config.source = ""
-    config.text = ConfigDict({"train": (), "validation": (), "source": ()})
+    config.text = ConfigDict({"train": (), "validation": (), "source": (), "words": ()})
     config.tokenizer = ConfigDict({"vocabulary_size": 8192, "algorithm": "byte_bpe", "style": "gpt2"})
     config.vectors = ConfigDict({"source": "", "target": "", "train_here": False, "dimensions": 100, "epochs": 5})
+    config.vectors.native = ""
     config.dictionary = ""
+    config.helper = ConfigDict({"checkpoint": "", "training": default_training_config()})
     config.methods = ("wechsel_tfr", "trans_inner", "full_rand")
-    config.neighbors = 10
-    config.temperature = 0.1
-    config.normalize = False
-    config.center = False
+    config.transfer = _transfer_defaults()
+    config.variants = ConfigDict()
     config.training = default_training_config()
     config.overrides = ConfigDict()
+    return config
+
+
+def _transfer_defaults() -> ConfigDict:
+    config = ConfigDict()
+    for field in dataclasses.fields(TransferSettings):
+        if field.name not in (*INPUTS, "seed"):
+            unset = config_dict.placeholder(int if field.name == "max_words" else str)
+            config[field.name] = unset if field.default is None else field.default
     return config
 
 
@@ -50,9 +71,9 @@ def compare(config: ConfigDict, workdir: str | Path) -> dict:
     What is there already is kept, so the same command again goes on where it stopped.
 
     Args:
-      config: fields as in `default_config`; `overrides[method]` replaces fields of `training` for one method.
-      workdir: gets `tokenizer/`, `data/`, `vectors/` (where trained here), one training workdir a method with its
-        `transfer/` inside, `comparison.json` and `report.html`.
+      config: fields as in `default_config`.
+      workdir: gets `tokenizer/`, `data/`, `vectors/` and `helper/` (where trained here), one training workdir a method with
+        its `transfer/` inside, `comparison.json` and `report.html`.
 
     Returns:
       What `comparison.json` holds: `methods[name]["evaluations"]` as [step, perplexity] pairs, `steps_needed`, `seconds`.
@@ -70,28 +91,14 @@ def compare(config: ConfigDict, workdir: str | Path) -> dict:
     with _timed(seconds, "data"):
         for side in ("train", "validation"):
             prepare(config.text[side], workdir / "tokenizer", workdir / "data" / side)
-    with _timed(seconds, "vectors"):
-        source_vectors, target_vectors = _word_vectors(config, workdir)
+    inputs = _inputs(config, workdir, seconds)
     for method in config.methods:
         print(f"== {method} (seed {config.seed})", flush=True)
         run = workdir / method
         if not (run / "transfer").exists():
             with _timed(seconds, f"{method} transfer"):
-                needs_vectors = METHODS[method].vectors is not None
-                transfer(
-                    config.source,
-                    workdir / "tokenizer",
-                    run / "transfer",
-                    method=method,
-                    source_vectors=source_vectors if needs_vectors else None,
-                    target_vectors=target_vectors if needs_vectors else None,
-                    dictionary=config.dictionary if needs_vectors else None,
-                    neighbors=config.neighbors,
-                    temperature=config.temperature,
-                    normalize=config.normalize,
-                    center=config.center,
-                    seed=config.seed,
-                )
+                settings = _settings(config, method, inputs)
+                transfer(config.source, workdir / "tokenizer", run / "transfer", method=_base(config, method), **settings)
         with _timed(seconds, f"{method} training"):
             train(_training_config(config, method, run, workdir), run)
     return _write_results(config, workdir, seconds)
@@ -99,7 +106,7 @@ def compare(config: ConfigDict, workdir: str | Path) -> dict:
 
 def _validate(config: ConfigDict, workdir: Path) -> None:
     """Refuses what cannot work before anything is written, so that the corrected command finds a clean workdir."""
-    unknown = sorted(set(config.methods) - set(METHODS))
+    unknown = sorted({_base(config, method) for method in config.methods} - set(METHODS))
     if unknown:
         raise UserError(f"methods: unknown method {unknown[0]!r}; expected some of {', '.join(sorted(METHODS))}")
     if not config.methods:
@@ -110,38 +117,107 @@ def _validate(config: ConfigDict, workdir: Path) -> None:
     stray = sorted(set(config.overrides) - set(config.methods))
     if stray:
         raise UserError(f"overrides.{stray[0]}: this method is not among `methods`")
-    for file in (*config.text.train, *config.text.validation, *config.text.source):
+    for file in (file for files in config.text.values() for file in files):
         require_file(file, "text")
     Checkpoint.open(config.source)
-    if any(METHODS[method].vectors for method in config.methods):
-        if config.dictionary not in (ALIGNED, IDENTICAL):
-            require_file(config.dictionary, "a dictionary of word pairs")
-        for side in () if config.vectors.train_here else ("source", "target"):
-            require_file(config.vectors[side], "word vectors")
+    needed = _needed(config)
+    if "dictionary" in needed and config.dictionary not in (ALIGNED, IDENTICAL):
+        require_file(config.dictionary, "a dictionary of word pairs")
+    if not config.vectors.train_here:
+        for side in ("source", "target"):
+            if f"{side}_vectors" in needed:
+                require_file(config.vectors[side], "word vectors")
     for method in config.methods:
         validate(_training_config(config, method, workdir / method, workdir))
 
 
-def _word_vectors(config: ConfigDict, workdir: Path) -> tuple[str, str]:
-    if not config.vectors.train_here:
-        return config.vectors.source, config.vectors.target
-    outputs = []
-    for side, text in (("source", config.text.source), ("target", config.text.train)):
-        output = workdir / "vectors" / f"{side}.bin"
-        if not output.exists():
-            train_vectors(text, output, dim=config.vectors.dimensions, epochs=config.vectors.epochs)
-        outputs.append(str(output))
-    return outputs[0], outputs[1]
+def _base(config: ConfigDict, method: str) -> str:
+    """The method that a run's name stands for."""
+    return config.variants[method].method if method in config.variants else method
+
+
+def _needs(config: ConfigDict, name: str) -> set[str]:
+    """The inputs of one run: names of settings, and "native_vectors" where its target vectors are those of tokens."""
+    method = METHODS[_base(config, name)]
+    needs = {*method.needs, *(("helper",) if method.helper else ())}
+    return needs - {"target_vectors"} | {"native_vectors"} if _compares_tokens(config, name) else needs
+
+
+def _needed(config: ConfigDict) -> set[str]:
+    return set().union(*(_needs(config, name) for name in config.methods))
+
+
+def _compares_tokens(config: ConfigDict, name: str) -> bool:
+    """Whether the run reads word vectors whose words are the target tokenizer's tokens."""
+    method, own = METHODS[_base(config, name)], config.variants.get(name, ConfigDict())
+    kind = own.get("token_vectors") or config.transfer.get("token_vectors") or method.vectors
+    return kind == "native" and method.space == "target"
+
+
+def _inputs(config: ConfigDict, workdir: Path, seconds: dict[str, float]) -> dict[str, str]:
+    """Makes what the methods need and the config does not name; returns setting -> file or directory."""
+    needed, inputs = _needed(config), {"dictionary": config.dictionary}
+    with _timed(seconds, "vectors"):
+        for side, text in (("source", config.text.source), ("target", config.text.words or config.text.train)):
+            if f"{side}_vectors" not in needed:
+                continue
+            inputs[f"{side}_vectors"] = config.vectors[side]
+            if config.vectors.train_here:
+                output = workdir / "vectors" / f"{side}.bin"
+                if not output.exists():
+                    train_vectors(text, output, dim=config.vectors.dimensions, epochs=config.vectors.epochs)
+                inputs[f"{side}_vectors"] = str(output)
+        if "native_vectors" in needed:
+            inputs["native_vectors"] = config.vectors.native or str(_native_vectors(config, workdir))
+    if "helper" in needed:
+        inputs["helper"] = config.helper.checkpoint
+        if not config.helper.checkpoint:
+            with _timed(seconds, "helper"):
+                train(_helper_config(config, workdir), workdir / "helper")
+            inputs["helper"] = str(workdir / "helper" / "export")
+    return inputs
+
+
+def _native_vectors(config: ConfigDict, workdir: Path) -> Path:
+    output = workdir / "vectors" / "native.bin"
+    if not output.exists():
+        options = {"dim": config.vectors.dimensions, "epochs": config.vectors.epochs, **NATIVE_VECTORS}
+        train_vectors(config.text.train, output, tokenizer=workdir / "tokenizer", **options)
+    return output
+
+
+def _settings(config: ConfigDict, name: str, inputs: dict[str, str]) -> dict:
+    """The settings of one method's transfer."""
+    method = METHODS[_base(config, name)]
+    settings = {"seed": config.seed, **as_dict(config.transfer), **as_dict(config.variants.get(name, ConfigDict()))}
+    settings.pop("method", None)
+    for wanted in (*method.needs, *(("helper",) if method.helper else ())):
+        settings.setdefault(wanted, inputs.get(wanted))
+    if _compares_tokens(config, name):
+        settings["target_vectors"] = inputs["native_vectors"]
+    return settings
+
+
+def _helper_config(config: ConfigDict, workdir: Path) -> ConfigDict:
+    training = copy.deepcopy(config.helper.training)
+    training.seed = config.seed
+    training.model.tokenizer = str(workdir / "tokenizer")
+    return _with_data(training, workdir)
+
+
+def _with_data(training: ConfigDict, workdir: Path) -> ConfigDict:
+    training.data.train = (str(workdir / "data" / "train"),)
+    training.data.validation = (str(workdir / "data" / "validation"),)
+    if not training.compilation_cache:
+        training.compilation_cache = str(workdir / "compiled")
+    return training
 
 
 def _training_config(config: ConfigDict, method: str, run: Path, workdir: Path) -> ConfigDict:
     training = copy.deepcopy(config.training)
     training.seed = config.seed
     training.model.checkpoint = str(run / "transfer")
-    training.data.train = (str(workdir / "data" / "train"),)
-    training.data.validation = (str(workdir / "data" / "validation"),)
-    if not training.compilation_cache:
-        training.compilation_cache = str(workdir / "compiled")
+    _with_data(training, workdir)
     training.update(config.overrides.get(method, ConfigDict()))
     return training
 

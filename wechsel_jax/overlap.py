@@ -1,6 +1,8 @@
 """Which tokens of two vocabularies are the same: one rule for every method, and an account of what each rule found."""
 
 import functools
+import string
+import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
@@ -8,12 +10,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from wechsel_jax.errors import UserError
+from wechsel_jax.overlap_parity import deepfocus_overlap, ofa_overlap
+from wechsel_jax.token_map import mapped_ids
 from wechsel_jax.tokens import BYTE_TOKEN, ROLES, SAME_ROLE, Vocabulary
 
 # How a target token was matched; `Overlap.rule` holds the position in this list. The tightest rule that holds is named.
-RULES = ("none", "mapped", "special", "exact", "nospace", "fuzzy")
+RULES = ("none", "mapped", "special", "exact", "nospace", "fuzzy", "symbols")
 # What a user may ask for; each includes those before it.
 OVERLAPS = ("special", "exact", "nospace", "fuzzy")
+# Whose choices to repeat; each with the overlaps that tool has.
+PARITIES = {"deepfocus": ("special", "exact", "fuzzy"), "ofa": ("exact", "fuzzy")}
 
 
 @dataclass(frozen=True)
@@ -38,9 +44,28 @@ class Overlap:
         """bool (V_t,): the token has a source token, by whatever rule."""
         return self.source >= 0
 
+    def keeping(self, source: Vocabulary) -> "Overlap":
+        """The same overlap for a target vocabulary that extends the source's: the first V_s tokens are the source's own.
+
+        A mapping still overrides. Two tokens of the same bytes would otherwise both find the first of them.
+        """
+        size = len(source)
+        held = np.array([bool(token) for token in source.strings], bool) & (self.rule[:size] != RULES.index("mapped"))
+        own_rule = np.where(source.special, RULES.index("special"), RULES.index("exact"))
+        ids, rule = self.source.copy(), self.rule.copy()
+        ids[:size] = np.where(held, np.arange(size), ids[:size])
+        rule[:size] = np.where(held, own_rule, rule[:size])
+        return Overlap(ids, rule)
+
 
 def find_overlap(
-    source: Vocabulary, target: Vocabulary, overlap: str = "exact", mapping: Sequence[tuple[str, str]] = ()
+    source: Vocabulary,
+    target: Vocabulary,
+    overlap: str = "exact",
+    mapping: Sequence[tuple[str, str]] = (),
+    *,
+    symbols: bool = False,
+    parity: str | None = None,
 ) -> Overlap:
     """Matches tokens by explicit mapping, then by special role, then by bytes.
 
@@ -48,31 +73,60 @@ def find_overlap(
       source: V_s tokens.
       target: V_t tokens.
       overlap: one of `OVERLAPS`: how loosely bytes may match; "special" matches no ordinary token.
-      mapping: (source token, target token) pairs, as the tokenizers spell them, that override everything else.
+      mapping: (source token, target token) pairs, as the tokenizers spell them or as `readable` prints them, that override
+        everything else.
+      symbols: numbers, punctuation, signs and blanks may match as loosely as "fuzzy" allows, whatever `overlap` says (the
+        symbol matches of FOCUS; Dobler and de Melo, 2023).
+      parity: one of `PARITIES`: match what deepfocus 1.0.1 or OFA's code matches, and choose the source token that it chooses.
+        Special tokens are then ordinary strings, as there.
 
     Returns:
       The shared tokens.
 
     Raises:
-      UserError: an unknown rule, or a mapped token that its tokenizer does not have.
+      UserError: an unknown rule or one that `parity` does not have, or a mapped token that its tokenizer does not have.
     """
+    _check(overlap, symbols, parity)
+    if parity == "deepfocus":
+        found, names = deepfocus_overlap(source, target, exact=overlap != "special", fuzzy=overlap == "fuzzy", symbols=symbols)
+    elif parity == "ofa":
+        found, names = ofa_overlap(source, target, fuzzy=overlap == "fuzzy")
+    else:
+        found, names = _by_bytes(source, target, overlap, symbols)
+    rule = np.array([RULES.index(name) for name in names], np.int8)
+    for source_id, target_id in mapped_ids(mapping, source, target):
+        found[target_id], rule[target_id] = source_id, RULES.index("mapped")
+    return Overlap(found, rule)
+
+
+def _check(overlap: str, symbols: bool, parity: str | None) -> None:
     if overlap not in OVERLAPS:
         raise UserError(f"overlap {overlap!r}: unknown; expected one of {', '.join(OVERLAPS)}")
+    if parity is None:
+        return
+    if parity not in PARITIES:
+        raise UserError(f"parity {parity!r}: unknown for the overlap; expected one of {', '.join(PARITIES)}")
+    if overlap not in PARITIES[parity]:
+        raise UserError(f"overlap {overlap!r}: {parity} has no such rule; expected one of {', '.join(PARITIES[parity])}")
+    if symbols and parity != "deepfocus":
+        raise UserError(f"symbols: {parity} has no rule for symbols; leave out one of the two")
+
+
+def _by_bytes(source: Vocabulary, target: Vocabulary, overlap: str, symbols: bool) -> tuple[np.ndarray, list[str]]:
+    """Returns int32 (V_t,) source ids and the rule of each."""
     found = match_special(source, target)
-    rule = np.where(found >= 0, RULES.index("special"), 0).astype(np.int8)
+    names = np.where(found >= 0, "special", "none").astype(object)
     for name in OVERLAPS[1 : OVERLAPS.index(overlap) + 1]:
         same = match(source, target, name)
         new = (found < 0) & (same >= 0)
-        found[new], rule[new] = same[new], RULES.index(name)
-    ids = [{string: i for i, string in enumerate(side.strings)} for side in (source, target)]
-    for pair in mapping:
-        for string, known, side in zip(pair, ids, ("source", "target"), strict=True):
-            if string not in known:
-                raise UserError(
-                    f"map {pair[0]}:{pair[1]}: the {side} tokenizer has no token {string!r}; expected one of its tokens"
-                )
-        found[ids[1][pair[1]]], rule[ids[1][pair[1]]] = ids[0][pair[0]], RULES.index("mapped")
-    return Overlap(found, rule)
+        found[new], names[new] = same[new], name
+    if symbols and overlap != "fuzzy":
+        wanted = (found < 0) & _is_symbol(target)
+        # Of the fuzzy candidates the most alike is taken: the exact one wherever there is one.
+        same = match(source, target, "fuzzy")
+        new = wanted & (same >= 0)
+        found[new], names[new] = same[new], "symbols"
+    return found, names.tolist()
 
 
 def match(source: Vocabulary, target: Vocabulary, rule: str = "exact") -> np.ndarray:
@@ -120,11 +174,12 @@ def match_special(source: Vocabulary, target: Vocabulary) -> np.ndarray:
     found = np.full(len(target), -1, np.int32)
     source_ids = [int(token_id) for token_id in np.flatnonzero(source.special)]
     by_string = {source.strings[token_id]: token_id for token_id in reversed(source_ids)}
-    source_roles = {token_id: _wide_roles(source.roles[token_id]) for token_id in source_ids}
+    # A vocabulary may hold thousands of special tokens (Gemma: 6,000 reserved ones), but few with a role.
+    source_roles = {i: _wide_roles(source.roles[i]) for i in source_ids if source.roles[i] & set(ROLES)}
     for token_id in np.flatnonzero(target.special):
         roles = target.roles[token_id] & set(ROLES)
-        shared = {s: [i for i, role in enumerate(ROLES) if role in roles and role in source_roles[s]] for s in source_ids}
-        sharing = [s for s in source_ids if shared[s]]
+        shared = {s: [i for i, role in enumerate(ROLES) if role in roles and role in source_roles[s]] for s in source_roles}
+        sharing = [s for s in source_roles if shared[s]]
         if sharing:
             found[token_id] = min(sharing, key=lambda s, shared=shared: (-len(shared[s]), shared[s], s))
         else:
@@ -163,12 +218,26 @@ def _unlikeness(source: Vocabulary, target: Vocabulary, target_id: int, source_i
     same_start = start == target.word_start[target_id]
     bare = source.bytes[source_id][1:] if start else source.bytes[source_id]
     wanted = target.bytes[target_id][1:] if target.word_start[target_id] else target.bytes[target_id]
-    fallback = _is_byte_fallback(source, source_id) != _is_byte_fallback(target, target_id)
+    fallback = is_byte_fallback(source, source_id) != is_byte_fallback(target, target_id)
     return fallback, not same_start, bare != wanted, source_id
 
 
-def _is_byte_fallback(vocabulary: Vocabulary, token_id: int) -> bool:
+def is_byte_fallback(vocabulary: Vocabulary, token_id: int) -> bool:
+    """Whether the token is one of SentencePiece's <0x00> to <0xFF>."""
     return len(vocabulary.bytes[token_id]) == 1 and BYTE_TOKEN.fullmatch(vocabulary.strings[token_id]) is not None
+
+
+def _is_symbol(vocabulary: Vocabulary) -> np.ndarray:
+    """bool (V,): an ordinary token that is a number, or punctuation and signs only, or blank."""
+    return np.array([bare is not None and _symbolic(bare) for bare in _bare_keys(vocabulary)], bool)
+
+
+def _symbolic(bare: bytes) -> bool:
+    try:
+        text = bare.decode().strip()
+    except UnicodeDecodeError:
+        return False
+    return text.isnumeric() or all(c in string.punctuation or unicodedata.category(c)[0] in "PS" for c in text)
 
 
 def _wide_roles(roles: frozenset[str]) -> set[str]:

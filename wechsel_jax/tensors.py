@@ -18,6 +18,8 @@ from wechsel_jax.files import require_file
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 
+MAX_SHARD_BYTES = 5_000_000_000
+
 DTYPES = {
     "BOOL": np.dtype(np.bool_),
     "U8": np.dtype(np.uint8),
@@ -79,17 +81,25 @@ class StoredTensor:
     def byte_count(self) -> int:
         return self.stop - self.start
 
-    def write(self, handle: IO[bytes]) -> None:
-        """Copies the tensor's bytes to `handle`, a block at a time."""
+    def blocks(self, limit: int | None = None) -> Iterator[bytes]:
+        """Yields the tensor's bytes, or its first `limit` bytes, in blocks of whole elements; no block outlives its turn.
+
+        They are read, not mapped: what was read once of a mapped file stays in the program's memory.
+        """
         with open(self.file, "rb") as stored:
             stored.seek(self.start)
-            left = self.byte_count
+            left = self.byte_count if limit is None else min(limit, self.byte_count)
             while left:
                 block = stored.read(min(left, _COPY_BYTES))
                 if not block:
                     raise UserError(f"{self.file}: the file became shorter while it was copied; run the same command again")
-                handle.write(block)
+                yield block
                 left -= len(block)
+
+    def write(self, handle: IO[bytes]) -> None:
+        """Copies the tensor's bytes to `handle`, a block at a time."""
+        for block in self.blocks():
+            handle.write(block)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,11 +226,58 @@ def write_tensors(path: str | os.PathLike, tensors: Mapping[str, StoredTensor | 
         raise
 
 
+def write_shards(
+    directory: str | os.PathLike,
+    tensors: Mapping[str, StoredTensor | ComputedTensor | np.ndarray],
+    shards: Mapping[str, str] | None = None,
+    max_shard_bytes: int = MAX_SHARD_BYTES,
+) -> None:
+    """Writes the weights of a model: `model.safetensors`, or shards and the index that names them.
+
+    Args:
+      directory: an existing directory.
+      tensors: as for `write_tensors`.
+      shards: name -> any label; tensors of one label share a shard, and shards are in the labels' order. None: one file, or
+        shards in the order of `tensors` where a file would be larger than `max_shard_bytes`.
+      max_shard_bytes: the largest shard, unless a single tensor is larger.
+    """
+    directory, items = Path(directory), {name: _writable(tensor) for name, tensor in tensors.items()}
+    groups = _grouped(items, max_shard_bytes) if shards is None else _labelled(items, shards)
+    if len(groups) <= 1:
+        write_tensors(directory / SINGLE_FILE, items)
+        return
+    places = {}
+    for number, names in enumerate(groups, start=1):
+        file = f"model-{number:05d}-of-{len(groups):05d}.safetensors"
+        write_tensors(directory / file, {name: items[name] for name in names})
+        places |= dict.fromkeys(names, file)
+    index = {"metadata": {"total_size": sum(item.byte_count for item in items.values())}, "weight_map": places}
+    (directory / INDEX_FILE).write_text(json.dumps(index, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
 def _writable(tensor: StoredTensor | ComputedTensor | np.ndarray) -> StoredTensor | ComputedTensor:
     if isinstance(tensor, StoredTensor | ComputedTensor):
         return tensor
     array = np.asarray(tensor)
     return ComputedTensor(array.dtype, array.shape, lambda: array)
+
+
+def _grouped(items: Mapping[str, StoredTensor | ComputedTensor], limit: int) -> list[list[str]]:
+    groups, size = [[]], 0
+    for name, item in items.items():
+        if groups[-1] and size + item.byte_count > limit:
+            groups.append([])
+            size = 0
+        groups[-1].append(name)
+        size += item.byte_count
+    return groups
+
+
+def _labelled(items: Mapping[str, StoredTensor | ComputedTensor], shards: Mapping[str, str]) -> list[list[str]]:
+    groups: dict[str, list[str]] = {}
+    for name in items:
+        groups.setdefault(shards[name], []).append(name)
+    return [groups[label] for label in sorted(groups)]
 
 
 def _shape(values: list[int]) -> tuple[int, ...]:

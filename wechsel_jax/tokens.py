@@ -16,12 +16,13 @@ from wechsel_jax.tokenizer_files import load_tokenizer
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-__all__ = ["BYTE_TOKEN", "ROLES", "SAME_ROLE", "Vocabulary", "load_tokenizer", "parity_words"]
+__all__ = ["BYTE_TOKEN", "ROLES", "SAME_ROLE", "Vocabulary", "byte_level_string", "load_tokenizer", "parity_words", "readable"]
 
 # In the order in which one decides what a token with several roles is most like.
 ROLES = ("eos", "bos", "unk", "pad", "mask", "cls", "sep")
 SAME_ROLE = {"bos": "cls", "cls": "bos", "eos": "sep", "sep": "eos"}
 BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_WORD_START = {"byte_bpe": "Ġ", "sentencepiece": "▁"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,6 +128,20 @@ def parity_words(tokenizer: "PreTrainedTokenizerFast") -> tuple[str, ...]:
     return tuple(text.strip() for text in tokenizer.batch_decode([[token_id] for token_id in range(size)]))
 
 
+def readable(vocabulary: Vocabulary, token_id: int) -> str:
+    """A token as a person reads it: "Ġfür" rather than byte-level BPE's "ĠfÃ¼r"; the mark of a word's start is kept."""
+    string, raw = vocabulary.strings[token_id], vocabulary.bytes[token_id]
+    mark = _WORD_START.get(vocabulary.kind)
+    if vocabulary.special[token_id] or mark is None:
+        return string
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return string
+    text = mark + text[1:] if text.startswith(" ") else text
+    return text if text.isprintable() else string
+
+
 @dataclass(frozen=True)
 class _Scheme:
     """How one kind of tokenizer spells bytes: `decode` for the model's own tokens, `added` for literal ones."""
@@ -198,6 +213,15 @@ def _byte_table() -> dict[int, int]:
 
 
 _BYTE_TABLE = _byte_table()
+
+
+_BYTE_CHARACTERS = {byte: chr(character) for character, byte in reversed(_BYTE_TABLE.items()) if byte != 0xFFFF}
+_BYTE_CHARACTERS |= {byte: chr(byte) for byte in range(256) if byte not in _BYTE_CHARACTERS}
+
+
+def byte_level_string(raw: bytes) -> str:
+    """How byte-level BPE spells bytes: "Ġ" for a space, a printable character for any byte."""
+    return "".join([_BYTE_CHARACTERS[byte] for byte in raw])
 
 
 def _byte_level(string: str) -> bytes:

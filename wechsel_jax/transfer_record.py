@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from wechsel_jax.initializers import Method, TransferPlan
-from wechsel_jax.tokens import Vocabulary
+from wechsel_jax.initializers.wechsel import wechsel
+from wechsel_jax.tokens import Vocabulary, readable
+from wechsel_jax.transfer_settings import ALIGNED, IDENTICAL, TransferSettings
 
 _EXAMPLES = 30
 _ROWS_AT_ONCE = 8192
 _REPORT_EVERY = 2.0
-_WORD_START = {"byte_bpe": "Ġ", "sentencepiece": "▁"}
 _PACKAGES = ("wechsel-jax", "jax", "numpy", "tokenizers", "transformers")
 
 
@@ -51,47 +52,89 @@ class Steps:
         return progress
 
 
-def behaviour(method: Method, parity: bool, aligned: bool, weighting: str, head_bias: str) -> list[str]:
+def behaviour(method: Method, settings: TransferSettings) -> list[str]:
     """Returns a plain sentence for every rule on which tools differ, as it was applied."""
     rules = []
-    if method.vectors == "ngram":
-        rules.append(
-            "A token is looked up by decode(id).strip(), for special tokens too (parity)."
-            if parity
-            else "A token is looked up by its exact bytes as UTF-8, stripped; special tokens, parts of characters "
-            "and blanks have no vector."
-        )
-    elif method.vectors == "tfr":
-        rules.append(
-            "A token's vector is the frequency-weighted mean over the words whose encoding holds it, with and without a space."
-        )
-    if method.vectors is not None and not aligned:
-        rules.append(_WEIGHTING[weighting])
     if method.vectors is not None:
-        rules.append(
-            "Every source token can be a neighbor, those without a vector too, with similarity 0 (parity)."
-            if parity
-            else "Source tokens without a vector are never neighbors."
-        )
-        rules.append("Equal similarities are ordered by the lower token id.")
+        rules.append(_TOKEN_VECTORS[settings.token_vectors, settings.parity and settings.token_vectors == "ngram"])
+        if method.space == "both":
+            rules += _alignment_rules(settings)
+        if "neighbors" in method.options:
+            rules += _neighbor_rules(method, settings)
     if method.redraw_inner:
         rules.append("Every parameter is drawn again as for a new model; nothing of the source model but its shape is kept.")
     else:
         rules.append(
             "Special tokens are copied from the source token that is spelled the same (parity)."
-            if parity and method.vectors is not None
+            if settings.parity and method.plan is wechsel
             else "Special tokens are copied from the source token with the same role."
         )
+        if settings.overlap != "special":
+            rules.append(_OVERLAP[settings.overlap])
+        if settings.symbols:
+            rules.append("Numbers, punctuation and blanks are copied from a token with the same text but for case and blanks.")
         rules.append("All tensors without a vocabulary axis are kept byte for byte.")
-    rules.append(_NOISE["parity" if parity and method.noise == "source" else method.noise])
+    rules.append(_NOISE["parity" if settings.parity and settings.noise == "source" else settings.noise])
     rules.append(
         "The head's bias is made of the same source tokens with the same weights as the embeddings."
-        if head_bias == "transfer"
+        if settings.head_bias == "transfer"
         else "The head's bias is zero."
     )
+    return rules + _table_rules(settings)
+
+
+def _alignment_rules(settings: TransferSettings) -> list[str]:
+    if settings.dictionary == ALIGNED:
+        return ["The word vectors were taken as they are: they share a space already."]
+    if settings.alignment == "adversarial":
+        rules = ["The word vectors were aligned adversarially, without a dictionary."]
+    else:
+        rules = [_WEIGHTING[IDENTICAL if settings.dictionary == IDENTICAL else settings.weighting]]
+    if settings.refine:
+        rules.append(f"The alignment was refined in {settings.refine} rounds on mutual CSLS nearest neighbours.")
     return rules
 
 
+def _neighbor_rules(method: Method, settings: TransferSettings) -> list[str]:
+    rules = [
+        "Every source token can be a neighbor, those without a vector too, with similarity 0 (parity)."
+        if settings.parity and method.space == "both"
+        else "Source tokens without a vector are never neighbors."
+    ]
+    if "weights" in method.options and settings.weights == "sparsemax":
+        rules.append("Weights are the sparsemax of similarity / temperature over all source tokens (Tran, 2020).")
+    rules.append("Equal similarities are ordered by the lower token id.")
+    return rules
+
+
+def _table_rules(settings: TransferSettings) -> list[str]:
+    rules = []
+    if settings.latent_dimension:
+        rules.append(f"Source tables were factorised to rank {settings.latent_dimension} first (OFA).")
+    if settings.standardize:
+        rules.append(f"The finished tables were standardised: {settings.standardize} (Kim et al., section 3.4).")
+    if settings.shuffle:
+        rules.append(f"The finished tables were shuffled: {settings.shuffle} (Kim et al., section 3.4).")
+    if settings.keep_source:
+        rules.append("All source tokens keep their ids and rows; the target tokenizer's new tokens were appended.")
+    if settings.pad_to:
+        rules.append(f"Rows were added until the vocabulary was a multiple of {settings.pad_to}; no token has them.")
+    return rules
+
+
+_TOKEN_VECTORS = {
+    ("ngram", True): "A token is looked up by decode(id).strip(), for special tokens too (parity).",
+    ("ngram", False): "A token is looked up by its exact bytes as UTF-8, stripped; special tokens, parts of characters "
+    "and blanks have no vector.",
+    ("tfr", False): "A token's vector is the frequency-weighted mean over the words whose encoding holds it, with and without "
+    "a space.",
+    ("native", False): "A token is looked up by its own spelling among tokens that the word vectors were trained on.",
+}
+_OVERLAP = {
+    "exact": "Tokens with the same bytes and the same start of a word are copied.",
+    "nospace": "Tokens with the same bytes are copied, whether or not they start a word; one that agrees in that is preferred.",
+    "fuzzy": "Tokens with the same text but for case and the start of a word are copied; the most alike is preferred.",
+}
 _WEIGHTING = {
     "unique": "Each distinct pair of spellings (as given, lower case, title case) in the dictionary counts once.",
     "wechsel": "Pairs of spellings in the dictionary count as often as wechsel 0.0.4 repeats them (parity).",
@@ -99,9 +142,13 @@ _WEIGHTING = {
     "identical": "The words that both languages spell the same stand in for a dictionary.",
 }
 _NOISE = {
-    "source": "Tokens without a vector get noise with the source table's mean and deviation, keyed by seed and row.",
+    "source": "Random rows have the source table's mean and deviation of each dimension, keyed by seed and row.",
+    "source_sample": "Random rows have the source table's mean and sample deviation of each dimension, keyed by seed and row.",
+    "multivariate": "Random rows have the source table's mean and covariance, keyed by seed and row.",
+    "mean": "Tokens without an origin get the mean of the source table.",
+    "xavier": "Random rows are uniform with Xavier's bound, keyed by seed and row; random entries of a bias are zero.",
     "initializer_range": "Random rows are N(0, initializer_range), keyed by seed and row; random entries of a bias are zero.",
-    "parity": "Tokens without a vector get noise with the source table's mean and deviation, from RandomState(1234) (parity).",
+    "parity": "Random rows have the source table's mean and deviation of each dimension, from RandomState(1234) (parity).",
 }
 
 
@@ -124,20 +171,6 @@ def origin(plan: TransferPlan, source: Vocabulary, target: Vocabulary, token_id:
         sources = [[readable(source, int(plan.neighbors[token_id, k])), round(float(weights[k]), 4)] for k in order]
         how = "mixed"
     return {"target": readable(target, token_id), "how": how, "sources": sources}
-
-
-def readable(vocabulary: Vocabulary, token_id: int) -> str:
-    """A token as a person reads it: "Ġfür" rather than byte-level BPE's "ĠfÃ¼r"; the mark of a word's start is kept."""
-    string, raw = vocabulary.strings[token_id], vocabulary.bytes[token_id]
-    mark = _WORD_START.get(vocabulary.kind)
-    if vocabulary.special[token_id] or mark is None:
-        return string
-    try:
-        text = raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return string
-    text = mark + text[1:] if text.startswith(" ") else text
-    return text if text.isprintable() else string
 
 
 def row_norms(table: np.ndarray) -> dict[str, float]:

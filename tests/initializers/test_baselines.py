@@ -9,6 +9,7 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.initializers import METHODS, Side, TransferPlan
 from wechsel_jax.initializers.full_rand import full_rand, redraw
 from wechsel_jax.initializers.trans_inner import trans_inner, trans_inner_shuffle
+from wechsel_jax.overlap import RULES, Overlap, find_overlap
 
 
 def make_sides(fakes, sources=40, targets=60, roles="roberta_roles", dimension=5):
@@ -16,32 +17,53 @@ def make_sides(fakes, sources=40, targets=60, roles="roberta_roles", dimension=5
     made = []
     for prefix, size in (("s", sources), ("t", targets)):
         tokens = fakes.vocabulary(prefix, size, getattr(fakes, roles))
-        made.append(Side(tokens, generator.standard_normal((size, dimension)).astype(np.float32)))
+        made.append(Side(tokens, *generator.standard_normal((2, size, dimension)).astype(np.float32)))
     return made
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_makes_a_valid_plan(fakes, name):
+def test_every_method_makes_a_valid_plan_and_copies_what_is_shared(fakes, name):
     method = METHODS[name]
     assert method.name == name and method.summary and method.paper
     source, target = make_sides(fakes)
-    plan = method.plan(source, target)
+    given = {"overlap": shared_tokens(source, target), "pieces": tuple(np.array([7, i % 40]) for i in range(60))}
+    plan = method.plan(source, target, **{option: value for option, value in given.items() if option in method.options})
     plan.validate(40)
     assert len(plan) == 60
+    if not method.redraw_inner:
+        assert (plan.copy[given["overlap"].shared] == given["overlap"].source[given["overlap"].shared]).all()
     positional = [p.name for p in inspect.signature(method.plan).parameters.values() if p.name not in method.options]
     assert positional == ["source", "target"]
 
 
+def shared_tokens(source, target) -> Overlap:
+    """The special tokens by role, and every third target token with the source token of the same number."""
+    found = find_overlap(source.vocabulary, target.vocabulary)
+    chosen = np.arange(5, 40, 3)
+    found.source[chosen], found.rule[chosen] = chosen, RULES.index("exact")
+    return found
+
+
 def test_what_the_methods_ask_for():
-    described = {name: (m.vectors, m.noise, m.redraw_inner) for name, m in METHODS.items()}
+    described = {name: (m.needs, m.vectors, m.helper, m.overlap, m.noise) for name, m in METHODS.items()}
+    both, one = ("source_vectors", "target_vectors", "dictionary"), ("target_vectors",)
     assert described == {
-        "wechsel": ("ngram", "source", False),
-        "wechsel_tfr": ("tfr", "source", False),
-        "trans_inner": (None, "initializer_range", False),
-        "trans_inner_shuffle": (None, "initializer_range", False),
-        "full_rand": (None, "initializer_range", True),
+        "wechsel": (both, "ngram", False, "special", "source"),
+        "wechsel_tfr": (both, "tfr", False, "special", "source"),
+        "ofa": (both, "ngram", False, "fuzzy", "source"),
+        "focus": (one, "native", False, "exact", "source_sample"),
+        "salt": (one, "ngram", True, "nospace", "source"),
+        "omp": ((), None, True, "exact", "source"),
+        "clp": ((), None, True, "exact", "source"),
+        "fvt": ((), None, False, "exact", "source"),
+        "mean": ((), None, False, "exact", "mean"),
+        "multivariate": ((), None, False, "exact", "multivariate"),
+        "trans_inner": ((), None, False, "special", "initializer_range"),
+        "trans_inner_shuffle": ((), None, False, "special", "initializer_range"),
+        "full_rand": ((), None, False, "special", "initializer_range"),
     }
-    assert METHODS["trans_inner_shuffle"].options == ("seed",)
+    assert [name for name, method in METHODS.items() if method.redraw_inner] == ["full_rand"]
+    assert METHODS["trans_inner_shuffle"].options == ("overlap", "seed")
 
 
 def test_trans_inner_copies_special_tokens_only(fakes):

@@ -148,7 +148,7 @@ def test_the_error_bound_of_each_product_holds(generator):
         for dimension in (3, 64, 300):
             queries, keys = (generator.standard_normal((n, dimension)).astype(np.float32) for n in (200, 500))
             keys[:40] = queries[:40]
-            search = neighbors._Search(rescoring.Index(keys), 10, 512, 512, tuple(jax.devices()[:1]), product)
+            search = neighbors.Search(rescoring.Index(keys), 10, 512, 512, tuple(jax.devices()[:1]), product)
             stored, error = search._stored(queries, rescoring.row_norms(queries), 512)
             values, ids, _ = (np.asarray(x)[:200] for x in search._nominate(stored, search._keys, search._penalty))
             off = np.abs(values - np.take_along_axis(cosines(queries, keys), ids, 1).astype(np.float64)).max(axis=1)

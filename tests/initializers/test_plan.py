@@ -1,6 +1,7 @@
-"""Plans: application against numpy in float64, exact copies, noise, files, and what a broken plan is told."""
+"""Plans: application against numpy in float64, exact copies, merging, files, and what a broken plan is told."""
 
 import dataclasses
+import tracemalloc
 
 import ml_dtypes
 import numpy as np
@@ -9,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.initializers import Side, TransferPlan, draw_noise
+from wechsel_jax.initializers import Side, TransferPlan
+from wechsel_jax.initializers import plan as plan_module
 
 FLOATS = [np.float32, np.float16, ml_dtypes.bfloat16, np.float64]
 
@@ -162,39 +164,70 @@ def test_special_tokens_by_role_and_by_spelling(fakes):
     assert plan.with_special_tokens(source, target, parity=True).copy.tolist() == [-1, -1, -1, 3, -1, -1, -1, -1, -1]
 
 
-@pytest.mark.parametrize("shape", [(50, 6), (50,)])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_parity_noise_is_numpy_random_state_1234(shape, dtype):
-    matrix = np.random.default_rng(0).standard_normal(shape).astype(dtype)
-    expected = np.random.RandomState(1234).normal(matrix.mean(0), matrix.std(0), (80, *shape[1:])).astype(dtype)
-    noise = draw_noise(matrix, 80, kind="source", seed=5, name="any", parity=True)
-    np.testing.assert_array_equal(noise, expected)
+def _slow_apply(plan, matrix):
+    """The sum as one program over the whole source table, one dimension after the other."""
+    table = matrix.reshape(len(matrix), -1).astype(np.float32)
+    return (
+        np.asarray(plan_module._mix(table, plan.neighbors, plan.weights))
+        .astype(matrix.dtype)
+        .reshape(len(plan), *matrix.shape[1:])
+    )
 
 
-def test_noise_rows_depend_on_seed_name_and_row_only():
-    matrix = np.random.default_rng(0).standard_normal((50, 6)).astype(np.float32)
-    draw = {"kind": "source", "seed": 1, "name": "wte"}
-    noise = draw_noise(matrix, 30, **draw)
-    np.testing.assert_array_equal(noise, draw_noise(matrix, 90, **draw)[:30])
-    where = np.arange(30) % 3 == 0
-    part = draw_noise(matrix, 30, **draw, where=where)
-    np.testing.assert_array_equal(part[where], noise[where])
-    assert not part[~where].any()
-    assert len(np.unique(noise)) == noise.size
-    for change in ({"seed": 2}, {"name": "wpe"}):
-        assert not np.isin(draw_noise(matrix, 30, **{**draw, **change}), noise).any()
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("shape", [(300, 37), (300,), (300, 3, 2)])
+def test_slices_of_dimensions_do_not_change_a_bit(monkeypatch, dtype, shape):
+    generator = np.random.default_rng(4)
+    plan = TransferPlan.mixed(generator.integers(250, size=(1100, 7)), generator.standard_normal((1100, 7)))
+    matrix = generator.standard_normal(shape).astype(dtype)
+    expected = _slow_apply(plan, matrix)
+    for limit in (1 << 28, 5000, 1):
+        monkeypatch.setattr(plan_module, "_SLICE_BYTES", limit)
+        assert plan.apply(matrix).tobytes() == expected.tobytes()
 
 
-def test_noise_has_the_moments_of_each_dimension():
-    scale, shift = np.array([0.1, 1, 5]), np.array([3, 0, -2])
-    matrix = (np.random.default_rng(0).standard_normal((3000, 3)) * scale + shift).astype(ml_dtypes.bfloat16)
-    noise = draw_noise(matrix, 20000, kind="source", seed=0, name="wte")
-    wide = matrix.astype(np.float64)
-    np.testing.assert_allclose(noise.mean(0), wide.mean(0), atol=4 * 5 / np.sqrt(20000))
-    np.testing.assert_allclose(noise.std(0) / wide.std(0), 1, atol=4 / np.sqrt(2 * 20000))
-    plain = draw_noise(matrix, 20000, kind="initializer_range", seed=0, name="wte", initializer_range=0.3)
-    np.testing.assert_allclose(plain.mean(0), 0, atol=4 * 0.3 / np.sqrt(20000))
-    np.testing.assert_allclose(plain.std(0), 0.3, rtol=4 / np.sqrt(2 * 20000))
-    assert not draw_noise(matrix[:, 0], 7, kind="initializer_range", seed=0, name="bias").any()
-    with pytest.raises(ValueError, match="kind must be"):
-        draw_noise(matrix, 2, kind="uniform", seed=0, name="wte")
+def test_apply_holds_a_slice_of_the_source_and_no_more(monkeypatch):
+    generator = np.random.default_rng(5)
+    matrix = generator.standard_normal((4000, 512)).astype(ml_dtypes.bfloat16)
+    plan = TransferPlan.mixed(generator.integers(4000, size=(64, 3)), np.ones((64, 3)))
+    plan = plan.with_copies(np.where(np.arange(64) < 5, 1, -1))
+    monkeypatch.setattr(plan_module, "_SLICE_BYTES", 1 << 16)
+    plan.apply(matrix)
+    tracemalloc.start()
+    plan.apply(matrix)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < matrix.nbytes // 4  # a float32 copy of the table would take twice matrix.nbytes
+
+
+def _dense(plan, sources):
+    out = np.zeros((len(plan), sources))
+    np.add.at(out, (np.arange(len(plan))[:, None], plan.neighbors), plan.weights.astype(np.float64))
+    return out
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 9), st.integers(1, 6))
+def test_a_merged_plan_means_the_same(seed, k, sources):
+    generator = np.random.default_rng(seed)
+    weights = generator.integers(-2, 3, (30, k)) / 4
+    weights[~weights.any(axis=1), 0] = 1
+    plan = TransferPlan.mixed(generator.integers(sources, size=(30, k)), weights)
+    plan = plan.with_copies(np.where(generator.random(30) < 0.2, 0, -1)).with_noise(generator.random(30) < 0.2)
+    merged = plan.merged()
+    merged.validate(sources)
+    dense = _dense(plan, sources)
+    np.testing.assert_array_equal(_dense(merged, sources), dense)
+    cancelled = plan.is_mixed & ~dense.any(axis=1)
+    np.testing.assert_array_equal(merged.random, plan.random | cancelled)
+    np.testing.assert_array_equal(merged.copy, plan.copy)
+    support = (merged.weights != 0).sum(axis=1)
+    assert merged.weights.shape[1] == support.max(initial=0) == (dense != 0).sum(axis=1).max(initial=0)
+    for row, count in enumerate(support):
+        kept, ids = merged.weights[row, :count], merged.neighbors[row, :count]
+        order = sorted(range(count), key=lambda i: (-abs(kept[i]), ids[i]))
+        assert order == list(range(count)) and not merged.neighbors[row, count:].any()
+
+
+def test_a_plan_without_neighbors_merges():
+    assert TransferPlan.all_random(3).merged().counts() == {"copied": 0, "mixed": 0, "random": 3}

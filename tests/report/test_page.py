@@ -1,4 +1,5 @@
 import html.parser
+import itertools
 import json
 import re
 import shutil
@@ -11,9 +12,10 @@ import pytest
 
 from tests.report.conftest import make_run, metrics, record
 from wechsel_jax.errors import UserError
-from wechsel_jax.report import write_report
-from wechsel_jax.report.palette import INK, MUTED, PAGE, SERIES, slots
-from wechsel_jax.report.records import read_runs
+from wechsel_jax.initializers.plan import TransferPlan
+from wechsel_jax.report import comparison_table, write_report
+from wechsel_jax.report.palette import INK, MUTED, PAGE, SERIES, SLOTS, hue, is_dashed, marker, slots
+from wechsel_jax.report.records import METHOD_NAMES, read_runs
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 
@@ -110,14 +112,15 @@ def test_examples_show_tokens_and_weights(page):
 
 
 def test_norms_timings_settings_versions(page):
-    assert page.table("Embeddings of")[1] == ["source model", "", "1.84", "0.310"]
+    assert page.table("Embeddings of")[1] == ["source model", "", "1.84", "0.310", "–"]
+    assert page.table("Embeddings of")[2] == ["WECHSEL", "", "1.21", "0.240", "0.66\xa0×"]
     steps = next(table for table in page.tables if ["making the plan", "1.1 s", "1.1 s", "1.1 s"] in table)
     assert ["training", "2 min 20 s", "2 min 20 s", "2 min 20 s"] in steps
     assert "Machine: x86_64, 1 x cpu." in page.text and "tokenizer 2.9 s" in page.text
     differing = next(table for table in page.tables if table[0][0] == "Setting" and len(table[0]) == 4)
     assert [row[0] for row in differing[1:]] == ["transfer.method", "training.phases"]
     assert ["jax", "0.10.2"] in page.table("Package")
-    assert sum(tag == "details" for tag, _ in page.elements) == 4
+    assert sum(tag == "details" for tag, _ in page.elements) == 5
 
 
 def test_curves_are_drawn_for_both_widths_with_names_and_the_phase_switch(page):
@@ -282,3 +285,85 @@ def test_a_method_keeps_its_colour(runs, tmp_path):
     assert slots(read_runs(runs[2:])) == [2]
     found = slots(read_runs([*runs, other]))
     assert found[:3] == [0, 1, 2] and len(set(found)) == 4
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory):
+    """Fourteen methods with twenty-one evaluations each, the first one best at the end."""
+    root = tmp_path_factory.mktemp("many")
+    names = [*METHOD_NAMES, "wechsel_csls"]
+    found = []
+    for i, name in enumerate(names):
+        run = make_run(root, "full_rand" if name == "full_rand" else "wechsel", name=name)
+        (run / "transfer" / "transfer.json").write_text(json.dumps(record("wechsel") | {"method": name}))
+        values = [(step, 300 + 10 * i + 5000 / (1 + step)) for step in range(0, 201, 10)]
+        lines = [{"kind": "eval", "step": step, "perplexity": value, "tokens": 98304.0} for step, value in values]
+        (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        found.append(run)
+    return found
+
+
+def test_fourteen_runs_differ_in_hue_and_marker_and_line(many, tmp_path):
+    taken = slots(read_runs(many))
+    assert len(many) == 14 and len(set(taken)) == 14
+    looks = {(hue(slot), marker(slot)) for slot in range(SLOTS)}
+    assert len(looks) == SLOTS == 16 and {is_dashed(slot) for slot in taken} == {False, True}
+    page = page_of(many, tmp_path)
+    curves = [
+        attributes for tag, attributes in page.elements if tag == "path" and attributes.get("class", "").startswith("curve")
+    ]
+    # Two drawings, and in the wide one a sample of the line beside each name.
+    assert len(curves) == 3 * 14
+    wide = {}
+    for tag, attributes in page.elements:
+        if tag == "text" and "small" in attributes.get("class", ""):
+            wide.setdefault(attributes["x"], []).append(float(attributes["y"]))
+    for places in wide.values():
+        places.sort()
+        assert len(places) == 14 and min(b - a for a, b in itertools.pairwise(places)) >= 15
+
+
+def test_many_runs_are_rows_of_the_table_the_best_first(many, tmp_path):
+    rows = page_of(many, tmp_path).table("Step")
+    assert rows[0] == ["Step", "0", "20", "50", "80", "100", "120", "150", "180", "200"]
+    assert len(rows) == 15 and rows[1][0] == "WECHSEL" and rows[1][-1].startswith("325")
+    text = comparison_table(many).splitlines()
+    assert max(map(len, text[:18])) < 110 and text[4].split()[0] == "WECHSEL" and text[4].endswith("325*")
+
+
+def test_the_verdict_names_what_is_off_and_who_is_fine(tmp_path):
+    good, bad = make_run(tmp_path, "wechsel"), make_run(tmp_path, "wechsel", name="bad")
+    changed = record("wechsel")
+    changed["alignment"].update(precision_at_1=0.031, pairs=712)
+    (bad / "transfer" / "transfer.json").write_text(json.dumps(changed))
+    for run in (good, bad):
+        # Rows of the usual plan repeat themselves.
+        weights = np.tile(np.float32([0.5, 0.3, 0.2]), (100, 1))
+        fresh = TransferPlan.mixed(np.arange(300).reshape(100, 3), weights)
+        fresh = fresh.with_noise(np.arange(100) >= 94).with_copies(np.where(np.arange(100) < 3, np.arange(100), -1))
+        fresh.save(run / "transfer" / "transfer_plan.npz")
+    text = page_of([good, bad], tmp_path).text
+    assert "WECHSEL (bad): 1 thing is wrong and 1 thing needs a look." in text
+    assert "Held-out words find their translation first in 3.1 % of cases" in text
+    assert "712 pairs of words, fewer than 1,000" in text and "WECHSEL (wechsel): nothing looks off." in text
+
+
+def test_coverage_is_a_table(tmp_path, runs):
+    run = make_run(tmp_path, "wechsel")
+    rows = [
+        {"rule": "fuzzy", "tokens": 1234, "share": 0.25, "with_vector": 7, "examples": [["Ġder", "<b>"], ["in", "in"]]},
+        {"rule": "none", "tokens": 5, "share": 0.001, "with_vector": None, "examples": [["Ġx", None]]},
+        {"rule": "exact", "tokens": 0, "share": 0.0, "examples": []},
+    ]
+    rest = {"noise": {"tokens": 1000, "examples": ["Ġy"]}, "without_vector": None}
+    (run / "transfer" / "transfer.json").write_text(json.dumps(record("wechsel") | {"coverage": {"rows": rows, **rest}}))
+    page = page_of([run], tmp_path)
+    assert "Not shared and random: 1,000 tokens, such as ␣y." in page.text and "without a vector" not in page.text
+    table = page.table("Rule")
+    assert table[0] == ["Rule", "tokens", "share", "with vector", "examples"]
+    assert len(table) == 3 and table[1] == ["fuzzy", "1,234", "25\xa0%", "7", "␣der = <b>, in"]
+    assert table[2] == ["none", "5", "under 1\xa0%", "–", "␣x"]
+    assert "What the two vocabularies share" not in page_of(runs, tmp_path).text
+    (run / "transfer" / "transfer.json").write_text(json.dumps(record("wechsel") | {"coverage": [{"rule": "fuzzy"}]}))
+    with pytest.raises(UserError, match="coverage has a row"):
+        page_of([run], tmp_path)

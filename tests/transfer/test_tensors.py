@@ -12,8 +12,9 @@ import safetensors.numpy
 from hypothesis import given
 from hypothesis import strategies as st
 
+from wechsel_jax import tensors as tensor_module
 from wechsel_jax.errors import UserError
-from wechsel_jax.tensors import DTYPES, ComputedTensor, TensorFiles, read_header, write_tensors
+from wechsel_jax.tensors import DTYPES, ComputedTensor, TensorFiles, read_header, write_shards, write_tensors
 
 
 def arrays() -> dict[str, np.ndarray]:
@@ -94,6 +95,43 @@ def test_shards_are_read_through_their_index(tmp_path):
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     found = TensorFiles.open(tmp_path)
     assert list(found) == ["a", "b"] and found["b"].file.name == "two.safetensors" and found["a"].read().sum() == 3
+
+
+@pytest.mark.parametrize("limit", [1, 40, 64, 100, 1000])
+def test_shards_hold_every_tensor_once_and_no_more_than_they_may(tmp_path, limit):
+    tensors = {f"t{i}": np.full(8 + i, i, np.float32) for i in range(6)}
+    write_shards(tmp_path, tensors, max_shard_bytes=limit)
+    files = sorted(tmp_path.glob("*.safetensors"))
+    found = {file: safetensors.numpy.load_file(file) for file in files}
+    assert sum(len(part) for part in found.values()) == 6 and all(len(part) for part in found.values())
+    assert all(len(part) == 1 or sum(array.nbytes for array in part.values()) <= limit for part in found.values())
+    sizes = [sum(array.nbytes for array in part.values()) for part in found.values()]
+    assert all(one + tensors[next(iter(found[file]))].nbytes > limit for one, file in zip(sizes, files[1:], strict=False))
+    again = TensorFiles.open(tmp_path)
+    assert list(again) == list(tensors) and all(np.array_equal(again[name].read(), tensors[name]) for name in tensors)
+    if len(files) == 1:
+        assert files[0].name == "model.safetensors" and not (tmp_path / "model.safetensors.index.json").exists()
+        return
+    assert [file.name for file in files] == [f"model-{i + 1:05d}-of-{len(files):05d}.safetensors" for i in range(len(files))]
+    index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
+    assert index["metadata"]["total_size"] == sum(array.nbytes for array in tensors.values())
+
+
+def test_labels_decide_which_tensors_share_a_shard(tmp_path):
+    tensors = {name: np.ones(3, np.float16) for name in "abcd"}
+    write_shards(tmp_path, tensors, {"a": "two", "b": "one", "c": "two", "d": "one"}, max_shard_bytes=1)
+    places = json.loads((tmp_path / "model.safetensors.index.json").read_text())["weight_map"]
+    assert places == {name: f"model-0000{1 if name in 'bd' else 2}-of-00002.safetensors" for name in "abcd"}
+
+
+def test_blocks_are_the_first_bytes(tmp_path, monkeypatch):
+    monkeypatch.setattr(tensor_module, "_COPY_BYTES", 16)
+    array = np.arange(10, dtype=np.float32)
+    write_tensors(tmp_path / "a.safetensors", {"before": np.zeros(2), "a": array, "empty": array[:0]})
+    stored = read_header(tmp_path / "a.safetensors")
+    assert [len(block) for block in stored["a"].blocks()] == [16, 16, 8] and not list(stored["empty"].blocks())
+    assert b"".join(stored["a"].blocks()) == array.tobytes()
+    assert b"".join(stored["a"].blocks(20)) == array[:5].tobytes() and b"".join(stored["a"].blocks(99)) == array.tobytes()
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,11 @@ import scipy.linalg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wechsel_jax import cli
 from wechsel_jax.errors import UserError
-from wechsel_jax.vectors import PlainVectors, align, load_vectors
+from wechsel_jax.vectors import PlainVectors, align, load_vectors, save_vectors
+from wechsel_jax.vectors.alignment import frequent_ids
+from wechsel_jax.vectors.refinement import Refinement
 
 wechsel = pytest.importorskip("wechsel")
 
@@ -236,3 +239,90 @@ def test_mistakes_are_named():
     zeros = PlainVectors(target.words, np.zeros((20, 10), np.float32))
     with pytest.raises(UserError, match="vectors of zeros"):
         align(source, zeros, pairs)
+
+
+def test_refinement_improves_a_poor_dictionary_and_is_measured_on_unseen_words():
+    rng = np.random.default_rng(5)
+    source, target, pairs, turn = two_languages(noise=0.25, words=500, dim=16)
+    # Most of the dictionary is wrong.
+    wrong = [(f"s{i}", f"t{j}") for i, j in zip(range(120), rng.permutation(500)[:120], strict=True)] + pairs[:60]
+    plain, refined = (align(source, target, wrong, refine=rounds, held_out=0) for rounds in (0, 5))
+    off = [np.abs(alignment.source_map - turn).max() for alignment in (plain, refined)]
+    assert off[1] < off[0] / 2
+    assert refined.report["refine"] == 5
+    assert len(refined.report["refinement"]) == 6
+    kept = refined.report["refinement"][refined.report["refined_round"]]
+    assert kept["criterion"] == max(entry["criterion"] for entry in refined.report["refinement"])
+    assert "refinement" not in plain.report
+    np.testing.assert_allclose(refined.source_map @ refined.source_map.T, np.eye(16), atol=1e-5)
+    noisy, other, pairs, _ = two_languages(noise=0.5, words=500, dim=16)
+    measured = [align(noisy, other, pairs[:150], refine=rounds, csls=True, held_out=0.9).report for rounds in (0, 3)]
+    for name in ("precision_at_1", "precision_at_1_csls"):
+        assert measured[1][name] > measured[0][name] + 0.02
+    assert measured[1]["residual"] == measured[0]["residual"]
+
+
+def test_unrelated_vectors_stay_at_chance_with_refinement_and_csls():
+    """If refinement or CSLS saw the held-out words' translations, this would score well above chance."""
+    rng = np.random.default_rng(0)
+    source, target = (
+        PlainVectors([f"{side}{i}" for i in range(60)], rng.normal(size=(60, 60)).astype(np.float32)) for side in "st"
+    )
+    pairs = [(f"s{i}", f"t{i}") for i in range(60)]
+    report = align(source, target, pairs, held_out=0.5, refine=Refinement(rounds=2, max_rank=60), csls=True).report
+    assert report["precision_at_1"] < 0.2
+    assert report["precision_at_1_csls"] < 0.2
+
+
+def test_csls_precision_is_that_of_the_whole_matrix():
+    source, target, pairs, _ = two_languages(noise=0.9, words=300)
+    report = align(source, target, pairs, held_out=0.3, csls=True).report
+    assert report["precision_at_1"] == align(source, target, pairs, held_out=0.3).report["precision_at_1"]
+    tested = np.random.default_rng(0).permutation(300)[:90]
+    rest = np.setdiff1d(np.arange(300), tested)
+    a, b = (side.rows(np.arange(300)).astype(np.float64) for side in (source, target))
+    turn, _ = scipy.linalg.orthogonal_procrustes(a[rest], b[rest])
+    mapped = a @ turn
+    similarity = mapped @ b.T / np.outer(np.linalg.norm(mapped, axis=1), np.linalg.norm(b, axis=1))
+    scaled = 2 * similarity - np.sort(similarity, axis=0)[-10:].mean(axis=0)
+    assert report["precision_at_1"] == (similarity[tested].argmax(axis=1) == tested).mean()
+    assert report["precision_at_1_csls"] == (scaled[tested].argmax(axis=1) == tested).mean()
+    assert report["precision_at_1_csls"] != report["precision_at_1"]
+
+
+def test_the_order_of_counts_decides_which_words_are_frequent():
+    counted = PlainVectors(["a", "b", "c"], np.eye(3, dtype=np.float32), np.array([1, 5, 5]))
+    assert frequent_ids(counted, 2).tolist() == [1, 2]
+    assert frequent_ids(counted, 0).tolist() == [1, 2, 0]
+    assert frequent_ids(counted, 2, by_count=False).tolist() == [0, 1]
+    assert frequent_ids(PlainVectors(["a", "b"], np.eye(2, dtype=np.float32)), 9).tolist() == [0, 1]
+
+
+def test_the_verb_aligns_with_and_without_a_dictionary(tmp_path, capsys):
+    source, target, pairs, turn = two_languages(words=300, noise=0.05)
+    for name, side in (("s", source), ("t", target)):
+        save_vectors(tmp_path / f"{name}.npz", side.words, side.rows(np.arange(300)))
+    (tmp_path / "pairs.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in pairs))
+    sides = [f"--source={tmp_path}/s.npz", f"--target={tmp_path}/t.npz"]
+    files = [*sides, f"--dictionary={tmp_path}/pairs.tsv"]
+    output = tmp_path / "out.npz"
+    cli.main(["vectors", "align", *files, "--refine=2", "--csls", f"--source_output={output}"])
+    printed = capsys.readouterr().out
+    assert "precision_at_1_csls: 1" in printed
+    assert printed.count("refinement: round") == 3
+    np.testing.assert_allclose(load_vectors(output).rows(np.arange(300)), source.rows(np.arange(300)) @ turn, atol=0.1)
+    small = ["--method=adversarial", "--epochs=1", "--iterations=20", "--hidden=8", "--normalize", "--refine=1"]
+    cli.main(["vectors", "align", *files, *small])
+    printed = capsys.readouterr().out
+    assert "adversarial: restart 0, epoch 1" in printed
+    assert "precision_at_1: " in printed
+    for arguments, message in (
+        (sides, "--dictionary: missing"),
+        ([*sides, "--method=adversarial", "--dictionary=identical"], "'identical' with --method=adversarial"),
+        ([*files, "--epochs=3"], "--epochs: has no effect with --method=procrustes"),
+        ([*sides, *small, "--weighting=wechsel"], "--weighting: has no effect with --method=adversarial"),
+    ):
+        with pytest.raises(SystemExit) as stopped:
+            cli.main(["vectors", "align", *arguments])
+        assert stopped.value.code == 2
+        assert message in capsys.readouterr().err

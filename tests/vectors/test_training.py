@@ -4,14 +4,20 @@ import gzip
 import lzma
 import re
 import sys
+from collections import Counter
 
 import fasttext
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.vectors import load_vectors, train_vectors
+from wechsel_jax.tokens import load_tokenizer
+from wechsel_jax.vectors import load_vectors, train_vectors, training
+from wechsel_jax.vectors.subwords import native_vectors, native_word
 from wechsel_jax.vectors.training import words_of
 
 SETTINGS = {"dim": 8, "epochs": 1, "buckets": 500, "min_count": 1, "subsampling": 1.0}
@@ -86,3 +92,75 @@ def test_no_fasttext_names_the_extra(tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text("a b\n")
     with pytest.raises(UserError, match=r"pip install \"wechsel-jax\[train\]\""):
         train_vectors(tmp_path / "a.txt", tmp_path / "v.bin")
+
+
+TEXT = [
+    " Ein Haus am Meer, und  ein Schiff!",
+    "",
+    "Mwalimu alisema: habari za asubuhi 😀",
+    "größer\u0085naïve\u00a0x",
+    "ab" * 40,
+] * 30
+
+
+@pytest.mark.parametrize("name", ["roberta", "de/xlmr-unigram-50k", "sw/bpe-50k"])
+def test_tokens_are_counted_as_deepfocus_writes_them(data_directory, tmp_path, monkeypatch, name):
+    """deepfocus 1.0.1 trains on " ".join(tokenizer.tokenize(line)), and takes no token that is not in the model."""
+    directory = data_directory / "tokenizers" / name
+    tokenizer = load_tokenizer(directory)
+    (tmp_path / "a.txt").write_text("\n".join(TEXT), encoding="utf-8")
+    monkeypatch.setattr(training, "_BATCH_CHARACTERS", 100)
+    monkeypatch.setattr(training, "_BATCH_LINES", 7)
+    settings = {**SETTINGS, "min_count": 2, "smallest_ngram": 3, "largest_ngram": 6}
+    summary = train_vectors(tmp_path / "a.txt", tmp_path / "v.bin", tokenizer=directory, **settings)
+    expected = Counter(token for line in TEXT for token in tokenizer.tokenize(line))
+    vectors = load_vectors(tmp_path / "v.bin")
+    counts = dict(zip(vectors.words, vectors.counts.tolist(), strict=True))
+    assert counts.pop("</s>") == 120
+    # What the tokenizer does not know is written as the text has it there, as its name here.
+    unknown = {token for token in expected if tokenizer.convert_tokens_to_ids(token) == tokenizer.unk_token_id}
+    assert counts.pop(tokenizer.unk_token, 0) == sum(expected[token] for token in unknown)
+    assert counts == {token: count for token, count in expected.items() if count >= 2 and token not in unknown}
+    assert summary["tokens"] == sum(expected.values())
+    model = fasttext.load_model(str(tmp_path / "v.bin"))
+    strings = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+    found = native_vectors(strings, vectors)
+    known = np.array([string in counts for string in strings])
+    known |= np.array([string in ("</s>", tokenizer.unk_token) and string in model for string in strings])
+    np.testing.assert_array_equal(found.any(axis=1), known)
+    wanted = np.stack([model[strings[i]] for i in np.flatnonzero(known)])
+    np.testing.assert_allclose(found[known], wanted, rtol=0, atol=1e-6)
+
+
+def test_tokens_that_fasttext_would_cut_are_one_word(tmp_path):
+    """A vocabulary with tokens for blanks, for their escapes and for strange spaces."""
+    strings = ["\t", " ", "\u241b", "\u241b\u2409", "\u0085", "\u00a0", "\u3000", "a", "b", "\x00", "\x0b\x0c"]
+    backend = Tokenizer(models.BPE(vocab={"\t": 0, "a": 1, "b": 2, " ": 3, "\u0085": 4}, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.Split("a", "isolated")
+    (tmp_path / "a.txt").write_text("a\tb b\u0085a\n" * 50)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)
+    assert train_vectors(tmp_path / "a.txt", tmp_path / "v.bin", tokenizer=tokenizer, **SETTINGS)["tokens"] == 350
+    vectors = load_vectors(tmp_path / "v.bin")
+    counts = dict(zip(vectors.words, vectors.counts.tolist(), strict=True))
+    assert {string: counts[native_word(string)] for string in ("\t", " ", "a", "b", "\u0085")} == {
+        "\t": 50,
+        " ": 50,
+        "a": 100,
+        "b": 100,
+        "\u0085": 50,
+    }
+    assert len(counts) == 6 and native_vectors(["\t", "", "x"], vectors).any(axis=1).tolist() == [True, False, False]
+    words = [native_word(string) for string in strings]
+    assert len(set(words)) == len(strings) and not any(re.search(r"[ \n\r\t\v\f\0]", word) for word in words)
+
+
+@given(st.text("a\t \u241b\u2409\u2420", max_size=4), st.text("a\t \u241b\u2409\u2420", max_size=4))
+def test_words_of_different_tokens_differ(one, other):
+    assert (native_word(one) == native_word(other)) == (one == other)
+
+
+def test_a_tokenizer_that_is_not_there_is_named(tmp_path):
+    (tmp_path / "a.txt").write_text("a b\n")
+    with pytest.raises(UserError, match="nowhere: no such file or directory"):
+        train_vectors(tmp_path / "a.txt", tmp_path / "v.bin", tokenizer=tmp_path / "nowhere")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]

@@ -1,7 +1,8 @@
 """The verbs of the command line, one module each; importing one imports nothing heavy.
 
 A verb's module has a docstring (its help), `define(flags)`, `run(flags, arguments)`, and where they apply `REQUIRED` (names of
-flags) and `ARGUMENTS` (what stands without a flag; "..." at the end: any number of them).
+flags), `ARGUMENTS` (what stands without a flag; "..." at the end: any number of them) and `INSTEAD` (names of flags, any one of
+which makes up for a missing argument).
 """
 
 import difflib

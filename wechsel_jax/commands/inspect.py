@@ -1,11 +1,17 @@
-"""Shows what a model directory or a transfer holds: tensors, special tokens, where tokens came from.
+"""Shows what a model directory or a transfer holds, and how good a transfer is before any training.
 
+  wechsel-jax inspect german-gpt2/ --text=german.txt
   wechsel-jax inspect german-gpt2/ --tokens=Ġfür,heit
+  wechsel-jax inspect german-gpt2/transfer_plan.npz
+  wechsel-jax inspect --vectors=english.bin,german.bin --dictionary=english-german.tsv
 
 A token is given as the tokenizer spells it, or as this command prints it ("Ġ" or "▁" for the start of a word).
+The verdict at the end says in plain words what looks off.
 """
 
+import json
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
@@ -13,6 +19,8 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.files import require_directory
 
 ARGUMENTS = "DIR"
+# Flags that name what is to be inspected in place of a directory.
+INSTEAD = ("plan", "vectors")
 
 
 def define(values: flags.FlagValues) -> None:
@@ -20,23 +28,61 @@ def define(values: flags.FlagValues) -> None:
     flags.DEFINE_list("tokens", [], "Tokens to show the origin of (needs transfer_plan.npz).", flag_values=values)
     flags.DEFINE_string("source", None, "The source model, where it has moved since the transfer.", flag_values=values)
     flags.DEFINE_boolean("all", False, "List every tensor.", flag_values=values)
+    flags.DEFINE_string("text", None, "Text of the target language, for the perplexity before training.", flag_values=values)
+    flags.DEFINE_integer("tokens_limit", 20_000, "How many tokens of --text to read.", lower_bound=2, flag_values=values)
+    flags.DEFINE_integer("samples", 10, "How many random tokens to show the origin of.", lower_bound=0, flag_values=values)
+    flags.DEFINE_integer("seed", 0, "Of the random tokens and of masks.", flag_values=values)
+    flags.DEFINE_string("plan", None, "A transfer_plan.npz, instead of the directory's or alone.", flag_values=values)
+    flags.DEFINE_list("vectors", [], "Word vectors of source and target, to be scored before a transfer.", flag_values=values)
+    flags.DEFINE_string("dictionary", None, 'Word pairs for --vectors, or "identical".', flag_values=values)
+    flags.DEFINE_boolean("json", False, "Print the score as one JSON object, and nothing else.", flag_values=values)
 
 
 def run(values: flags.FlagValues, arguments: list[str]) -> None:
-    """Prints the checkpoint, then the transfer, then the tokens."""
-    directory = Path(arguments[0])
-    has_plan = (directory / "transfer_plan.npz").exists()
-    if not has_plan or (directory / "config.json").exists():
-        _print_checkpoint(arguments[0], values.all)
-    if has_plan:
-        _print_transfer(directory)
+    """Prints the checkpoint, then the score with its verdict, then the tokens."""
+    from wechsel_jax.inspection.text import lines, verdict_lines
+
+    directory = _directory(arguments[0]) if arguments else None
+    facts = _facts(values, directory)
+    if values.json:
+        print(json.dumps(facts, ensure_ascii=False, allow_nan=False))
+        return
+    if directory is not None and (directory / "config.json").exists():
+        _print_checkpoint(directory, values.all)
+    print(*lines(facts), sep="\n")
+    if directory is not None and (directory / "transfer.json").exists():
+        _print_rules(directory)
     if values.tokens:
-        if not has_plan:
-            raise UserError(f"{directory}: has no transfer_plan.npz; expected the directory that `wechsel-jax transfer` wrote")
         _print_tokens(directory, values)
+    print(*verdict_lines(facts), sep="\n")
 
 
-def _print_checkpoint(path: str, every: bool) -> None:
+def _directory(argument: str) -> Path:
+    """The place that was named: a directory, a plan's file, or a hub id, whose files are fetched."""
+    from wechsel_jax.checkpoint import Checkpoint
+
+    return Path(argument) if Path(argument).exists() else Checkpoint.open(argument).directory
+
+
+def _facts(values: flags.FlagValues, directory: Path | None) -> dict[str, Any]:
+    """The score of whatever was named."""
+    from wechsel_jax.inspection import score, score_vectors
+
+    if values.vectors:
+        if len(values.vectors) != 2 or not values.dictionary or directory is not None:
+            raise UserError(
+                "--vectors: expected two files, of the source and of the target language, and --dictionary, and no directory"
+            )
+        return score_vectors(*values.vectors, values.dictionary, seed=values.seed, samples=values.samples)
+    if directory is None and values.plan is None:
+        raise UserError("expected a directory, --plan or --vectors; see wechsel-jax inspect --help")
+    if values.tokens and (directory is None or not (values.plan or (directory / "transfer_plan.npz").exists())):
+        raise UserError(f"{directory}: has no transfer_plan.npz; expected the directory that `wechsel-jax transfer` wrote")
+    options = {name: values[name].value for name in ("text", "source", "tokens_limit", "seed", "samples")}
+    return score(values.plan if directory is None else directory, plan=directory and values.plan, **options)
+
+
+def _print_checkpoint(path: Path, every: bool) -> None:
     from wechsel_jax.checkpoint import Checkpoint
     from wechsel_jax.tokens import ROLES, Vocabulary, load_tokenizer
 
@@ -63,16 +109,11 @@ def _count(shape: tuple[int, ...]) -> int:
     return math.prod(shape)
 
 
-def _print_transfer(directory: Path) -> None:
-    from wechsel_jax.initializers import TransferPlan
-
-    plan = TransferPlan.load(directory / "transfer_plan.npz")
-    print(f"plan: {len(plan):,} tokens, " + ", ".join(f"{count:,} {how}" for how, count in plan.counts().items()))
-    if (directory / "transfer.json").exists():
-        record = _read_record(directory)
-        print(f"transfer: {record['method']} from {record['source']['model']} to {record['target']['tokenizer']}")
-        for sentence in [*record["behaviour"], *record["notes"]]:
-            print(f"  {sentence}")
+def _print_rules(directory: Path) -> None:
+    record = _read_record(directory)
+    print("rules:")
+    for sentence in [*record["behaviour"], *record["notes"]]:
+        print(f"  {sentence}")
 
 
 def _print_tokens(directory: Path, values: flags.FlagValues) -> None:
@@ -80,7 +121,7 @@ def _print_tokens(directory: Path, values: flags.FlagValues) -> None:
     from wechsel_jax.tokens import Vocabulary, load_tokenizer
     from wechsel_jax.transfer_record import origin, readable
 
-    plan = TransferPlan.load(directory / "transfer_plan.npz")
+    plan = TransferPlan.load(values.plan or directory / "transfer_plan.npz")
     place = values.source or _read_record(directory)["source"]["model"]
     tokenizer = load_tokenizer(directory)
     source, target = Vocabulary.from_tokenizer(load_tokenizer(place)), Vocabulary.from_tokenizer(tokenizer)

@@ -2,6 +2,10 @@
 
   wechsel-jax transfer --source=gpt2/ --target_tokenizer=german/ --output=german-gpt2/ \\
     --source_vectors=cc.en.300.bin --target_vectors=cc.de.300.bin --dictionary=german.tsv
+  wechsel-jax transfer --source=gpt2/ --target_tokenizer=german/ --output=german-gpt2/ --method=focus \\
+    --target_vectors=german-tokens.bin
+  wechsel-jax transfer --source=llama/ --target_tokenizer=gbert/ --output=german-llama/ --method=salt \\
+    --helper=gbert/ --target_vectors=cc.de.300.bin
 """
 
 from absl import flags
@@ -9,17 +13,35 @@ from absl import flags
 from wechsel_jax.commands import choice
 
 REQUIRED = ("source", "target_tokenizer", "output")
-# Written out because importing the methods takes a second; a test compares them with `initializers.METHODS`.
-METHOD_NAMES = ("wechsel", "wechsel_tfr", "trans_inner", "trans_inner_shuffle", "full_rand")
+# Written out because importing the methods takes a second; a test compares them with what they name.
+METHOD_NAMES = (
+    "wechsel", "wechsel_tfr", "ofa", "focus", "salt", "omp", "clp", "fvt", "mean", "multivariate", "trans_inner",
+    "trans_inner_shuffle", "full_rand",
+)  # fmt: skip
+OVERLAPS = ("special", "exact", "nospace", "fuzzy")
+NOISES = ("source", "source_sample", "multivariate", "mean", "xavier", "initializer_range")
+STANDARDIZATIONS = ("xavier", "pretrained_xavier", "xavier_pretrained")
+SHUFFLES = ("rows_columns", "elements")
 
 
 def define(values: flags.FlagValues) -> None:
-    """Defines the flags of `transfer.transfer`."""
+    """Defines the flags of `transfer_job.transfer`."""
     to = {"flag_values": values}
     flags.DEFINE_string("source", None, "Model directory (config.json, model.safetensors, tokenizer) or hub id.", **to)
     flags.DEFINE_string("target_tokenizer", None, "Directory, tokenizer.json or hub id of the new tokenizer.", **to)
     flags.DEFINE_string("output", None, "Directory to write.", **to)
+    flags.DEFINE_boolean("overwrite", False, "Replace an existing output.", **to)
     choice(values, "method", "wechsel", METHOD_NAMES, "How the new embeddings are made")
+    flags.DEFINE_integer("seed", 0, "Of every random number.", **to)
+    flags.DEFINE_boolean("parity", False, "Choose as the method's reference implementation does wherever ours differs.", **to)
+    _define_inputs(values)
+    _define_mixture(values)
+    _define_tables(values)
+
+
+def _define_inputs(values: flags.FlagValues) -> None:
+    """What the method compares tokens by."""
+    to = {"flag_values": values}
     flags.DEFINE_string("source_vectors", None, "Word vectors of the source language: .bin, .vec, .txt or .npz.", **to)
     flags.DEFINE_string("target_vectors", None, "Word vectors of the target language.", **to)
     flags.DEFINE_string(
@@ -28,16 +50,40 @@ def define(values: flags.FlagValues) -> None:
         "File of word pairs; 'identical': words spelled the same; 'none': the vectors share a space already.",
         **to,
     )
-    flags.DEFINE_integer("neighbors", 10, "Source tokens that make one target token.", **to)
-    flags.DEFINE_float("temperature", 0.1, "Of the softmax over similarities.", **to)
-    flags.DEFINE_integer("seed", 0, "Of every random number.", **to)
-    flags.DEFINE_boolean("parity", False, "Choose as the wechsel package 0.0.4 does wherever the default is another.", **to)
-    choice(values, "head_bias", "transfer", ("transfer", "zeros"), "What becomes of the bias of the output head")
+    flags.DEFINE_string("helper", None, "A model of the target language (directory or hub id), for salt, omp and clp.", **to)
+    choice(values, "token_vectors", None, ("ngram", "tfr", "native"), "How word vectors become token vectors")
+    choice(values, "alignment", "procrustes", ("procrustes", "adversarial"), "How the two languages' vectors are aligned")
+    flags.DEFINE_integer("refine", 0, "Rounds of CSLS refinement after the alignment.", lower_bound=0, **to)
     choice(values, "weighting", None, ("unique", "wechsel", "legacy"), "How often a dictionary pair counts")
     flags.DEFINE_boolean("normalize", False, "Scale word vectors to length 1 before aligning.", **to)
     flags.DEFINE_boolean("center", False, "Take the mean off the word vectors before aligning.", **to)
-    flags.DEFINE_integer("max_words", None, "With wechsel_tfr: use only the most frequent words.", lower_bound=1, **to)
-    flags.DEFINE_boolean("overwrite", False, "Replace an existing output.", **to)
+    flags.DEFINE_integer("max_words", None, "With tfr token vectors: use only the most frequent words.", lower_bound=1, **to)
+    choice(values, "overlap", None, OVERLAPS, "Which tokens count as shared, and are copied")
+    flags.DEFINE_boolean("symbols", False, "Numbers, punctuation and blanks match as loosely as fuzzy allows.", **to)
+    flags.DEFINE_multi_string("map", [], "SOURCE:TARGET, a pair of tokens that overrides the overlap; repeat it.", **to)
+
+
+def _define_mixture(values: flags.FlagValues) -> None:
+    """How source rows are chosen and weighed."""
+    to = {"flag_values": values}
+    flags.DEFINE_integer("neighbors", 10, "Source tokens that make one target token.", **to)
+    flags.DEFINE_float("temperature", 0.1, "Of the softmax over similarities.", **to)
+    choice(values, "weights", "softmax", ("softmax", "sparsemax"), "How wechsel weighs source tokens")
+    flags.DEFINE_integer("atoms", 64, "Most source tokens that omp makes one token of.", lower_bound=1, **to)
+    flags.DEFINE_float("ridge", 0.0, "Added to the diagonal of salt's least squares.", lower_bound=0.0, **to)
+    choice(values, "noise", None, NOISES, "Distribution of random rows")
+
+
+def _define_tables(values: flags.FlagValues) -> None:
+    """What is done to whole tables."""
+    to = {"flag_values": values}
+    flags.DEFINE_integer("latent_dimension", 0, "Rank to factorise the source tables to first, as OFA does.", **to)
+    flags.DEFINE_boolean("factorised", False, "Write the factors too, where there is a latent_dimension.", **to)
+    choice(values, "standardize", None, STANDARDIZATIONS, "Change the spread of the finished table (Kim et al.)")
+    choice(values, "shuffle", None, SHUFFLES, "Shuffle the finished table (Kim et al.)")
+    choice(values, "head_bias", "transfer", ("transfer", "zeros"), "What becomes of the bias of the output head")
+    flags.DEFINE_integer("pad_to", 0, "Add rows until the vocabulary is a multiple of this.", lower_bound=0, **to)
+    flags.DEFINE_boolean("keep_source", False, "Keep every source token, and append the target tokenizer's new ones.", **to)
 
 
 def run(values: flags.FlagValues, arguments: list[str]) -> None:

@@ -1,6 +1,7 @@
-"""Trains word vectors with character n-grams (fastText) on plain text.
+"""Trains vectors of words, or of a tokenizer's tokens, with character n-grams (fastText) on plain text.
 
 wechsel-jax vectors train --input=german.txt --output=german.bin --dim=100 --epochs=3
+wechsel-jax vectors train --input=german.txt --output=tokens.bin --tokenizer=DIR --model=cbow --min_count=10 (for FOCUS)
 """
 
 from absl import flags
@@ -16,6 +17,9 @@ def define(values: flags.FlagValues) -> None:
     to = {"flag_values": values}
     flags.DEFINE_list("input", [], "Text files with commas between them, plain or .gz, .xz, .bz2.", **to)
     flags.DEFINE_string("output", None, "The .bin file to write.", **to)
+    flags.DEFINE_string(
+        "tokenizer", None, "Train vectors of this tokenizer's tokens: directory, tokenizer.json or hub id.", **to
+    )
     flags.DEFINE_integer("dim", 100, "Dimensions of a vector.", lower_bound=1, **to)
     choice(values, "model", "skipgram", ("skipgram", "cbow"), "What is predicted from what")
     flags.DEFINE_integer("epochs", 3, "Passes over the text.", lower_bound=1, **to)
@@ -37,4 +41,5 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
 
     options = {name: values[name].value for name in values if name not in ("input", "output", "overwrite")}
     done = train_vectors(values.input, values.output, verbose=2, **options)
-    print(f"{values.output}: {done['words']} words, {done['dim']} dimensions, from {done['tokens']} running words")
+    kind = "words" if values.tokenizer is None else "tokens"
+    print(f"{values.output}: {done['words']} {kind}, {done['dim']} dimensions, from {done['tokens']} running {kind}")

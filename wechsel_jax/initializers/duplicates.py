@@ -25,12 +25,25 @@ class Groups:
         """Turns the best groups (n, g <= k), by score and first id, into the k best ids (n, k)."""
         if len(self.first) == len(self.members):
             return scores, groups
-        sizes = np.minimum(self.start[groups + 1] - self.start[groups], k).reshape(-1)
+        row = np.repeat(np.arange(len(groups)), groups.shape[1])
+        members, source = self._members(groups.reshape(-1), k)
+        return best_pairs(row[source], members, scores.reshape(-1)[source], len(groups), k)
+
+    def members_of(self, row: np.ndarray, groups: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Turns pairs (row, group, score) into (row, id, score) of all members, by row, descending score and id."""
+        if len(self.first) == len(self.members):
+            return row, groups, scores
+        members, source = self._members(groups, len(self.members))
+        row, scores = row[source], scores[source]
+        order = np.lexsort((members, -scores, row))
+        return row[order], members[order], scores[order]
+
+    def _members(self, groups: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+        """The first `most` members of each of the groups (g,), and at which place of `groups` each belongs."""
+        sizes = np.minimum(self.start[groups + 1] - self.start[groups], most)
         ends = np.cumsum(sizes)
         offset = np.arange(sizes.sum()) - np.repeat(ends - sizes, sizes)
-        members = self.members[np.repeat(self.start[groups.reshape(-1)], sizes) + offset]
-        row = np.repeat(np.arange(groups.size) // groups.shape[1], sizes)
-        return best_pairs(row, members, np.repeat(scores.reshape(-1), sizes), len(groups), k)
+        return self.members[np.repeat(self.start[groups], sizes) + offset], np.repeat(np.arange(len(groups)), sizes)
 
 
 def distinct_rows(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -5,7 +5,8 @@ import re
 import numpy as np
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.initializers.plan import Side, TransferPlan, keyed_generator
+from wechsel_jax.initializers.noise import keyed_generator
+from wechsel_jax.initializers.plan import Side, TransferPlan
 
 _ARCHITECTURES = ("gpt2", "roberta")
 _BUFFER = re.compile(r"(^|\.)(attn\.(bias|masked_bias)|position_ids|token_type_ids)$")

@@ -7,8 +7,10 @@ on the product, it is taken in bfloat16 wherever the hardware multiplies that fa
 """
 
 import functools
+import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import jax
@@ -18,7 +20,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.initializers.duplicates import collapse, distinct_rows
+from wechsel_jax.initializers.duplicates import Groups, collapse, distinct_rows
 from wechsel_jax.initializers.rescoring import Index, accumulation_error, exact_search, normalised, row_norms, sort_rows
 
 _MARGIN = {"float32": 4, "bfloat16": 10}
@@ -62,33 +64,59 @@ def nearest_neighbors(
       UserError: fewer than k candidates, different dimensions, or a value that is not finite.
       ValueError: a block size or k below 1, an unknown product, or an array of the wrong rank.
     """
+    if min(k, target_block, source_block) < 1:
+        raise ValueError(f"k, target_block and source_block must be positive, got {k}, {target_block}, {source_block}")
+    problem = make_problem(queries, keys, candidates)
+    if k > len(problem.allowed):
+        count = len(problem.allowed)
+        raise UserError(f"{k} neighbors were asked for, but only {count} source tokens can be one; use fewer neighbors")
+    similarity = np.zeros((len(problem.distinct), k), np.float32)
+    ids = np.empty((len(problem.distinct), k), np.int64)
+    ids[:] = np.arange(k)
+    search = Search(problem.index, min(k, len(problem.index)), target_block, source_block, devices, product)
+    scores, found = search(problem.queries, problem.distinct[problem.searched], progress)
+    similarity[problem.searched], ids[problem.searched] = problem.groups.expand(scores, found, k)
+    return similarity[problem.which], problem.allowed[ids].astype(np.int32)[problem.which]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A search in its smallest form: bitwise identical rows once, and no query of zeros.
+
+    Attributes:
+      queries: float32 (V_t, m).
+      distinct: int (D,), the rows of `queries` that are the first of their kind.
+      which: int (V_t,), for every query the place of its twin in `distinct`.
+      searched: int, places in `distinct` of the queries that are not all zeros.
+      allowed: int (A,), ids of the keys that may be a neighbor.
+      groups: the allowed keys (as places in `allowed`) by their twins.
+      index: one key of each group.
+    """
+
+    queries: np.ndarray
+    distinct: np.ndarray
+    which: np.ndarray
+    searched: np.ndarray
+    allowed: np.ndarray
+    groups: Groups
+    index: Index
+
+
+def make_problem(queries: np.ndarray, keys: np.ndarray, candidates: np.ndarray | None) -> Problem:
+    """Checks the arrays of a search (see `nearest_neighbors`) and finds the rows that need no search of their own."""
     queries, keys = _rows(queries, "target"), _rows(keys, "source")
     if queries.shape[1] != keys.shape[1]:
         raise UserError(
             f"the target vectors have {queries.shape[1]} dimensions, the source vectors {keys.shape[1]}; expected one shared "
             "space; align the two sets of word vectors first"
         )
-    if min(k, target_block, source_block) < 1:
-        raise ValueError(f"k, target_block and source_block must be positive, got {k}, {target_block}, {source_block}")
-    if product not in (None, *_MARGIN):
-        raise ValueError(f"product must be float32 or bfloat16, got {product!r}")
     allowed = np.arange(len(keys)) if candidates is None else _allowed(candidates, len(keys))
-    if k > len(allowed):
-        raise UserError(f"{k} neighbors were asked for, but only {len(allowed)} source tokens can be one; use fewer neighbors")
     if candidates is not None:
         keys = keys[allowed]
     groups = collapse(keys)
     distinct, which = distinct_rows(queries)
-    similarity = np.zeros((len(distinct), k), np.float32)
-    ids = np.empty((len(distinct), k), np.int64)
-    ids[:] = np.arange(k)
     searched = np.flatnonzero(queries[distinct].any(axis=1))
-    devices = tuple(devices) if devices is not None else tuple(jax.local_devices())
-    product = product or _faster_product(devices[0], keys.shape[1])
-    search = _Search(Index(groups.rows(keys)), min(k, len(groups.first)), target_block, source_block, devices, product)
-    scores, found = search(queries, distinct[searched], progress)
-    similarity[searched], ids[searched] = groups.expand(scores, found, k)
-    return similarity[which], allowed[ids].astype(np.int32)[which]
+    return Problem(queries, distinct, which, searched, allowed, groups, Index(groups.rows(keys)))
 
 
 def _rows(matrix: np.ndarray, side: str) -> np.ndarray:
@@ -121,10 +149,43 @@ def _faster_product(device: jax.Device, dimension: int) -> str:
     return "bfloat16" if "avx512_bf16" in flags or "amx_bf16" in flags else "float32"
 
 
-class _Search:
-    """Distinct keys on the devices, ready to be searched in blocks of queries."""
+@dataclass(frozen=True)
+class Nomination:
+    """One block of queries with the keys of highest product, in descending order of it.
 
-    def __init__(self, index: Index, k: int, target_block: int, source_block: int, devices: tuple, product: str):
+    Attributes:
+      where: the block's place among the wanted queries.
+      queries: float32 (n, m).
+      values: float32 (n, c), products; -inf marks padding.
+      ids: int (n, c), places in the index.
+      missed: float32 (n,), the highest product that a key left out may have; -inf where none is left out.
+      bound: float64 (n,), how far a product may be from the float64 score.
+    """
+
+    where: slice
+    queries: np.ndarray
+    values: np.ndarray
+    ids: np.ndarray
+    missed: np.ndarray
+    bound: np.ndarray
+
+
+class Search:
+    """Distinct keys on the devices, ready to be searched in blocks of queries for the k of highest cosine."""
+
+    def __init__(
+        self,
+        index: Index,
+        k: int,
+        target_block: int,
+        source_block: int,
+        devices: Sequence[jax.Device] | None = None,
+        product: str | None = None,
+    ):
+        devices = tuple(devices) if devices is not None else tuple(jax.local_devices())
+        product = product or _faster_product(devices[0], index.keys.shape[1])
+        if product not in _MARGIN:
+            raise ValueError(f"product must be float32 or bfloat16, got {product!r}")
         self._index, self._k, self._target_block, self._product = index, k, target_block, product
         self._mesh = Mesh(np.asarray(devices), ("targets",))
         self._nominate = _nominator(self._mesh, min(k + _MARGIN[product], len(index)))
@@ -146,28 +207,34 @@ class _Search:
 
     def __call__(self, queries: np.ndarray, wanted: np.ndarray, progress: Callable | None) -> tuple[np.ndarray, np.ndarray]:
         """Returns float64 scores and key ids (n, k) of the n queries whose rows are `wanted`."""
-        devices = self._mesh.size
-        step = _rounded(-(-len(wanted) // devices), self._target_block) * devices
         scores, ids = np.empty((len(wanted), self._k)), np.empty((len(wanted), self._k), np.int64)
         doubtful = np.zeros(len(wanted), bool)
-        split = NamedSharding(self._mesh, PartitionSpec("targets"))
-        waiting: deque = deque()
-        for begin in range(0, len(wanted) + step, step):
-            # One block stays under way on the devices while the host rescores the one before.
-            if begin < len(wanted):
-                rows = queries[wanted[begin : begin + step]]
-                stored, error = self._stored(rows, row_norms(rows), step)
-                nominated = self._nominate(jax.device_put(stored, split), self._keys, self._penalty)
-                waiting.append((slice(begin, begin + len(rows)), rows, error, nominated))
-            if len(waiting) > 1 or (waiting and begin >= len(wanted)):
-                where, *block = waiting.popleft()
-                scores[where], ids[where], doubtful[where] = self._rescore(*block)
-                if progress is not None:
-                    progress(where.stop, len(wanted))
+        for block in self.nominations(queries, wanted):
+            scores[block.where], ids[block.where], doubtful[block.where] = self._rescore(block)
+            if progress is not None:
+                progress(block.where.stop, len(wanted))
         again = np.flatnonzero(doubtful)
         for part in np.split(again, range(_REPEATED_ROWS, len(again), _REPEATED_ROWS)):
             scores[part], ids[part] = exact_search(queries[wanted[part]], scores[part, -1], self._index, self._k)
         return scores, ids
+
+    def nominations(self, queries: np.ndarray, wanted: np.ndarray) -> Iterator[Nomination]:
+        """Yields the `wanted` rows of the queries in blocks, with k nominees or more for each row."""
+        devices = self._mesh.size
+        step = _rounded(-(-len(wanted) // devices), self._target_block) * devices
+        split = NamedSharding(self._mesh, PartitionSpec("targets"))
+        waiting: deque = deque()
+        for begin in range(0, len(wanted) + step, step):
+            # One block stays under way on the devices while the host works on the one before.
+            if begin < len(wanted):
+                rows = queries[wanted[begin : begin + step]]
+                stored, error = self._stored(rows, row_norms(rows), step)
+                nominated = self._nominate(jax.device_put(stored, split), self._keys, self._penalty)
+                waiting.append((slice(begin, begin + len(rows)), rows, nominated, error))
+            if len(waiting) > 1 or (waiting and begin >= len(wanted)):
+                where, rows, nominated, error = waiting.popleft()
+                bound = error + (1 + error) * self._key_error + accumulation_error(rows.shape[1])
+                yield Nomination(where, rows, *(np.array(x)[: len(rows)] for x in nominated), bound)
 
     def _stored(self, rows: np.ndarray, norms: np.ndarray, height: int) -> tuple[np.ndarray, np.ndarray]:
         """Unit rows in the product's type, padded with zeros to `height`, and how far (n,) each is from its exact direction."""
@@ -180,16 +247,15 @@ class _Search:
             stored, error = exact, np.full(len(rows), 2.0**-22)
         return np.pad(stored, ((0, height - len(rows)), (0, 0))), error
 
-    def _rescore(self, queries: np.ndarray, error: np.ndarray, nominated: tuple) -> tuple:
+    def _rescore(self, block: Nomination) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Sorts the nominees by float64 score and id; the last result, bool (n,), marks rows in which one may be missing."""
-        values, ids, missed = (np.array(x)[: len(queries)] for x in nominated)
-        bound = error + (1 + error) * self._key_error + accumulation_error(queries.shape[1])
+        values, ids = block.values, block.ids
         # Two products further apart than twice the bound are in the order of their float64 scores.
-        row, place = np.nonzero(values >= (values[:, self._k - 1] - 2 * bound)[:, None])
+        row, place = np.nonzero(values >= (values[:, self._k - 1] - 2 * block.bound)[:, None])
         scores = np.full(values.shape, -np.inf)
-        scores[row, place] = self._index.scores(queries, row, ids[row, place])
+        scores[row, place] = self._index.scores(block.queries, row, ids[row, place])
         sort_rows(scores, ids)
-        return scores[:, : self._k], ids[:, : self._k], scores[:, self._k - 1] <= missed + bound
+        return scores[:, : self._k], ids[:, : self._k], scores[:, self._k - 1] <= block.missed + block.bound
 
 
 def _rounded(count: int, most: int) -> int:
@@ -208,7 +274,8 @@ def _nominator(mesh: Mesh, count: int) -> Callable:
     def nominate(queries_TxM: jax.Array, keys_CxMxS: jax.Array, penalty_CxS: jax.Array):
         chunks, width = penalty_CxS.shape
         # Nominees spread evenly but for chance; a chunk that had more to give shows in `missed`.
-        each = min(count, width, 2 * -(-count // chunks) + 3)
+        share = -(-count // chunks)
+        each = min(count, width, share + 3 + min(share, math.ceil(4 * math.sqrt(share))))
 
         def one_chunk(_, chunk):
             keys_MxS, penalty_S, number = chunk

@@ -1,10 +1,10 @@
 """A transfer plan says where every row of a target embedding matrix comes from, and applies to any vocabulary-sized tensor."""
 
-import hashlib
+import math
 import os
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -18,6 +18,8 @@ from wechsel_jax.overlap import match_special
 from wechsel_jax.tokens import Vocabulary
 
 _BLOCK = 1024
+_SLICE_BYTES = 1 << 28
+_COPY_BYTES = 1 << 24
 _FIELDS = {"copy": (np.dtype(np.int32), 1), "neighbors": (np.dtype(np.int32), 2), "weights": (np.dtype(np.float32), 2)}
 _FIELDS["random"] = (np.dtype(bool), 1)
 _NAMED_ROLES = frozenset({"bos", "eos", "pad", "unk", "mask", "cls", "sep"})
@@ -109,6 +111,28 @@ class TransferPlan:
         named = {string: i for i, string in enumerate(strings) if roles[i] & _NAMED_ROLES}
         return self.with_copies(np.array([named.get(string, -1) for string in target.vocabulary.strings], np.int32))
 
+    def merged(self) -> "TransferPlan":
+        """The same plan as short as it can be: the weights of a row's equal neighbors added, none of them zero, largest first.
+
+        Equal magnitudes are ordered by id; K shrinks to the largest number of neighbors left in a row. A mixed row whose
+        weights cancel altogether says nothing about its token and becomes noise.
+        """
+        order = np.argsort(self.neighbors, axis=1, kind="stable")
+        neighbors, weights = (np.take_along_axis(x, order, axis=1) for x in (self.neighbors, self.weights.astype(np.float64)))
+        rows, k = neighbors.shape
+        first = np.ones((rows, k), bool)
+        first[:, 1:] = neighbors[:, 1:] != neighbors[:, :-1]
+        total = np.zeros((rows, k))
+        total[first] = np.add.reduceat(weights.reshape(-1), np.flatnonzero(first)) if first.any() else 0
+        total = total.astype(np.float32)
+        # Neighbors are in ascending order already, and a stable sort leaves ties so.
+        order = np.argsort(-np.abs(total), axis=1, kind="stable")
+        neighbors, total = (np.take_along_axis(x, order, axis=1) for x in (neighbors, total))
+        width = int((total != 0).sum(axis=1).max(initial=0))
+        neighbors, total = neighbors[:, :width], total[:, :width]
+        plan = replace(self, neighbors=np.where(total != 0, neighbors, 0).astype(np.int32), weights=np.ascontiguousarray(total))
+        return plan.with_noise(self.is_mixed & ~total.any(axis=1))
+
     def counts(self) -> dict[str, int]:
         """How many of the V_t rows are copied, mixed and random."""
         copied, random = int((self.copy >= 0).sum()), int(self.random.sum())
@@ -161,21 +185,36 @@ class TransferPlan:
         matrix = np.asarray(matrix)
         self.validate(len(matrix))
         out = np.empty((len(self), *matrix.shape[1:]), matrix.dtype)
+        step = max(_COPY_BYTES // max(math.prod(matrix.shape[1:]) * 4, 1), 1)
         if self.random.any():
             if noise is None or noise.shape != out.shape:
                 raise ValueError(f"random rows need noise of shape {out.shape}, got {None if noise is None else noise.shape}")
-            out[self.random] = noise[self.random].astype(matrix.dtype)
-        copied = self.copy >= 0
-        out[copied] = matrix[self.copy[copied]]
+            for rows in _blocks(np.flatnonzero(self.random), step):
+                out[rows] = noise[rows].astype(matrix.dtype)
+        for rows in _blocks(np.flatnonzero(self.copy >= 0), step):
+            out[rows] = matrix[self.copy[rows]]
         mixed = np.flatnonzero(self.is_mixed)
         if len(mixed) and out.size:
-            table = jnp.asarray(matrix.reshape(len(matrix), -1).astype(np.float32, copy=False))
-            for begin in range(0, len(mixed), _BLOCK):
-                rows = mixed[begin : begin + _BLOCK]
-                fill = ((0, _BLOCK - len(rows)), (0, 0))
-                block = _mix(table, np.pad(self.neighbors[rows], fill), np.pad(self.weights[rows], fill))
-                out[rows] = np.asarray(block)[: len(rows)].reshape(len(rows), *matrix.shape[1:]).astype(matrix.dtype)
+            self._mix_into(out, matrix, mixed)
         return out
+
+    def _mix_into(self, out: np.ndarray, matrix: np.ndarray, mixed: np.ndarray) -> None:
+        """Writes the rows `mixed` of `out`, some dimensions at a time: of the source only these are ever held as float32."""
+        needed = np.unique(self.neighbors[mixed])
+        place = np.zeros(len(matrix), np.int32)
+        place[needed] = np.arange(len(needed))
+        source, target = matrix.reshape(len(matrix), -1), out.reshape(len(out), -1)
+        width = source.shape[1]
+        slices = -(-4 * len(needed) * width // _SLICE_BYTES)
+        step = -(-width // slices)
+        for begin in range(0, width, step):
+            columns = slice(begin, begin + step)
+            part = source[:, columns] if len(needed) == len(source) else source[needed, columns]
+            table = jnp.asarray(part.astype(np.float32, copy=False))
+            for rows in _blocks(mixed, _BLOCK):
+                fill = ((0, _BLOCK - len(rows)), (0, 0))
+                block = _mix(table, np.pad(place[self.neighbors[rows]], fill), np.pad(self.weights[rows], fill))
+                target[rows, columns] = np.asarray(block)[: len(rows)].astype(matrix.dtype)
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes `transfer_plan.npz`: the arrays copy, neighbors, weights and random. The file appears whole or not at all."""
@@ -218,6 +257,11 @@ def _refuse_rows(wrong: np.ndarray, what: str) -> None:
         raise ValueError(f"row {int(wrong.argmax())} {what}")
 
 
+def _blocks(rows: np.ndarray, step: int) -> Iterator[np.ndarray]:
+    for begin in range(0, len(rows), step):
+        yield rows[begin : begin + step]
+
+
 @jax.jit
 def _mix(table_SxD: jax.Array, neighbors_TxK: jax.Array, weights_TxK: jax.Array) -> jax.Array:
     # One neighbor at a time: float32 on every device, and no (T, K, D) array is ever stored.
@@ -225,66 +269,3 @@ def _mix(table_SxD: jax.Array, neighbors_TxK: jax.Array, weights_TxK: jax.Array)
     for k in range(neighbors_TxK.shape[1]):
         out_TxD += weights_TxK[:, k, None] * table_SxD[neighbors_TxK[:, k]]
     return out_TxD
-
-
-def keyed_generator(seed: int, name: str, row: int = 0) -> np.random.Generator:
-    """A numpy generator whose stream depends on (seed, name, row) only, whatever was drawn before."""
-    key = hashlib.blake2b(f"{seed}\0{name}".encode(), digest_size=16).digest()
-    return np.random.Generator(np.random.Philox(key=np.frombuffer(key, "<u8"), counter=[0, 0, row, 0]))
-
-
-def draw_noise(
-    matrix: np.ndarray,
-    rows: int,
-    *,
-    kind: str,
-    seed: int,
-    name: str,
-    initializer_range: float = 0.02,
-    parity: bool = False,
-    where: np.ndarray | None = None,
-) -> np.ndarray:
-    """Draws the random rows of a target tensor; row i depends on (seed, name, i) only.
-
-    Args:
-      matrix: the source tensor (V_s, ...), for its mean and population standard deviation of each dimension.
-      rows: V_t.
-      kind: "source": normal with the mean and deviation of each dimension of `matrix` (Minixhofer et al., 2022, section 3.2);
-        "initializer_range": normal with mean 0, as the model was initialised, and zeros for a bias (V_s,).
-      seed: any integer.
-      name: the tensor's name, so that two tensors get different noise.
-      initializer_range: standard deviation of the second kind.
-      parity: the draw of PyPI wechsel 0.0.4: one RandomState(1234) for the whole tensor, whatever `seed` and `name`.
-      where: bool (V_t,); rows outside are not drawn and stay zero. All rows where None. Does not change the others.
-
-    Returns:
-      (V_t, ...) float32 (float64 for a float64 `matrix`).
-    """
-    matrix = np.asarray(matrix)
-    dtype = np.float64 if matrix.dtype == np.float64 else np.float32
-    shape = (rows, *matrix.shape[1:])
-    if kind not in ("source", "initializer_range"):
-        raise ValueError(f'kind must be "source" or "initializer_range", got {kind!r}')
-    if parity and kind == "source":
-        wide = matrix.astype(dtype, copy=False)
-        return np.random.RandomState(1234).normal(wide.mean(0), wide.std(0), shape).astype(dtype)
-    out = np.zeros(shape, dtype)
-    if kind == "initializer_range" and matrix.ndim == 1:
-        return out
-    mean, deviation = _moments(matrix) if kind == "source" else (0.0, initializer_range)
-    for row in range(rows) if where is None else np.flatnonzero(where):
-        out[row] = mean + deviation * keyed_generator(seed, name, int(row)).standard_normal(matrix.shape[1:])
-    return out
-
-
-def _moments(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and population standard deviation of each dimension, float64, without a float64 copy of the matrix."""
-    # Around the first row, so that a mean far from zero costs the variance no digits.
-    shift = matrix[0].astype(np.float64)
-    total, squares = np.zeros_like(shift), np.zeros_like(shift)
-    for begin in range(0, len(matrix), _BLOCK):
-        block = matrix[begin : begin + _BLOCK].astype(np.float64) - shift
-        total += block.sum(axis=0)
-        squares += np.square(block, out=block).sum(axis=0)
-    mean = total / len(matrix)
-    return mean + shift, np.sqrt(np.maximum(squares / len(matrix) - mean**2, 0))

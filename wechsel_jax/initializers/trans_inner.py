@@ -2,10 +2,12 @@
 
 import numpy as np
 
-from wechsel_jax.initializers.plan import Side, TransferPlan, keyed_generator
+from wechsel_jax.initializers.noise import keyed_generator
+from wechsel_jax.initializers.plan import Side, TransferPlan
+from wechsel_jax.overlap import Overlap
 
 
-def trans_inner(source: Side, target: Side) -> TransferPlan:
+def trans_inner(source: Side, target: Side, *, overlap: Overlap | None = None) -> TransferPlan:
     """Random embeddings under transferred inner layers (de Vries and Nissim, 2021; "TransInner" in Minixhofer et al., 2022).
 
     Neither paper gives the deviation: the noise is N(0, initializer_range), which agrees with the published perplexities before
@@ -14,14 +16,18 @@ def trans_inner(source: Side, target: Side) -> TransferPlan:
     Args:
       source: V_s tokens.
       target: V_t tokens.
+      overlap: shared tokens, which are copied; None: the special tokens.
 
     Returns:
-      A plan whose rows are all random but for the special tokens.
+      A plan whose rows are all random but for the shared tokens.
     """
-    return TransferPlan.all_random(len(target.vocabulary)).with_special_tokens(source, target)
+    plan = TransferPlan.all_random(len(target.vocabulary))
+    return plan.with_special_tokens(source, target) if overlap is None else plan.with_copies(overlap.source)
 
 
-def trans_inner_shuffle(source: Side, target: Side, *, seed: int = 0) -> TransferPlan:
+def trans_inner_shuffle(
+    source: Side, target: Side, *, overlap: Overlap | None = None, seed: int = 0
+) -> TransferPlan:
     """Source embeddings in a random order under transferred inner layers ("TransInnerShuffleEmb"; Zoph et al., 2016).
 
     No source token is used twice before all have been used once. Special tokens are copied by role and take no part; ids
@@ -30,12 +36,13 @@ def trans_inner_shuffle(source: Side, target: Side, *, seed: int = 0) -> Transfe
     Args:
       source: V_s tokens.
       target: V_t tokens.
+      overlap: shared tokens, which are copied and not shuffled; None: the special tokens.
       seed: of the order.
 
     Returns:
       A plan in which every row is copied.
     """
-    plan = trans_inner(source, target)
+    plan = trans_inner(source, target, overlap=overlap)
     shuffled = np.flatnonzero(plan.copy < 0)
     ordinary = np.array([bool(string) for string in source.vocabulary.strings]) & ~np.asarray(source.vocabulary.special)
     pool = np.flatnonzero(ordinary)

@@ -7,14 +7,20 @@ import numpy as np
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers.neighbors import nearest_neighbors
 from wechsel_jax.initializers.plan import Side, TransferPlan
+from wechsel_jax.initializers.sparsemax import sparsemax_neighbors
+from wechsel_jax.overlap import Overlap
+
+WEIGHTS = ("softmax", "sparsemax")
 
 
 def wechsel(
     source: Side,
     target: Side,
     *,
+    overlap: Overlap | None = None,
     neighbors: int = 10,
     temperature: float = 0.1,
+    weights: str = "softmax",
     parity: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> TransferPlan:
@@ -27,11 +33,16 @@ def wechsel(
     similarity 0), and special tokens are copied by spelling instead of by role. Equal similarities are ordered by id here; the
     package leaves their order to numpy's partition.
 
+    With `weights="sparsemax"` a target row mixes as many source rows as the sparsemax of similarity / temperature over all of
+    them leaves above zero, as in Tran (2020), which WECHSEL follows; `neighbors` is not read then.
+
     Args:
       source: V_s tokens with vectors (V_s, m) in the shared space; rows of zeros have no vector.
       target: V_t tokens with vectors (V_t, m).
+      overlap: shared tokens, which are copied; None: the special tokens. Not read with `parity`.
       neighbors: k, how many source rows make one target row.
-      temperature: of the softmax over cosine similarities.
+      temperature: of the softmax or sparsemax over cosine similarities.
+      weights: "softmax" over the k nearest, or "sparsemax" over all.
       parity: choose as PyPI wechsel 0.0.4 does.
       progress: see `nearest_neighbors`.
 
@@ -40,15 +51,30 @@ def wechsel(
 
     Raises:
       UserError: a temperature that is not above zero, fewer than k source tokens with a vector, or vectors that do not fit.
+      ValueError: unknown `weights`.
     """
     if not temperature > 0 or neighbors < 1:
         raise UserError(f"temperature {temperature}, neighbors {neighbors}: expected both above zero")
+    if weights not in WEIGHTS:
+        raise ValueError(f"weights must be one of {', '.join(WEIGHTS)}, got {weights!r}")
     candidates = None if parity else source.has_vector
+    if weights == "sparsemax":
+        mixture = sparsemax_neighbors(
+            target.vectors, source.vectors, candidates=candidates, scale=1 / temperature, progress=progress
+        )
+        return _with_copies(TransferPlan.mixed(*mixture), source, target, overlap, parity)
     similarity_TxK, nearest_TxK = nearest_neighbors(
         target.vectors, source.vectors, neighbors, candidates=candidates, progress=progress
     )
     plan = TransferPlan.mixed(nearest_TxK, softmax(similarity_TxK, temperature))
-    return plan.with_noise(where=~target.has_vector).with_special_tokens(source, target, parity)
+    return _with_copies(plan, source, target, overlap, parity)
+
+
+def _with_copies(plan: TransferPlan, source: Side, target: Side, overlap: Overlap | None, parity: bool) -> TransferPlan:
+    plan = plan.with_noise(where=~target.has_vector)
+    if parity or overlap is None:
+        return plan.with_special_tokens(source, target, parity)
+    return plan.with_copies(overlap.source)
 
 
 def softmax(similarity_TxK: np.ndarray, temperature: float) -> np.ndarray:

@@ -10,10 +10,12 @@ from wechsel_jax.report.axes import linear, logarithmic, spread_apart, tick_labe
 from wechsel_jax.report.curves import baseline, head_start
 from wechsel_jax.report.display import number, plural
 from wechsel_jax.report.headline import leader
-from wechsel_jax.report.palette import MARKERS
+from wechsel_jax.report.palette import is_dashed, marker
 from wechsel_jax.report.records import RunRecord
 
 _LONGEST_NAME = 22
+# Markers are smaller where a curve has so many of them, or eight curves have half as many each.
+_MANY_POINTS = 40
 _TRAINABLE = {"all": "all parameters", "tokens": "tokens only", "embeddings": "embeddings only"}
 
 
@@ -55,14 +57,15 @@ def learning_curves(runs: Sequence[RunRecord], slots: Sequence[int], *, width: i
     values = [perplexity for run, _ in drawn for _, perplexity in run.curve]
     low, high, ticks = logarithmic(values)
     longest = max(len(shortened(run.label)) for run, _ in drawn)
-    right = 14 + (7.9 * min(longest, 12) if narrow else 8.2 * longest + 12)
+    right = 14 + (7.9 * min(longest, 12) if narrow else 8.2 * longest + (100 if _crowded(len(drawn), height, narrow) else 12))
     last = max(run.curve[-1][0] for run, _ in drawn)
     widest = max(len(tick_label(tick)) for tick in ticks) if ticks else 1
     frame = _Frame(14 + 7 * widest, width - right, 44 if narrow else 34, height - 46, last, low, high)
     parts = [*_grid(frame, ticks, width, narrow), *_switches(frame, drawn, narrow), *_lead(frame, runs, narrow)]
+    points = max(len(run.curve) * max(1.0, len(drawn) / 4) for run, _ in drawn)
     for run, slot in reversed(drawn):
-        parts += _curve(frame, run, slot)
-    parts += _names(frame, drawn, narrow)
+        parts += _curve(frame, run, slot, 1.0 if points < _MANY_POINTS else 0.6)
+    parts += _names(frame, drawn, narrow, _crowded(len(drawn), height, narrow))
     title = f"Perplexity on held-out text over training steps of {', '.join(run.label for run, _ in drawn)}"
     ends = "; ".join(f"{run.label} from {number(run.curve[0][1])} to {number(run.curve[-1][1])}" for run, _ in drawn)
     return (
@@ -175,16 +178,16 @@ def _clearest(frame: _Frame, runs: Sequence[RunRecord], start: float, end: float
     return max(places, key=room)
 
 
-def _curve(frame: _Frame, run: RunRecord, slot: int) -> list[str]:
+def _curve(frame: _Frame, run: RunRecord, slot: int, size: float) -> list[str]:
     points = [(frame.x(step), frame.y(perplexity)) for step, perplexity in run.curve]
     path = "M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    parts = [f'<path class="curve s{slot}" d="{path}"/>']
-    size = 1.0 if len(points) < 40 else 0.6
+    dashed = " dashed" if is_dashed(slot) else ""
+    parts = [f'<path class="curve s{slot}{dashed}" d="{path}"/>']
     for (step, perplexity), (x, y) in zip(run.curve, points, strict=True):
         where = "before training" if step == 0 else f"after {plural(step, 'step')}"
         parts.append(
             f'<g class="point s{slot}"><title>{escape(run.label)}, {where}: perplexity {number(perplexity)}</title>'
-            f'<circle class="reach" cx="{x:.1f}" cy="{y:.1f}" r="11"/>{_marker(MARKERS[slot], x, y, size)}</g>'
+            f'<circle class="reach" cx="{x:.1f}" cy="{y:.1f}" r="11"/>{_marker(marker(slot), x, y, size)}</g>'
         )
     return parts
 
@@ -195,6 +198,8 @@ def _marker(shape: str, x: float, y: float, size: float) -> str:
         "triangle": "M0,-5.2L5,3.8H-5z",
         "diamond": "M0,-5.6L5,0L0,5.6L-5,0z",
         "down": "M0,5.2L5,-3.8H-5z",
+        "left": "M-5.2,0L3.8,-5V5z",
+        "right": "M5.2,0L-3.8,-5V5z",
         "cross": "M-4.6,-2L-2,-4.6L0,-2.4L2,-4.6L4.6,-2L2.4,0L4.6,2L2,4.6L0,2.4L-2,4.6L-4.6,2L-2.4,0z",
     }
     if shape == "circle":
@@ -202,22 +207,38 @@ def _marker(shape: str, x: float, y: float, size: float) -> str:
     return f'<path transform="translate({x:.1f},{y:.1f}) scale({size})" d="{outlines[shape]}"/>'
 
 
-def _names(frame: _Frame, drawn: Sequence[tuple[RunRecord, int]], narrow: bool) -> list[str]:
+def _crowded(names: int, height: float, narrow: bool) -> bool:
+    """Whether name and value must share a line, since two lines each would need more room than there is."""
+    return names * (34 if narrow else 37) > height - 80
+
+
+def _names(frame: _Frame, drawn: Sequence[tuple[RunRecord, int]], narrow: bool, crowded: bool) -> list[str]:
     """Names and last values, beside the ends of the curves, moved apart where they would overlap."""
     ends = [(frame.x(run.curve[-1][0]), frame.y(run.curve[-1][1])) for run, _ in drawn]
     gap = 34 if narrow else 37
+    if crowded:
+        gap = min(21, (frame.bottom - frame.top - 18) / (len(drawn) - 1))
     places = spread_apart([y for _, y in ends], gap, frame.top + 6, frame.bottom - 12)
     parts = []
     for (run, slot), (x, y), place in zip(drawn, ends, places, strict=True):
-        left = frame.right + 14
-        if x < frame.right - 1 or abs(place - y) > 18:
+        left = frame.right + (34 if crowded and not narrow else 14)
+        if x < frame.right - 1 or abs(place - y) > (6 if crowded else 18):
             parts.append(f'<path class="leader" d="M{x + 7:.1f},{y:.1f}L{left - 4:.1f},{place:.1f}"/>')
         label = shortened(run.label)
         if narrow and len(label) > 12:
             # What tells long names apart is as often at their end as at their beginning.
             label = f"{label[:6]}…{label[-5:]}"
+        if crowded and not narrow:
+            # So many curves need a sample of the line beside each name.
+            dashed = " dashed" if is_dashed(slot) else ""
+            parts.append(f'<path class="curve s{slot}{dashed}" d="M{left:.1f},{place:.1f}h24"/>')
+            parts.append(f'<g class="point s{slot}">{_marker(marker(slot), left + 12, place, 0.8)}</g>')
+            left += 30
+        value = 'dx="6"' if crowded else f'x="{left:.1f}" dy="16"'
+        value = f'<tspan class="value" {value}>{number(run.curve[-1][1])}</tspan>'
+        place += 4 if crowded else -2
         parts.append(
-            f'<text class="name s{slot}" x="{left:.1f}" y="{place - 2:.1f}">{escape(label)}'
-            f'<tspan class="value" x="{left:.1f}" dy="16">{number(run.curve[-1][1])}</tspan></text>'
+            f'<text class="name s{slot}{" small" if crowded else ""}" x="{left:.1f}" y="{place:.1f}">{escape(label)}'
+            f"{'' if crowded and narrow else value}</text>"
         )
     return parts

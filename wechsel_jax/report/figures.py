@@ -8,7 +8,7 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.report.axes import linear, logarithmic, spread_apart, tick_label
 from wechsel_jax.report.display import number
 from wechsel_jax.report.drawing import phase_switches, shortened
-from wechsel_jax.report.palette import INK, LINE, MARKERS, MUTED, ORIGIN, SERIES
+from wechsel_jax.report.palette import INK, LINE, MARKERS, MUTED, ORIGIN, hue, is_dashed, marker
 from wechsel_jax.report.records import RunRecord
 from wechsel_jax.report.transfers import ORIGINS, same_source
 
@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_MARKS = dict(zip(MARKERS, "os^Dvx", strict=True))
-_COLOURS, _ORIGIN = SERIES["light"], ORIGIN["light"]
+_MARKS = dict(zip(MARKERS, "os^DvX<>", strict=True))
+_ORIGIN = ORIGIN["light"]
+# More curves than this need a sample of the line beside each name.
+_MOST_PLAIN = 8
 # The same input gives the same bytes: fixed ids, no dates. Text stays text.
 _STYLE = {
     "svg.hashsalt": "wechsel-jax", "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 10,
@@ -81,7 +83,7 @@ def _encoded(figure: "Figure", kind: str, metadata: dict[str, None]) -> bytes:
 
 
 def _curves(pairs: Sequence[tuple[RunRecord, int]]) -> "Figure":
-    figure, axes = _figure(8, 4.4)
+    figure, axes = _figure(8, max(4.4, 1.0 + 0.24 * len(pairs)))
     low, high, ticks = logarithmic([value for run, _ in pairs for _, value in run.curve])
     axes.set_yscale("log")
     axes.set_ylim(low, high)
@@ -91,11 +93,11 @@ def _curves(pairs: Sequence[tuple[RunRecord, int]]) -> "Figure":
     axes.set_axisbelow(True)
     for run, slot in pairs:
         steps, values = zip(*run.curve, strict=True)
-        axes.plot(steps, values, color=_COLOURS[slot], marker=_MARKS[MARKERS[slot]], markersize=5,
-                  linewidth=2, markeredgecolor="white", clip_on=False)  # fmt: skip
+        axes.plot(steps, values, color=hue(slot), marker=_MARKS[marker(slot)], markersize=5,
+                  linewidth=2, linestyle="--" if is_dashed(slot) else "-", markeredgecolor="white", clip_on=False)  # fmt: skip
     last = max(run.curve[-1][0] for run, _ in pairs)
     axes.set_xlim(0, max(last, 1))
-    colour_of = {run.label: _COLOURS[slot] for run, slot in pairs}
+    colour_of = {run.label: hue(slot) for run, slot in pairs}
     for step, switching in phase_switches([run for run, _ in pairs]).items():
         if step > last:
             continue
@@ -114,10 +116,16 @@ def _label_ends(axes: "Axes", pairs: Sequence[tuple[RunRecord, int]]) -> None:
     """Names at the ends of the curves, as far apart as their lines are high, in fractions of the axes."""
     transform = axes.transData + axes.transAxes.inverted()
     heights = [transform.transform(run.curve[-1])[1] for run, _ in pairs]
-    for (run, slot), place in zip(pairs, spread_apart(heights, 0.062, 0.02, 0.98), strict=True):
+    gap = min(0.062, 0.96 / max(len(pairs) - 1, 1))
+    for (run, slot), place in zip(pairs, spread_apart(heights, gap, 0.02, 0.98), strict=True):
+        if len(pairs) > _MOST_PLAIN:
+            axes.plot((1.012, 1.033, 1.054), [place] * 3, transform=axes.transAxes, clip_on=False, color=hue(slot),
+                      linewidth=2, linestyle="--" if is_dashed(slot) else "-", marker=_MARKS[marker(slot)], markersize=5,
+                      markevery=[1], markeredgecolor="white")  # fmt: skip
         axes.annotate(
-            f"{shortened(run.label)}  {number(run.curve[-1][1])}", (1, place), xycoords="axes fraction", xytext=(9, 0),
-            textcoords="offset points", color=_COLOURS[slot], va="center", fontweight="bold", annotation_clip=False,
+            f"{shortened(run.label)}  {number(run.curve[-1][1])}", (1, place), xycoords="axes fraction",
+            xytext=(30 if len(pairs) > _MOST_PLAIN else 9, 0),
+            textcoords="offset points", color=hue(slot), va="center", fontweight="bold", annotation_clip=False,
         )  # fmt: skip
 
 
@@ -150,7 +158,7 @@ def _norms(pairs: Sequence[tuple[RunRecord, int]]) -> "Figure":
     for run, slot in pairs:
         if not shared:
             rows.append((f"{shortened(run.label)}, source", grey, run.transfer.norms["source"]))
-        rows.append((shortened(run.label), _COLOURS[slot], run.transfer.norms["target"]))
+        rows.append((shortened(run.label), hue(slot), run.transfer.norms["target"]))
     figure, axes = _figure(8, 0.9 + 0.4 * len(rows))
     for i, (_, colour, values) in enumerate(rows):
         axes.errorbar(values["mean"], i, xerr=values["std"], fmt="o", color=colour, linewidth=2, capsize=3)

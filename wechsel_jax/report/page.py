@@ -8,7 +8,7 @@ from pathlib import Path
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file
-from wechsel_jax.report import detail_sections, sections, token_sections
+from wechsel_jax.report import detail_sections, quality_sections, sections, token_sections
 from wechsel_jax.report.figures import render
 from wechsel_jax.report.headline import headline, plain
 from wechsel_jax.report.palette import css_variables
@@ -58,7 +58,9 @@ def _page(report: Report, title: str, files: Sequence[str]) -> str:
         (
             sections.curves(report),
             sections.perplexities(report),
+            quality_sections.verdicts(report),
             token_sections.origins(report),
+            quality_sections.coverage(report),
             token_sections.alignment(report),
             token_sections.examples(report),
             token_sections.norms(report),

@@ -11,7 +11,7 @@ from wechsel_jax.report.drawing import learning_curves, phase_switches
 from wechsel_jax.report.headline import Sentence, evidence, headline, leader
 from wechsel_jax.report.palette import slots
 from wechsel_jax.report.records import RunRecord
-from wechsel_jax.report.table import needed_column, needed_text
+from wechsel_jax.report.table import MOST_STEPS, needed_column, needed_text, ranked, sideways
 
 _MOST_ROWS = 25
 
@@ -107,6 +107,33 @@ def perplexities(report: Report) -> str:
         text = "No evaluation is recorded yet." if planned else "These models have not been trained further."
         return _section("Perplexity", text, "")
     steps = all_steps(runs)
+    tokens = {point.tokens for run in runs for point in run.evaluations} - {None}
+    counted = f" over {plural(tokens.pop(), 'token')}" if len(tokens) == 1 else ""
+    lede = f"On held-out text{counted}, before training and along the way."
+    body = _by_run(report, runs, steps) if sideways(runs) else _by_step(report, runs, steps)
+    return _section("Perplexity at each evaluation", lede, body)
+
+
+def _by_run(report: Report, runs: Sequence[RunRecord], steps: Sequence[int]) -> str:
+    """A row for each of many runs, the best first."""
+    shown = chosen_steps(steps, MOST_STEPS)
+    comparable = incomparable(runs) is None
+    best = {step: best_at(runs, step) if comparable else [] for step in shown}
+    head = "".join(f'<th scope="col">{step:,}</th>' for step in shown)
+    rows = "".join(
+        f'<tr><th scope="row">{report.name(run)}</th>'
+        + "".join(_perplexity(report, run, step, run in best[step]) for step in shown)
+        + "</tr>"
+        for run in ranked(runs)
+    )
+    about = ["Bold, with a dot: the lowest of its column; the lowest last value is first."] if comparable else []
+    if len(shown) < len(steps):
+        about.append(f"{len(shown)} of {len(steps)} evaluations are shown; metrics.jsonl has all.")
+    return _scrolled(f'<th scope="col">Step</th>{head}', rows, about)
+
+
+def _by_step(report: Report, runs: Sequence[RunRecord], steps: Sequence[int]) -> str:
+    """A row for each evaluation."""
     shown = chosen_steps(steps, _MOST_ROWS)
     column = needed_column(runs)
     comparable = incomparable(runs) is None
@@ -131,15 +158,15 @@ def perplexities(report: Report) -> str:
         )
     if len(shown) < len(steps):
         about.append(f"{len(shown)} of {len(steps)} evaluations are shown; metrics.jsonl has all.")
-    tokens = {point.tokens for run in runs for point in run.evaluations} - {None}
-    counted = f" over {plural(tokens.pop(), 'token')}" if len(tokens) == 1 else ""
+    return _scrolled(f'<th scope="col">Step</th>{head}', "".join(rows), about)
+
+
+def _scrolled(head: str, rows: str, about: Sequence[str]) -> str:
     table = (
         '<div class="scroll" tabindex="0" role="region" aria-label="Table of perplexities"><table class="evaluations"><thead>'
-        f'<tr><th scope="col">Step</th>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>'
+        f"<tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"
     )
-    caption = f'<p class="caption">{" ".join(about)}</p>' if about else ""
-    lede = f"On held-out text{counted}, before training and along the way."
-    return _section("Perplexity at each evaluation", lede, table + caption)
+    return table + (f'<p class="caption">{" ".join(about)}</p>' if about else "")
 
 
 def _perplexity(report: Report, run: RunRecord, step: int, best: bool) -> str:

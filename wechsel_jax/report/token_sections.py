@@ -92,18 +92,44 @@ def norms(report: Report) -> str:
         return ""
     top = max(side["mean"] + side["std"] for run in runs for side in run.transfer.norms.values()) * 1.06 or 1.0
     shared = same_source([run.transfer for run in runs])
-    rows = [_norms_row("source model", "", runs[0].transfer.norms["source"], top, "source")] if shared else []
+    spread = any(_ratio(run, "input", "std") for run in runs)
+    blank = [NO_VALUE] * (2 if spread else 1)
+    rows = [_norms_row("source model", "", runs[0].transfer.norms["source"], top, "source", blank)] if shared else []
     for run in runs:
+        before, after = (run.transfer.norms[side] for side in ("source", "target"))
         if not shared:
-            rows.append(_norms_row(f"{report.name(run)}, source model", "", run.transfer.norms["source"], top, "source"))
-        rows.append(_norms_row(report.name(run), f"s{report.slot(run)}", run.transfer.norms["target"], top, "target"))
+            rows.append(_norms_row(f"{report.name(run)}, source model", "", before, top, "source", blank))
+        ratios = [_times(after["mean"] / before["mean"] if before["mean"] else None)]
+        ratios += [_times(_ratio(run, "input", "std"))] if spread else []
+        rows.append(_norms_row(report.name(run), f"s{report.slot(run)}", after, top, "target", ratios))
+    heads = "".join(f'<th scope="col">{what}</th>' for what in ("length to source’s", "spread to source’s")[: len(blank)])
     return (
         "<section><h2>Lengths of the embeddings</h2><p>New rows should not be much longer or shorter than those the model "
-        "knows. Point: mean length of a row; line: one standard deviation to each side.</p>"
+        "knows, and their entries should be spread as widely: a model tuned to one spread reads another badly. Point: mean "
+        "length of a row; line: one standard deviation to each side.</p>"
         '<div class="scroll" tabindex="0" role="region" aria-label="Table of embedding lengths"><table><thead><tr>'
         '<th scope="col">Embeddings of</th><th scope="col" class="text">length</th><th scope="col">mean</th>'
-        f'<th scope="col">deviation</th></tr></thead><tbody>{"".join(rows)}</tbody></table></div></section>'
+        f'<th scope="col">deviation</th>{heads}</tr></thead><tbody>{"".join(rows)}</tbody></table></div>{_heads(report, runs)}'
+        "</section>"
     )
+
+
+def _heads(report: Report, runs: list[RunRecord]) -> str:
+    """The same two ratios of heads that have a table of their own."""
+    told = [
+        f"{report.name(run)}: length {_times(_ratio(run, 'head', 'norm_mean'))}, spread {_times(_ratio(run, 'head', 'std'))}"
+        for run in runs
+        if _ratio(run, "head", "std")
+    ]
+    return f'<p class="caption">Output heads, to the source’s. {"; ".join(told)}.</p>' if told else ""
+
+
+def _ratio(run: RunRecord, role: str, name: str) -> float | None:
+    return next(((table["ratios"] or {}).get(name) for table in run.transfer.tables if table["role"] == role), None)
+
+
+def _times(ratio: float | None) -> str:
+    return NO_VALUE if ratio is None else f"{number(ratio, 2)} ×"
 
 
 def _bar(report: Report, run: RunRecord, index: int) -> str:
@@ -191,7 +217,7 @@ def _examples_table(report: Report, run: RunRecord) -> str:
 
 def _sources(example: Example) -> str:
     if not example.sources:
-        return f'<span class="quiet">{"random: it has no word vector" if example.how == "random" else NO_VALUE}</span>'
+        return f'<span class="quiet">{"random: nothing is known of it" if example.how == "random" else NO_VALUE}</span>'
     items = "".join(_source(token, weight, example.how) for token, weight in example.sources[:_SHOWN])
     rests = [
         f'<span class="{kind}">{_rest(example, shown)}</span>' for kind, shown in (("long", _SHOWN), ("short", _SHOWN_NARROW))
@@ -213,10 +239,11 @@ def _rest(example: Example, shown: int) -> str:
     return f"+ {len(left)}: {sum(weight for _, weight in left):.2f}" if left else ""
 
 
-def _norms_row(name: str, kind: str, values: Mapping[str, float], top: float, side: str) -> str:
+def _norms_row(name: str, kind: str, values: Mapping[str, float], top: float, side: str, ratios: list[str]) -> str:
+    cells = "".join(f"<td>{ratio}</td>" for ratio in ratios)
     return (
         f'<tr class="{kind}"><th scope="row">{name}</th><td class="wide">{_whisker(values, top, side)}</td>'
-        f"<td>{number(values['mean'])}</td><td>{number(values['std'])}</td></tr>"
+        f"<td>{number(values['mean'])}</td><td>{number(values['std'])}</td>{cells}</tr>"
     )
 
 

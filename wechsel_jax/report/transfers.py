@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import require_file
+from wechsel_jax.inspection import Finding, score
 
 FORMAT = 1
 ORIGINS = ("copied", "mixed", "random")
@@ -41,7 +40,11 @@ class Mixture:
 
 @dataclass(frozen=True)
 class TransferRecord:
-    """The parts of transfer.json; what an older or shortened record lacks is empty or None."""
+    """The parts of transfer.json; what an older or shortened record lacks is empty or None.
+
+    `mixture`, `tables` (statistics of the new tables beside the source's) and `findings` (the verdict) are made of the plan and
+    the model beside the record, see `inspection.score`.
+    """
 
     file: Path
     method: str
@@ -58,7 +61,10 @@ class TransferRecord:
     notes: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     timings: Mapping[str, float] = field(default_factory=dict)
+    coverage: Mapping[str, Any] = field(default_factory=dict)
     mixture: Mixture | None = None
+    tables: tuple[Mapping[str, Any], ...] = ()
+    findings: tuple[Finding, ...] = ()
 
 
 def read_transfer(directory: Path) -> TransferRecord:
@@ -73,16 +79,7 @@ def read_transfer(directory: Path) -> TransferRecord:
         parts = _parts(record)
     except ValueError as error:
         raise UserError(f"{file}: {error}; {_EXPECTED}") from error
-    plan_file = directory / "transfer_plan.npz"
-    if plan_file.exists():
-        counts, parts["mixture"] = _read_plan(plan_file)
-        if parts["counts"] is None:
-            parts["counts"] = counts
-        elif dict(parts["counts"]) != counts:
-            told = ", ".join(f"{parts['counts'][how]} {how}" for how in ORIGINS)
-            found = ", ".join(f"{counts[how]} {how}" for how in ORIGINS)
-            note = f"transfer.json and transfer_plan.npz are not of one transfer: {told}, but {found} in the plan."
-            parts["notes"] += (note,)
+    _add_score(directory, parts)
     return TransferRecord(file=file, **parts)
 
 
@@ -128,6 +125,7 @@ def _parts(record: dict[str, Any]) -> dict[str, Any]:
     if norms is not None and None in parts["norms"].values():
         raise ValueError("norms lacks source or target")
     parts["examples"] = tuple(_example(i, value) for i, value in enumerate(_items(record, "examples")))
+    parts["coverage"] = _coverage(record.get("coverage"))
     for name in ("behaviour", "notes"):
         parts[name] = tuple(str(line) for line in _items(record, name))
     return parts
@@ -160,6 +158,15 @@ def _items(record: Mapping[str, Any], name: str) -> list[Any]:
     return value
 
 
+def _coverage(value: Any) -> dict[str, Any]:
+    found = {"rows": value} if isinstance(value, list) else value or {}
+    rows = found.get("rows")
+    for row in rows or ():
+        if not isinstance(row, dict) or not isinstance(row.get("rule"), str) or not is_number(row.get("tokens")):
+            raise ValueError("field coverage has a row that is no rule with its number of tokens")
+    return found
+
+
 def _example(index: int, value: Any) -> Example:
     try:
         target, how, sources = value["target"], value["how"], [(token, weight) for token, weight in value["sources"]]
@@ -172,15 +179,15 @@ def _example(index: int, value: Any) -> Example:
     return Example(target, how, tuple((token, float(weight)) for token, weight in sources))
 
 
-def _read_plan(file: Path) -> tuple[dict[str, int], Mixture | None]:
-    # Imported here: the plan's module loads JAX, which takes a second, and a run need not have a plan.
-    from wechsel_jax.initializers.plan import TransferPlan
-
-    plan = TransferPlan.load(file)
-    if not plan.is_mixed.any():
-        return plan.counts(), None
-    weights = np.abs(plan.weights[plan.is_mixed].astype(np.float64))
-    share = weights / weights.sum(axis=1, keepdims=True)
-    entropy = -(share * np.log(share, where=share > 0, out=np.zeros_like(share))).sum(axis=1)
-    used = np.unique(plan.neighbors[plan.is_mixed][weights > 0])
-    return plan.counts(), Mixture(float(np.exp(entropy).mean()), len(used))
+def _add_score(directory: Path, parts: dict[str, Any]) -> None:
+    """Adds what the plan and the model beside the record tell."""
+    facts = score(directory, samples=0)
+    parts["tables"] = tuple(facts.get("tables") or ())
+    parts["findings"] = tuple(Finding(**finding) for finding in facts["findings"])
+    if facts.get("mixture"):
+        parts["mixture"] = Mixture(facts["mixture"]["effective_neighbors"], facts["mixture"]["source_tokens"])
+    told, found = parts["counts"], facts["counts"]
+    parts["counts"] = told or found
+    if told and dict(told) != found:
+        told, found = (", ".join(f"{counts[how]} {how}" for how in ORIGINS) for counts in (told, found))
+        parts["notes"] += (f"transfer.json and transfer_plan.npz are not of one transfer: {told}, but {found} in the plan.",)

@@ -1,16 +1,18 @@
 """Two languages' word vectors in one space: an orthogonal map fitted on a dictionary (Procrustes)."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from wechsel_jax.errors import UserError
+from wechsel_jax.vectors.csls import csls_neighbors, neighborhood_mean
+from wechsel_jax.vectors.refinement import Refined, Refinement, refine_rotation
 from wechsel_jax.vectors.word_vectors import WordVectors
 
 WEIGHTINGS = ("unique", "wechsel", "legacy")
 # MUSE's "0-5k is seen often" argument: the mean, the principal axes and the candidates of P@1 come from frequent words.
-_FREQUENT_WORDS = 50_000
+FREQUENT_WORDS = 50_000
 _TEST_WORDS = 1500
 _BLOCK = 8192
 
@@ -50,7 +52,9 @@ class Alignment:
       report: "pairs" (distinct pairs of spellings with vectors on both sides), "pairs_given" (entries of the dictionary),
         "pairs_found" (entries of which at least one spelling is among "pairs"), "weighting", "normalize", "center",
         "held_out_words", "precision_at_1" (None without held-out words) and "residual" (||A R - B|| / ||B||, Frobenius norms
-        over the weighted pairs; 0 is perfect).
+        over the weighted pairs; 0 is perfect). With `csls` also "precision_at_1_csls"; with `refine` also "refine" (rounds),
+        "refined_round" (the one whose rotation was kept) and "refinement" (pairs and criterion of each round). What
+        `adversarial_align` adds is said there.
     """
 
     source: SideMap
@@ -77,7 +81,7 @@ class Alignment:
 
 
 @dataclass(frozen=True)
-class _Pairs:
+class Pairs:
     """n distinct pairs of word ids, each with a weight and the group (source word) that it is held out with."""
 
     source: np.ndarray
@@ -85,8 +89,8 @@ class _Pairs:
     weight: np.ndarray
     group: np.ndarray
 
-    def take(self, where: np.ndarray) -> "_Pairs":
-        return _Pairs(self.source[where], self.target[where], self.weight[where], self.group[where])
+    def take(self, where: np.ndarray) -> "Pairs":
+        return Pairs(self.source[where], self.target[where], self.weight[where], self.group[where])
 
 
 def align(
@@ -99,6 +103,8 @@ def align(
     center: bool = False,
     held_out: float = 0.1,
     seed: int = 0,
+    refine: int | Refinement = 0,
+    csls: bool = False,
 ) -> Alignment:
     """Fits the orthogonal map from source to target vectors on word pairs (Minixhofer et al., 2022, section 3.1).
 
@@ -109,7 +115,7 @@ def align(
 
     P@1 is measured apart: a rotation fitted without the held-out source words (in all their spellings) looks up each of them
     among the 50,000 most frequent target words by cosine; it is right where one of the dictionary's translations comes first.
-    The map returned is fitted on all pairs.
+    The map returned is fitted on all pairs. Refinement follows either fit, and sees no dictionary.
 
     Args:
       source: vectors of the source language, (W_s, m_s).
@@ -122,6 +128,9 @@ def align(
       center: take the mean of the (at most 50,000) most frequent words off, after `normalize`.
       held_out: share of the source words that P@1 is measured on, at most 1,500 words; 0 measures nothing.
       seed: chooses the held-out words.
+      refine: rounds of refinement on translations that the vectors propose (Lample et al., 2018, section 2.2), or all its
+        settings. It helps where the dictionary is small or noisy, such as "identical".
+      csls: measure P@1 by CSLS as well; it takes two more searches over the 50,000 most frequent words.
 
     Returns:
       The maps. They hold the choice of `normalize` and `center`, so that subword vectors go the same way as the words did.
@@ -137,17 +146,23 @@ def align(
     if identical and pairs != "identical":
         raise UserError(f"pairs {pairs!r}; expected word pairs or 'identical'")
     given = _identical_words(source, target) if identical else list(pairs)
-    found, entries = _find_pairs(source, target, given, None if identical else weighting)
+    found, entries = find_pairs(source, target, given, None if identical else weighting)
     if len(found.source) == 0:
         raise UserError(
             f"none of the {len(given)} word pairs has vectors on both sides; expected source-to-target pairs of these languages"
         )
 
     size = min(source.dim, target.dim)
-    source_side = _prepare_side(source, size, normalize, center)
-    target_side = _prepare_side(target, size, normalize, center)
+    source_side = prepare_side(source, size, normalize, center)
+    target_side = prepare_side(target, size, normalize, center)
     fit, residual = _rotation(source, target, source_side, target_side, found)
-    tested, right = _precision(source, target, source_side, target_side, found, held_out, seed)
+    improve = _refiner(source, target, source_side, target_side, refine)
+    tested, rest = _split(found, min(len(target.words), FREQUENT_WORDS), held_out, seed)
+    precision = {"held_out_words": 0, "precision_at_1": None, **({"precision_at_1_csls": None} if csls else {})}
+    if tested is not None:
+        rotation, _ = _rotation(source, target, source_side, target_side, rest)
+        precision = measure(source, target, rotated(source_side, improve(rotation).rotation), target_side, tested, csls)
+    refined = improve(fit)
     report = {
         "pairs": len(found.source),
         "pairs_given": len(given),
@@ -155,11 +170,30 @@ def align(
         "weighting": "identical" if identical else weighting,
         "normalize": normalize,
         "center": center,
-        "held_out_words": tested,
-        "precision_at_1": right / tested if tested else None,
+        **precision,
         "residual": residual,
     }
-    return Alignment(_rotated(source_side, fit), target_side, report)
+    if refined.history:
+        report |= {"refine": len(refined.history) - 1, "refined_round": refined.round, "refinement": refined.history}
+    return Alignment(rotated(source_side, refined.rotation), target_side, report)
+
+
+def _refiner(source, target, source_side: SideMap, target_side: SideMap, refine: int | Refinement) -> Callable[..., Refined]:
+    settings = refine if isinstance(refine, Refinement) else Refinement(rounds=refine)
+    if settings.rounds == 0:
+        return lambda rotation: Refined(rotation, float("nan"), 0, [])
+    rows = [
+        side(vectors.rows(frequent_ids(vectors, settings.max_rank)))
+        for vectors, side in ((source, source_side), (target, target_side))
+    ]
+    return lambda rotation: refine_rotation(*rows, rotation, settings)
+
+
+def frequent_ids(vectors: WordVectors, most: int, by_count: bool = True) -> np.ndarray:
+    """Ids of the `most` most frequent words (0: of all), most frequent first; in the order of `words` where that is unknown."""
+    words = len(vectors.words)
+    ids = np.argsort(-vectors.counts, kind="stable") if by_count and vectors.counts is not None else np.arange(words)
+    return ids[: most or words]
 
 
 def _identical_words(source: WordVectors, target: WordVectors) -> list[tuple[str, str]]:
@@ -175,7 +209,7 @@ def _spellings(word: str, weighting: str | None) -> tuple[str, ...]:
     return (word, word.lower(), word.title())
 
 
-def _find_pairs(source, target, given: Sequence[tuple[str, str]], weighting: str | None) -> tuple[_Pairs, int]:
+def find_pairs(source, target, given: Sequence[tuple[str, str]], weighting: str | None) -> tuple[Pairs, int]:
     """Returns the distinct pairs of known spellings, each weighted as asked for, and how many entries have one."""
     source_words = [_spellings(word, weighting) for word, _ in given]
     target_words = [_spellings(word, weighting) for _, word in given]
@@ -192,16 +226,16 @@ def _find_pairs(source, target, given: Sequence[tuple[str, str]], weighting: str
     distinct, first, counts = np.unique(ids[:, known], axis=1, return_index=True, return_counts=True)
     weight = counts.astype(np.float64) if weighting in ("wechsel", "legacy") else np.ones(len(counts))
     group = np.broadcast_to(group[:, None, None], shape)[known][first]
-    return _Pairs(distinct[0], distinct[1], weight, group), int(known.any(axis=(1, 2)).sum())
+    return Pairs(distinct[0], distinct[1], weight, group), int(known.any(axis=(1, 2)).sum())
 
 
-def _prepare_side(vectors: WordVectors, size: int, normalize: bool, center: bool) -> SideMap:
+def prepare_side(vectors: WordVectors, size: int, normalize: bool, center: bool) -> SideMap:
     """Returns the map before the rotation: unit length, mean, and the `size` principal axes where there are more dimensions."""
     side = SideMap(None, None, normalize)
     if not center and vectors.dim == size:
         return side
     words = len(vectors.words)
-    frequent = side(vectors.rows(np.arange(min(words, _FREQUENT_WORDS)))).astype(np.float64)
+    frequent = side(vectors.rows(np.arange(min(words, FREQUENT_WORDS)))).astype(np.float64)
     mean = frequent.mean(axis=0)
     axes = None
     if vectors.dim > size:
@@ -211,12 +245,12 @@ def _prepare_side(vectors: WordVectors, size: int, normalize: bool, center: bool
     return SideMap(axes, mean.astype(np.float32) if center else None, normalize)
 
 
-def _rotated(side: SideMap, rotation: np.ndarray) -> SideMap:
+def rotated(side: SideMap, rotation: np.ndarray) -> SideMap:
     matrix = rotation if side.matrix is None else side.matrix.astype(np.float64) @ rotation
     return SideMap(matrix.astype(np.float32), side.mean, side.normalize)
 
 
-def _rotation(source, target, source_side: SideMap, target_side: SideMap, pairs: _Pairs) -> tuple[np.ndarray, float]:
+def _rotation(source, target, source_side: SideMap, target_side: SideMap, pairs: Pairs) -> tuple[np.ndarray, float]:
     """Returns R (m, m) float64 and the residual ||A R - B|| / ||B||, from sums over blocks: A and B are never held whole."""
     size = min(source.dim, target.dim)
     product, source_square, target_square = np.zeros((size, size)), 0.0, 0.0
@@ -235,30 +269,45 @@ def _rotation(source, target, source_side: SideMap, target_side: SideMap, pairs:
     return u @ vt, float(np.sqrt(square / target_square))
 
 
-def _precision(source, target, source_side, target_side, pairs: _Pairs, held_out: float, seed: int) -> tuple[int, int]:
-    """Returns how many held-out source words were looked up, and for how many a translation came first."""
-    candidates = min(len(target.words), _FREQUENT_WORDS)
-    groups = np.unique(pairs.group[pairs.target < candidates])
-    wanted = min(round(held_out * len(groups)), _TEST_WORDS)
-    if wanted == 0 or wanted >= len(np.unique(pairs.group)):
-        return 0, 0
-    chosen = np.random.default_rng(seed).permutation(groups)[:wanted]
+def _split(pairs: Pairs, candidates: int, held_out: float, seed: int) -> tuple[Pairs, Pairs] | tuple[None, None]:
+    """Returns the pairs of the held-out source words and those that a fit may see; None where either would be empty."""
+    tested = choose_words(pairs, candidates, held_out, seed)
+    if tested is None or len(np.unique(tested.group)) >= len(np.unique(pairs.group)):
+        return None, None
     # A spelling may belong to two entries of which one is held out ("Polish", "polish" share a group; two words may share a
     # title case): whatever touches a held-out word's vector stays out of the fit.
-    tested = pairs.take(np.isin(pairs.group, chosen))
-    rest = pairs.take(~np.isin(pairs.group, chosen) & ~np.isin(pairs.source, tested.source))
-    if len(rest.source) == 0:
-        return 0, 0
-    rotation, _ = _rotation(source, target, source_side, target_side, rest)
+    rest = pairs.take(~np.isin(pairs.group, tested.group) & ~np.isin(pairs.source, tested.source))
+    return (tested, rest) if len(rest.source) else (None, None)
+
+
+def choose_words(pairs: Pairs, candidates: int, share: float, seed: int) -> Pairs | None:
+    """Returns all pairs of a random `share` (at most 1,500) of the source words whose translation can be found."""
+    groups = np.unique(pairs.group[pairs.target < candidates])
+    wanted = min(round(share * len(groups)), _TEST_WORDS)
+    if wanted == 0:
+        return None
+    return pairs.take(np.isin(pairs.group, np.random.default_rng(seed).permutation(groups)[:wanted]))
+
+
+def measure(source, target, source_side: SideMap, target_side: SideMap, tested: Pairs, csls: bool) -> dict:
+    """Looks each word of `tested` up: "held_out_words", "precision_at_1" and, with `csls`, "precision_at_1_csls"."""
     # One question a word: its most frequent spelling.
-    order = np.lexsort((tested.source, tested.group))
-    tested = tested.take(order)
+    tested = tested.take(np.lexsort((tested.source, tested.group)))
     _, first = np.unique(tested.group, return_index=True)
     question, group = tested.source[first], tested.group[first]
-    queries = _rotated(source_side, rotation)(source.rows(question))
-    nearest = _nearest(queries, target_side(target.rows(np.arange(candidates))))
     answers = set(zip(tested.group.tolist(), tested.target.tolist(), strict=True))
-    return len(question), sum(answer in answers for answer in zip(group.tolist(), nearest.tolist(), strict=True))
+
+    def precision(nearest: np.ndarray) -> float:
+        return sum(answer in answers for answer in zip(group.tolist(), nearest.tolist(), strict=True)) / len(question)
+
+    queries = source_side(source.rows(question))
+    keys = target_side(target.rows(np.arange(min(len(target.words), FREQUENT_WORDS))))
+    found = {"held_out_words": len(question), "precision_at_1": precision(_nearest(queries, keys))}
+    if csls:
+        space = source_side(source.rows(np.arange(min(len(source.words), FREQUENT_WORDS))))
+        _, nearest = csls_neighbors(queries, keys, key_mean=neighborhood_mean(keys, space))
+        found["precision_at_1_csls"] = precision(nearest[:, 0])
+    return found
 
 
 def _nearest(queries: np.ndarray, candidates: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Subword vectors in the space of word vectors: from the token's own n-grams, or from the words that the token occurs in."""
+"""Subword vectors in the space of word vectors: of the token itself, of its n-grams, or of the words that it occurs in."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -11,6 +11,10 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.vectors.word_vectors import WordVectors
 
 _WORDS_PER_BLOCK = 4096
+_ESCAPE = "\u241b"
+# What fastText 0.9 reads as the end of a word; U+2400 is where Unicode's pictures of control characters start.
+_ESCAPES = {_ESCAPE: 2 * _ESCAPE, **{character: _ESCAPE + chr(0x2400 + ord(character)) for character in " \n\r\t\v\f\0"}}
+_ESCAPES = str.maketrans(_ESCAPES)
 _log = logging.getLogger(__name__)
 
 
@@ -28,6 +32,31 @@ def ngram_vectors(keys: Sequence[str | None], vectors: WordVectors) -> np.ndarra
       (V, m) float32; a row of zeros where nothing is known about a token.
     """
     return vectors.lookup(keys)
+
+
+def native_vectors(strings: Sequence[str], words: WordVectors) -> np.ndarray:
+    """Looks every token up by the very string that its tokenizer spells it with (FOCUS, Dobler and de Melo, 2023, section 3.1).
+
+    For vectors that were trained on tokenised text (`train_vectors` with a tokenizer), where "Ġhaus" and "haus" are two words.
+    A token that is too rare to be a word there has no vector, though its n-grams might make one: that is the paper's filter.
+
+    Args:
+      strings: V tokens as the tokenizer spells them.
+      words: vectors of tokens, m dimensions.
+
+    Returns:
+      (V, m) float32; a row of zeros for tokens that are not among the words.
+    """
+    return words.rows(words.ids([native_word(string) if string else None for string in strings]))
+
+
+def native_word(string: str) -> str:
+    """Spells a token so that fastText takes it for one word; distinct tokens stay distinct.
+
+    fastText cuts at seven ASCII characters, which SentencePiece vocabularies may hold (a token that is a tab). Each becomes
+    "␛" and its picture ("␉"), and "␛" itself becomes "␛␛". No other token is changed.
+    """
+    return string.translate(_ESCAPES)
 
 
 def tfr_vectors(tokenizer, words: WordVectors, *, max_words: int | None = None) -> np.ndarray:
@@ -50,7 +79,7 @@ def tfr_vectors(tokenizer, words: WordVectors, *, max_words: int | None = None) 
     """
     if max_words is not None and max_words < 1:
         raise UserError(f"max_words is {max_words}; expected at least 1")
-    backend = _plain_backend(tokenizer)
+    backend = plain_backend(tokenizer)
     size = 1 + max(backend.get_vocab(with_added_tokens=True).values())
     frequency = word_frequencies(words)[0]
     total = np.zeros((size, words.dim), np.float64)
@@ -85,7 +114,7 @@ def word_frequencies(words: WordVectors) -> tuple[np.ndarray, str]:
     return 1.0 / np.arange(1, len(words.words) + 1), "zipf"
 
 
-def _plain_backend(tokenizer) -> Tokenizer:
+def plain_backend(tokenizer) -> Tokenizer:
     """Returns a copy that neither pads nor truncates; the caller's tokenizer keeps its settings."""
     backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
     copy = Tokenizer.from_str(backend.to_str())

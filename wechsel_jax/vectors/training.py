@@ -1,19 +1,28 @@
-"""Training word vectors on plain text with fastText."""
+"""Training vectors of words, or of the tokens of a tokenizer, on plain text with fastText."""
 
 import os
 import re
 import sys
 import tempfile
 import unicodedata
-from collections.abc import Iterable
-from functools import cache
+from collections.abc import Iterable, Iterator
+from functools import cache, partial
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
+
+from tqdm import tqdm
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.text_files import read_lines
+from wechsel_jax.tokenizer_files import load_tokenizer
+from wechsel_jax.vectors.subwords import native_word, plain_backend
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 _ENOUGH_THREADS = 11
+_BATCH_LINES = 1024
+_BATCH_CHARACTERS = 1 << 20
 
 
 def train_vectors(
@@ -32,11 +41,15 @@ def train_vectors(
     subsampling: float = 1e-4,
     threads: int | None = None,
     verbose: int = 0,
+    tokenizer: "str | os.PathLike | PreTrainedTokenizerFast | None" = None,
 ) -> dict:
     """Trains a fastText model on text and writes it, whole or not at all.
 
     Each line is cut into words (with apostrophes inside them) and single punctuation marks; case stays. Text written without
     spaces (Chinese, Japanese, Thai) must be segmented beforehand. fastText's threads race: no two runs agree to the bit.
+
+    With a tokenizer, each line is cut into its tokens instead, for `native_vectors`: the auxiliary vectors of FOCUS (Dobler and
+    de Melo, 2023, section 3.1), which trains model="cbow", smallest_ngram=3, largest_ngram=6, buckets=2_000_000, min_count=10.
 
     Args:
       files: UTF-8 text files, plain, .gz, .xz or .bz2.
@@ -54,22 +67,27 @@ def train_vectors(
       threads: by default as many as there are processors, but at least 11: each thread of fastText 0.9.3 initialises a tenth
         of the matrix, and what no thread initialises stays as the memory was found.
       verbose: 0 silent, 2 shows progress on stderr.
+      tokenizer: cut the text with it: a directory, tokenizer.json, hub id or loaded fast tokenizer.
 
     Returns:
       {"words": W, "tokens": running words in the text, "dim": m}.
 
     Raises:
-      UserError: a file is missing or not UTF-8, there is too little text, a setting is impossible, or there is no fastText.
+      UserError: a file or the tokenizer is missing, a file is not UTF-8, there is too little text, a setting is impossible, or
+        there is no fastText.
     """
     files = [files] if isinstance(files, str | os.PathLike) else list(files)
     _check_settings(model, dim, epochs, smallest_ngram, largest_ngram, buckets, min_count)
     fasttext = _import_fasttext()
+    if isinstance(tokenizer, str | os.PathLike):
+        tokenizer = load_tokenizer(tokenizer)
     output = Path(output)
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as directory:
         corpus = Path(directory, "words.txt")
         with open(corpus, "w", encoding="utf-8") as handle:
-            tokens = sum(_write_words(path, handle) for path in files)
+            write = _write_words if tokenizer is None else partial(_write_tokens, tokenizer, bool(verbose))
+            tokens = sum(write(path, handle) for path in files)
         # Closed, not only written: fastText opens the file by its name and must find the last words too.
         names = ", ".join(str(path) for path in files)
         if tokens == 0:
@@ -140,6 +158,36 @@ def _write_words(path: str | os.PathLike, handle: IO[str]) -> int:
             handle.write(" ".join(words) + "\n")
         count += len(words)
     return count
+
+
+def _write_tokens(tokenizer: "PreTrainedTokenizerFast", shown: bool, path: str | os.PathLike, handle: IO[str]) -> int:
+    """Writes the tokens of each line with spaces between them, as their tokenizer spells them."""
+    backend = plain_backend(tokenizer)
+    vocabulary = backend.get_vocab(with_added_tokens=True)
+    words = {token_id: native_word(string) for string, token_id in vocabulary.items()}
+    count = 0
+    with tqdm(desc=f"tokenising {path}", unit=" lines", disable=not shown, leave=False) as bar:
+        for lines in _batches(path):
+            encodings = backend.encode_batch_fast(lines, add_special_tokens=False)
+            for encoding in encodings:
+                if encoding.ids:
+                    handle.write(" ".join([words[token_id] for token_id in encoding.ids]) + "\n")
+                count += len(encoding.ids)
+            bar.update(len(lines))
+    return count
+
+
+def _batches(path: str | os.PathLike) -> Iterator[list[str]]:
+    """Yields the lines of a file, so many at a time that memory stays small and the tokenizer's threads have work."""
+    lines, size = [], 0
+    for _, line in read_lines(path, "a text file"):
+        lines.append(line)
+        size += len(line)
+        if size >= _BATCH_CHARACTERS or len(lines) >= _BATCH_LINES:
+            yield lines
+            lines, size = [], 0
+    if lines:
+        yield lines
 
 
 def _check_settings(model, dim, epochs, smallest, largest, buckets, min_count) -> None:

@@ -1,0 +1,76 @@
+"""Every initialiser on the same tokens, the same overlap rules, the same vectors and the same training: English to LANG.
+
+Command:  python -m benchmarks.language_data --data=corpora --output=data
+          python -m train.compare --config=configs/compare_initializers.py:lang=de,data=data --workdir=runs/initializers-de
+          (lang: de, fr, sw, zh; steps=1 for the perplexity before training only; methods=focus+salt+wechsel for some of them)
+Cost:     20 minutes a language on 2 free CPU cores, half of it for word vectors and the helper.
+Expected: docs/initializers.md, and the figures in benchmarks/initializers.json.
+
+The source is the bundled English GPT-2 (4 layers x 256). `data` holds LANG.train.txt and LANG.validation.txt, en.train.txt (for
+the English word vectors) and the dictionaries wechsel_wiktionary/*.tsv of CPJKU/wechsel. Methods that compare tokens inside the
+target language get fastText vectors of the target tokenizer's tokens (FOCUS) or words (SALT); those that need a model of the
+target language (SALT, OMP, CLP) get one of 2 layers x 128 that is trained here for 400 steps. FullRand and TransInner have the
+schedules of configs/demo.py.
+"""
+
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from wechsel_jax import demo
+from wechsel_jax.comparison import default_config
+from wechsel_jax.errors import UserError
+from wechsel_jax.initializers import METHODS
+from wechsel_jax.training import one_phase, trans_inner_phases
+
+DICTIONARIES = {"de": "german", "fr": "french", "sw": "swahili", "zh": "chinese"}
+VARIANTS = {
+    "wechsel_overlap": {"method": "wechsel", "overlap": "exact"},
+    "tran": {"method": "wechsel", "weights": "sparsemax", "dictionary": "identical"},
+    "focus_words": {"method": "focus", "token_vectors": "ngram"},
+}
+
+
+def get_config(arguments: str = "") -> ConfigDict:
+    chosen = {"lang": "de", "data": "data", "steps": "60", "methods": ""}
+    chosen |= dict(part.split("=", 1) for part in arguments.split(",") if part)
+    language, data, steps = chosen["lang"], Path(chosen["data"]), int(chosen["steps"])
+    if language not in DICTIONARIES:
+        raise UserError(f"lang={language}: expected one of {', '.join(DICTIONARIES)}")
+    config = default_config()
+    config.source = demo.path("english-gpt2")
+    config.text.train = (str(data / f"{language}.train.txt"),)
+    config.text.validation = (str(data / f"{language}.validation.txt"),)
+    config.text.source = (str(data / "en.train.txt"),)
+    if language == "zh":
+        config.text.words = (str(data / "zh.words.txt"),)
+    config.vectors.train_here = True
+    config.vectors.epochs = 3
+    config.dictionary = str(data / "wechsel_wiktionary" / f"{DICTIONARIES[language]}.tsv")
+    config.variants = ConfigDict(VARIANTS)
+    config.methods = tuple(chosen["methods"].split("+")) if chosen["methods"] else (*VARIANTS, *METHODS)
+
+    _training(config.training, steps)
+    config.training.phases = one_phase(warmup=0.3)
+    schedules = {"trans_inner": trans_inner_phases(warmup=0.3), "full_rand": one_phase(warmup=0.5)}
+    for method in {*config.methods} & {*schedules} if steps > 1 else ():
+        config.overrides[method] = ConfigDict({"phases": schedules[method]})
+    helper = config.helper.training
+    _training(helper, 400)
+    helper.phases = one_phase(warmup=0.1)
+    helper.eval_every = 400
+    helper.model.config = ConfigDict(
+        {"model_type": "gpt2", "vocab_size": 8192, "n_embd": 128, "n_layer": 2, "n_head": 2, "n_positions": 128}
+    )
+    return config
+
+
+def _training(training: ConfigDict, steps: int) -> None:
+    training.steps = steps
+    training.batch_size = 16
+    training.block_length = 128
+    training.model.dropout = 0.0
+    training.optimizer.peak_learning_rate = 1.5e-3
+    training.eval_every = max(1, steps // 3)
+    training.checkpoint_every = max(1, steps)
+    training.log_every = 10

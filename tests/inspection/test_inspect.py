@@ -1,0 +1,73 @@
+"""`wechsel-jax inspect`: the score, the verdict, and its forms."""
+
+import json
+
+import pytest
+from absl import flags
+
+from wechsel_jax import cli
+from wechsel_jax.commands import inspect
+from wechsel_jax.errors import UserError
+
+
+def inspected(capsys, *arguments) -> str:
+    cli.main(["inspect", *map(str, arguments)])
+    return capsys.readouterr().out
+
+
+def run(*options) -> None:
+    """Runs the verb without a directory."""
+    values = flags.FlagValues()
+    inspect.define(values)
+    values(["inspect", *map(str, options)])
+    inspect.run(values, [])
+
+
+def test_the_verdict_is_said_last_and_the_numbers_before_it(transferred, world, capsys):
+    lines = inspected(
+        capsys, transferred, f"--text={world.root / 'german.txt'}", "--tokens_limit=200", "--samples=3"
+    ).splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("verdict: "))
+    assert {line.split()[0] for line in lines[start + 1 :]} <= {"wrong", "look", "ok"} and len(lines) - start > 7
+    text = "\n".join(lines[:start])
+    assert "a uniform guess would be 600" in text and "over 200 predicted tokens" in text
+    assert "spread (std)" in text and "alignment: P@1 " in text and "mixed rows: lean on " in text and "rules:\n" in text
+    samples = lines[lines.index("samples:") + 1 :][:3]
+    assert all(line.startswith("  ") and any(how in line for how in (": mixed", ": copied", ": random")) for line in samples)
+
+
+def test_json_is_the_score_and_nothing_else(transferred, capsys):
+    facts = json.loads(inspected(capsys, transferred, "--json", "--samples=2"))
+    assert facts["vocabulary_size"] == 600 and len(facts["samples"]) == 2 and facts["findings"]
+
+
+def test_coverage_is_a_table_where_it_was_recorded(transferred, tmp_path, capsys):
+    record = json.loads((transferred / "transfer.json").read_text(encoding="utf-8"))
+    rows = [{"rule": "exact", "tokens": 150, "share": 0.25, "with_vector": None, "examples": [["Ġin", "Ġin"], ["Der", "Ġder"]]}]
+    rest = {"noise": {"tokens": 12, "examples": ["Ã"]}, "without_vector": None}
+    for coverage in (rows, {"rows": rows, **rest}):
+        (tmp_path / "transfer.json").write_text(json.dumps(record | {"coverage": coverage}), encoding="utf-8")
+        told = inspected(capsys, tmp_path)
+        assert "exact     150  25.0 %  Ġin, Der = Ġder" in told and ("not shared, random: 12 tokens, such as Ã" in told) == (
+            coverage is not rows
+        )
+
+
+def test_a_plan_alone(transferred, capsys):
+    plan = transferred / "transfer_plan.npz"
+    told = inspected(capsys, plan)
+    assert told.startswith("plan: 600 tokens, ") and "verdict: " in told
+    run(f"--plan={plan}")
+    assert capsys.readouterr().out == told
+
+
+def test_word_vectors_before_a_transfer(world, capsys):
+    run(f"--vectors={world.vectors('english')},{world.vectors('german')}", f"--dictionary={world.dictionary}", "--samples=2")
+    told = capsys.readouterr().out
+    assert told.startswith("alignment: P@1 ") and ": nearest: " in told and "verdict: " in told
+
+
+@pytest.mark.parametrize("options", [[], ["--vectors=one.bin", "--dictionary=d.tsv"], ["--vectors=one.bin,two.bin"]])
+def test_what_is_missing_is_named(options):
+    with pytest.raises(UserError, match="expected"):
+        run(*options)

@@ -1,0 +1,115 @@
+import math
+
+import pytest
+
+from wechsel_jax.inspection import summary, verdict
+from wechsel_jax.inspection.verdict import SEVERITIES
+
+
+def good() -> dict:
+    """Facts of a transfer with which nothing is the matter."""
+    ratios = {"norm_mean": 0.8, "std": 0.7}
+    return {
+        "vocabulary_size": 1000,
+        "counts": {"copied": 10, "mixed": 900, "random": 90},
+        "special_tokens": {"total": 2, "named": ["<s>", "<pad>"], "random": []},
+        "alignment": {"pairs": 5000, "pairs_found": 3000, "pairs_given": 20_000, "precision_at_1": 0.4, "held_out_words": 500},
+        "similarity": {"mean_top1": 0.6},
+        "mixture": {"largest_absolute_sum": 1.0},
+        "tables": [
+            {"name": "wte", "role": "input", "ratios": ratios, "target": {"not_finite_rows": 0, "duplicate_share": 0.1}}
+        ],
+        "perplexity": {"perplexity": 800.0, "uniform": 1000, "masked": False},
+        "notes": ["The source table has 47 rows of padding; they were dropped."],
+    }
+
+
+def changed(**changes) -> list:
+    """The findings that are not "ok" where some facts differ; "table__std=3" goes into `tables`."""
+    facts = good()
+    for name, value in changes.items():
+        *path, last = name.split("__")
+        place = facts
+        for step in path:
+            place = {"ratios": facts["tables"][0]["ratios"], "target": facts["tables"][0]["target"]}.get(step, place.get(step))
+        place[last] = value
+    return [finding for finding in verdict(facts) if finding.severity != "ok"]
+
+
+def test_nothing_looks_off_with_a_good_transfer():
+    findings = verdict(good())
+    assert len(findings) == 9 and {finding.severity for finding in findings} == {"ok"}
+    assert summary(findings) == "Nothing looks off."
+
+
+def test_what_is_not_known_is_not_judged():
+    assert verdict({}) == () and summary(()) == "Nothing could be judged."
+    assert verdict({"counts": None, "tables": None, "alignment": None, "perplexity": {"reason": "no such model"}}) == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "severity", "about", "told"),
+    [
+        ({"counts": {"copied": 0, "mixed": 799, "random": 201}}, "look", "random rows", "20 % of the rows are random"),
+        ({"counts": {"copied": 0, "mixed": 499, "random": 501}}, "wrong", "random rows", "character n-grams"),
+        ({"ratios__norm_mean": 2.01}, "wrong", "mean length (input)", "2.01 times the source's"),
+        ({"ratios__norm_mean": 0.49}, "wrong", "mean length (input)", "0.49 times the source's"),
+        ({"ratios__std": 2.01}, "wrong", "spread (input)", "spread of the new embeddings is 2.01 times"),
+        ({"ratios__std": 0.49}, "wrong", "spread (input)", "0.49 times"),
+        ({"alignment__pairs": 999}, "look", "dictionary pairs", "999 pairs of words, fewer than 1,000"),
+        ({"alignment__pairs_found": 999}, "look", "dictionary pairs", "know only 5 % of the dictionary's 20,000 entries"),
+        ({"alignment__precision_at_1": 0.049}, "wrong", "alignment", "in 4.9 % of cases (500 words), under 5 %"),
+        ({"similarity__mean_top1": 0.29}, "look", "similarity", "0.29 on average, under 0.3"),
+        ({"special_tokens__random": ["<pad>"]}, "wrong", "special tokens", "is random (<pad>): map each"),
+        ({"target__duplicate_share": 0.31}, "look", "duplicates", "31 % of the new rows equal another"),
+        ({"target__not_finite_rows": 3}, "wrong", "NaN", "wte has 3 rows with NaN"),
+        ({"mixture__largest_absolute_sum": 10.5}, "look", "weights", "add up to 10.5"),
+        ({"notes": ["5 ill-conditioned neighborhoods were regularised."]}, "look", "conditioning", "5 ill-conditioned"),
+        ({"perplexity__perplexity": 1001.0}, "look", "perplexity", "1,001, above the 1,000 of a uniform guess"),
+        ({"perplexity__perplexity": None}, "wrong", "perplexity", "not finite"),
+        ({"perplexity__perplexity": math.inf}, "wrong", "perplexity", "not finite"),
+    ],
+)
+def test_each_thing_that_can_be_off_is_found_alone(change, severity, about, told):
+    (finding,) = changed(**change)
+    assert (finding.severity, finding.about) == (severity, about) and told in finding.text
+    assert finding.text.endswith(".") and "\n" not in finding.text
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"counts": {"copied": 0, "mixed": 800, "random": 200}},
+        {"ratios__norm_mean": 2.0},
+        {"ratios__std": 0.5},
+        {"alignment__pairs": 1000},
+        {"alignment__pairs_found": 1000},
+        {"alignment__precision_at_1": 0.05},
+        {"similarity__mean_top1": 0.3},
+        {"special_tokens__random": ["<extra_7>"]},
+        {"target__duplicate_share": 0.3},
+        {"mixture__largest_absolute_sum": 10.0},
+        {"perplexity__perplexity": 1000.0},
+    ],
+)
+def test_the_thresholds_themselves_are_fine(change):
+    assert changed(**change) == []
+
+
+def test_a_baseline_that_knows_nothing_needs_only_a_look():
+    counts = {"copied": 0, "mixed": 0, "random": 1000}
+    facts = {
+        "vocabulary_size": 1000,
+        "counts": counts,
+        "special_tokens": good()["special_tokens"] | {"random": ["<s>", "<pad>"]},
+    }
+    (finding,) = verdict(facts)
+    assert finding.severity == "look" and "expected of a baseline" in finding.text
+
+
+def test_the_worst_comes_first():
+    facts = good() | {"similarity": {"mean_top1": 0.1}}
+    facts["alignment"]["precision_at_1"] = 0.0
+    order = [SEVERITIES.index(finding.severity) for finding in verdict(facts)]
+    assert order == sorted(order) and order[:3] == [0, 1, 2]
+    assert summary(verdict(facts)) == "1 thing is wrong and 1 thing needs a look."

@@ -1,0 +1,51 @@
+"""Makes an embedding table for a task's vocabulary from word vectors or from a pretrained model's embeddings.
+
+  wechsel-jax table --vectors=glove.txt --input=train.txt --min_count=2 --standardize=pretrained_xavier \\
+    --output=table.safetensors
+  wechsel-jax table --source=bert/ --tokenizer=my-tokenizer/ --output=table.safetensors
+
+Writes {"embeddings": float32 (V, D)} and, beside it, a .json file that says where the rows come from.
+"""
+
+from absl import flags
+
+from wechsel_jax.commands import choice
+from wechsel_jax.files import refuse_existing
+
+REQUIRED = ("output",)
+
+
+def define(values: flags.FlagValues) -> None:
+    """Defines the flags of `vectors.table.vocabulary_table` and the files."""
+    to = {"flag_values": values}
+    flags.DEFINE_string("vectors", None, "Word vectors of any format: GloVe, word2vec, fastText.", **to)
+    flags.DEFINE_string("source", None, "In place of --vectors: a model whose input table is used.", **to)
+    flags.DEFINE_string("tokenizer", None, "The vocabulary: that of this tokenizer.", **to)
+    flags.DEFINE_string("words", None, "Or: the words of this file, one a line.", **to)
+    flags.DEFINE_list("input", [], "Or: the words of these texts, with commas between the files, split at white space.", **to)
+    flags.DEFINE_integer("min_count", 1, "Of --input, leave out words that are rarer.", lower_bound=1, **to)
+    flags.DEFINE_integer("max_words", None, "Of --input, keep only this many of the most frequent words.", lower_bound=1, **to)
+    flags.DEFINE_boolean("lowercase", False, "Of --input, take words without their case.", **to)
+    flags.DEFINE_list("special_tokens", [], "Rows in front of the words, e.g. <pad>,<unk>.", **to)
+    choice(values, "standardize", None, ("pretrained_xavier", "xavier_pretrained", "xavier"), "Another scale")
+    choice(values, "shuffle", None, ("rows_columns", "elements"), "What is shuffled")
+    choice(values, "missing", None, ("normal", "xavier", "mean", "zeros"), "Rows that the source lacks")
+    flags.DEFINE_integer("seed", 0, "Of every random number.", **to)
+    flags.DEFINE_string("output", None, "The .safetensors file to write.", **to)
+    flags.DEFINE_boolean("overwrite", False, "Replace an existing output.", **to)
+
+
+def run(values: flags.FlagValues, arguments: list[str]) -> None:
+    """Makes the table, writes it with its record, and prints what the record says."""
+    del arguments
+    record = f"{values.output.removesuffix('.safetensors')}.json"
+    for output in (values.output, record):
+        refuse_existing(output, values.overwrite)
+    from wechsel_jax.vectors.table import make_table
+
+    names = ("min_count", "max_words", "lowercase", "special_tokens", "standardize", "shuffle", "missing", "seed")
+    places = {name: values[name].value for name in ("vectors", "source", "tokenizer", "words", "input")}
+    report = make_table(values.output, record, **places, **{name: values[name].value for name in names})
+    print(f"{values.output}: {report['found']} of {report['tokens']} tokens have a row in the source")
+    print(f"x * sqrt(D) has deviation {report['embedding_sd']:.4g}, positions have {report['position_sd']:.4g}: ", end="")
+    print(f"{report['ratio']:.3g} times as much")

@@ -1,0 +1,68 @@
+"""FOCUS: a new token is a sparse mean of the shared tokens that target-language vectors hold to be like it."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from wechsel_jax.errors import UserError
+from wechsel_jax.initializers.anchors import anchored_plan, on_source_rows
+from wechsel_jax.initializers.plan import Side, TransferPlan
+from wechsel_jax.initializers.sparsemax import sparsemax_neighbors
+from wechsel_jax.overlap import Overlap
+
+
+def focus(
+    source: Side,
+    target: Side,
+    *,
+    overlap: Overlap,
+    parity: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> TransferPlan:
+    """Sparsemax over the cosine to all shared tokens (FOCUS, Dobler and de Melo, 2023, section 3.2).
+
+    Shared tokens are copied. Those of them that have a vector are the anchors: every other token that has one is the mean of
+    the anchors' source rows, weighted by sparsemax over the plain cosine similarities, without a temperature or a limit to
+    their number. Tokens without a vector are noise with the source's mean and standard deviation.
+
+    Special tokens are no anchors: they stand for no text, and what vector they may have (fastText has one for "</s>", which
+    it sees at the end of every line) says nothing about meaning. With `parity`, shared special tokens that have a vector are
+    anchors, as in PyPI deepfocus 1.0.1.
+
+    Where a loose overlap gives several anchors one source row, their weights add up.
+
+    Args:
+      source: V_s tokens; neither vectors nor embeddings are read.
+      target: V_t tokens with vectors of the target language (V_t, m): of the tokens themselves (`native_vectors`, as the paper
+        does it) or of words.
+      overlap: the shared tokens; `find_overlap(..., parity="deepfocus")` finds those of PyPI deepfocus.
+      parity: choose anchors as PyPI deepfocus 1.0.1 does.
+      progress: called with (tokens done, tokens to do) while neighbors are searched.
+
+    Returns:
+      A convex plan: weights are non-negative and sum to 1 for every mixed token, the strongest neighbor first.
+
+    Raises:
+      UserError: no vectors, or no shared token that has one.
+    """
+    if target.vectors is None:
+        raise UserError("focus: no vectors; expected vectors of the target tokens; give them with --target_vectors")
+    anchors = np.flatnonzero(overlap.shared & target.has_vector & (parity | ~_is_special(source, target, overlap)))
+    if len(anchors) == 0:
+        raise UserError(
+            f"focus: none of the {int(overlap.shared.sum())} shared tokens has a vector; expected vectors of the target "
+            "language's tokens; train them with `wechsel-jax vectors train --tokenizer`, or choose a looser overlap"
+        )
+    wanted = np.flatnonzero(~overlap.shared & target.has_vector)
+    vectors = np.asarray(target.vectors)
+    places, weights = sparsemax_neighbors(vectors[wanted], vectors[anchors], progress=progress)
+    rows = overlap.source[anchors]
+    neighbors = np.where(weights > 0, rows[places], 0)
+    if len(np.unique(rows)) < len(rows):
+        neighbors, weights = on_source_rows(neighbors, weights.astype(np.float64))
+    return anchored_plan(overlap, wanted, neighbors, weights)
+
+
+def _is_special(source: Side, target: Side, overlap: Overlap) -> np.ndarray:
+    """bool (V_t,): the token, or the source token that it shares, is a special one."""
+    return target.vocabulary.special | (source.vocabulary.special[overlap.source] & overlap.shared)

@@ -1,0 +1,39 @@
+"""Baselines that keep what two vocabularies share and know nothing of the other tokens but how source rows are distributed."""
+
+from wechsel_jax.initializers.plan import Side, TransferPlan
+from wechsel_jax.overlap import Overlap
+
+
+def multivariate(source: Side, target: Side, *, overlap: Overlap) -> TransferPlan:
+    """Shared tokens copied, the others from N(m, C) of the source table: the baseline "Multivariate" of the SALT paper.
+
+    The draw itself is `draw_noise`'s kind "multivariate", with the full covariance C of the source rows divided by V_s. It is
+    not what Hugging Face's `resize_token_embeddings(mean_resizing=True)` draws: that scales C by 1e-9, see `mean`.
+
+    Args:
+      source: V_s tokens; nothing but their number matters.
+      target: V_t tokens.
+      overlap: the shared tokens, special tokens included.
+
+    Returns:
+      A plan whose rows are copied or random.
+    """
+    del source
+    return TransferPlan.all_random(len(target.vocabulary)).with_copies(overlap.source)
+
+
+def mean(source: Side, target: Side, *, overlap: Overlap) -> TransferPlan:
+    """Shared tokens copied, every other one the mean of all source rows (Hewitt, 2021: Initializing New Word Embeddings).
+
+    Hugging Face's `resize_token_embeddings(mean_resizing=True)` gives new rows N(m, 1e-9 C), which is the mean with a trace of
+    noise; here (`draw_noise`'s kind "mean") it is the mean itself, the same row for all of these tokens.
+
+    Args:
+      source: V_s tokens; nothing but their number matters.
+      target: V_t tokens.
+      overlap: the shared tokens, special tokens included.
+
+    Returns:
+      A plan whose rows are copied or "random"; that the latter are the mean is the noise's business.
+    """
+    return multivariate(source, target, overlap=overlap)

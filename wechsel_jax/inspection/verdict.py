@@ -1,0 +1,238 @@
+"""The verdict: facts about a transfer judged against thresholds, each finding one sentence with its number and advice."""
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+SEVERITIES = ("wrong", "look", "ok")
+
+# A fifth of the rows without any knowledge is about what a wrong tokenizer normalisation or word vectors of whole words only
+# leave behind; matching vectors leave bytes and special tokens, a few per cent. From a half on, most text meets noise.
+RANDOM_SHARE, RANDOM_SHARE_WRONG = 0.2, 0.5
+# Kim et al. (2024), finding 1: embeddings of another spread than the model's drown the position signal or drown in it.
+SCALE_RATIO = 2.0
+# A rotation of 300 dimensions has 44,850 free angles; under about a thousand pairs most of them are fitted to noise.
+PAIRS = 1000
+# Where so few entries are found, the dictionary is of another language, script or spelling than the vectors.
+FOUND_SHARE = 0.05
+# Aligned vectors of related corpora reach .2 to .6; random ones one in the number of words searched.
+PRECISION_AT_1 = 0.05
+# 300-dimensional vectors of unrelated words have a best match of about .2 to .3 among 50,000.
+TOP_1 = 0.3
+# Tokens with the same row cannot be told apart by the model. "haus" and " haus" share a word vector, which gives up to 30 %.
+DUPLICATE_SHARE = 0.3
+# The absolute weights of a convex mixture add up to 1; at 10 an error of the source rows may grow tenfold.
+ABSOLUTE_SUM = 10.0
+_ILL_CONDITIONED = re.compile(r"ill[- ]condition|singular", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One judgement.
+
+    Attributes:
+      severity: "ok"; "look": may be as it should be, a person has to see it; "wrong": training will pay for it.
+      about: what was judged, e.g. "random rows".
+      value: the number that was judged, where there is one.
+      text: a sentence with the number, and what to do where it is not "ok".
+    """
+
+    severity: str
+    about: str
+    value: float | None
+    text: str
+
+
+def verdict(facts: Mapping[str, Any]) -> tuple[Finding, ...]:
+    """Judges the facts of `score`; what a fact is missing for is not judged.
+
+    Args:
+      facts: as `score` returns them, all but "findings".
+
+    Returns:
+      The findings, worst first.
+    """
+    found = [finding for check in _CHECKS for finding in check(facts)]
+    return tuple(sorted(found, key=lambda finding: SEVERITIES.index(finding.severity)))
+
+
+def summary(findings: Sequence[Finding]) -> str:
+    """Returns the verdict in one sentence."""
+    wrong, look = (sum(finding.severity == severity for finding in findings) for severity in SEVERITIES[:2])
+    if not findings:
+        return "Nothing could be judged."
+    if not wrong and not look:
+        return "Nothing looks off."
+    parts = [f"{wrong} {'thing is' if wrong == 1 else 'things are'} wrong"] if wrong else []
+    parts += [f"{look} {'thing needs' if look == 1 else 'things need'} a look"] if look else []
+    return " and ".join(parts) + "."
+
+
+def _random_rows(facts: Mapping[str, Any]) -> list[Finding]:
+    counts = facts.get("counts")
+    if not counts or not sum(counts.values()):
+        return []
+    share = counts["random"] / sum(counts.values())
+    told = _sentence(f"{_percent(share)} of the rows are random")
+    if share <= RANDOM_SHARE:
+        return [Finding("ok", "random rows", share, f"{told}.")]
+    if not counts["mixed"] and not facts.get("alignment") and not facts.get("similarity"):
+        text = f"{told}: the method knows nothing of them; expected of a baseline, otherwise choose one that mixes source rows."
+        return [Finding("look", "random rows", share, text)]
+    severity = "wrong" if share > RANDOM_SHARE_WRONG else "look"
+    advice = "use vectors with character n-grams (.bin), more text for them, or a looser overlap rule"
+    return [Finding(severity, "random rows", share, f"{told}, more than {_percent(RANDOM_SHARE)}: {advice}.")]
+
+
+def _special_tokens(facts: Mapping[str, Any]) -> list[Finding]:
+    special, counts = facts.get("special_tokens"), facts.get("counts") or {}
+    if not special or not special["named"]:
+        return []
+    lost = [token for token in special["random"] if token in special["named"]]
+    if not lost:
+        return [Finding("ok", "special tokens", 0, "No special token with a role (bos, eos, pad, unk, mask) is random.")]
+    if counts.get("random") == facts.get("vocabulary_size"):
+        return []  # all rows are, which is said already
+    names = ", ".join(lost)
+    text = f"{len(lost)} of the special tokens with a role {'is' if len(lost) == 1 else 'are'} random ({names}): map each to a "
+    return [Finding("wrong", "special tokens", len(lost), f"{text}source token with --map=SOURCE:TARGET.")]
+
+
+def _scales(facts: Mapping[str, Any]) -> list[Finding]:
+    found = []
+    for table in facts.get("tables") or ():
+        # Where the inner layers are new too, they expect what a new model has.
+        if table["role"] == "bias" or not table.get("ratios") or facts.get("redrawn"):
+            continue
+        which = {"input": "new embeddings", "head": "new head's rows"}.get(table["role"], f"rows of {table['name']}")
+        for name, about in (("norm_mean", "mean length"), ("std", "spread")):
+            ratio = table["ratios"].get(name)
+            if ratio is not None:
+                found.append(_scale(f"{about} ({table['role']})", f"The {about} of the {which}", ratio))
+    return found
+
+
+def _scale(about: str, what: str, ratio: float) -> Finding:
+    if 1 / SCALE_RATIO <= ratio <= SCALE_RATIO:
+        return Finding("ok", about, ratio, f"{what} is {_times(ratio)} the source's.")
+    advice = f"the model expects what it was trained on, within a factor of {SCALE_RATIO:g}; rescale, or use another method"
+    return Finding("wrong", about, ratio, f"{what} is {_times(ratio)} the source's: {advice}.")
+
+
+def _pairs(facts: Mapping[str, Any]) -> list[Finding]:
+    alignment = facts.get("alignment") or {}
+    pairs, found, given = (alignment.get(name) for name in ("pairs", "pairs_found", "pairs_given"))
+    # Translations that an adversarial alignment proposed itself say nothing of whether they are right.
+    if pairs is None or alignment.get("method") == "adversarial":
+        return []
+    share = found / given if found is not None and given else None
+    if pairs < PAIRS:
+        text = f"The rotation rests on {pairs:,} pairs of words, fewer than {PAIRS:,}: use a larger dictionary or refinement."
+        return [Finding("look", "dictionary pairs", pairs, text)]
+    if share is not None and share < FOUND_SHARE:
+        text = f"Word vectors know only {_percent(share)} of the dictionary's {given:,} entries: check its languages and order."
+        return [Finding("look", "dictionary pairs", share, text)]
+    return [Finding("ok", "dictionary pairs", pairs, f"The rotation rests on {pairs:,} pairs of words.")]
+
+
+def _precision(facts: Mapping[str, Any]) -> list[Finding]:
+    alignment = facts.get("alignment") or {}
+    value = alignment.get("precision_at_1")
+    if value is None:
+        return []
+    words = alignment.get("held_out_words")
+    told = f"Held-out words find their translation first in {100 * value:.1f} % of cases"
+    told += f" ({words:,} words)" if words else ""
+    if value >= PRECISION_AT_1:
+        return [Finding("ok", "alignment", value, f"{told}.")]
+    advice = "the two spaces hardly meet; check the dictionary's languages, or train the vectors on more text"
+    return [Finding("wrong", "alignment", value, f"{told}, under {_percent(PRECISION_AT_1)}: {advice}.")]
+
+
+def _similarity(facts: Mapping[str, Any]) -> list[Finding]:
+    value = (facts.get("similarity") or {}).get("mean_top1")
+    if value is None:
+        return []
+    told = f"The nearest source token has a cosine similarity of {value:.2f} on average"
+    if value >= TOP_1:
+        return [Finding("ok", "similarity", value, f"{told}.")]
+    text = f"{told}, under {TOP_1:g}, hardly more than by chance: check the alignment and the vectors' languages."
+    return [Finding("look", "similarity", value, text)]
+
+
+def _duplicates(facts: Mapping[str, Any]) -> list[Finding]:
+    table = next((table for table in facts.get("tables") or () if table["role"] == "input"), None)
+    share = table["target"].get("duplicate_share") if table else (facts.get("duplicates") or {}).get("share")
+    if share is None:
+        return []
+    told = _sentence(f"{_percent(share)} of the new rows equal another new row")
+    if share <= DUPLICATE_SHARE:
+        return [Finding("ok", "duplicates", share, f"{told}.")]
+    text = (
+        f"{told}, more than {_percent(DUPLICATE_SHARE)}, and the model cannot tell such tokens apart: use a stricter overlap "
+    )
+    return [Finding("look", "duplicates", share, f"{text}rule or more neighbors.")]
+
+
+def _finite(facts: Mapping[str, Any]) -> list[Finding]:
+    bad = [(table["name"], table["target"]["not_finite_rows"]) for table in facts.get("tables") or ()]
+    return [
+        Finding(
+            "wrong", "NaN", rows, f"{name} has {rows:,} rows with NaN or infinity: the model cannot be used; transfer again."
+        )
+        for name, rows in bad
+        if rows
+    ]
+
+
+def _weights(facts: Mapping[str, Any]) -> list[Finding]:
+    largest = (facts.get("mixture") or {}).get("largest_absolute_sum")
+    found = []
+    if largest is not None and largest > ABSOLUTE_SUM:
+        text = (
+            f"The absolute weights of one row add up to {largest:.3g}, more than {ABSOLUTE_SUM:g}: its sources nearly cancel; "
+        )
+        found.append(Finding("look", "weights", largest, f"{text}raise the ridge or use fewer neighbors."))
+    for note in facts.get("notes") or ():
+        if _ILL_CONDITIONED.search(note):
+            found.append(Finding("look", "conditioning", None, note))
+    return found
+
+
+def _perplexity(facts: Mapping[str, Any]) -> list[Finding]:
+    found = facts.get("perplexity") or {}
+    if "uniform" not in found:
+        return []
+    value, uniform = found["perplexity"], found["uniform"]
+    kind = "Masked perplexity" if found.get("masked") else "Perplexity"
+    if value is None or not math.isfinite(value):
+        text = f"{kind} before training is not finite: the weights overflow; look at the lengths of the new rows."
+        return [Finding("wrong", "perplexity", None, text)]
+    told = f"{kind} before training is {value:,.0f}" if value >= 100 else f"{kind} before training is {value:.1f}"
+    if value <= uniform:
+        return [Finding("ok", "perplexity", value, f"{told}; a uniform guess would be {uniform:,}.")]
+    text = f"{told}, above the {uniform:,} of a uniform guess: that is less than nothing; use another method, or text "
+    return [Finding("look", "perplexity", value, f"{text}of the target language.")]
+
+
+_CHECKS: tuple[Callable[[Mapping[str, Any]], list[Finding]], ...] = (
+    _finite, _random_rows, _special_tokens, _scales, _duplicates, _pairs, _precision, _similarity, _weights, _perplexity,
+)  # fmt: skip
+
+
+def _sentence(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def _percent(share: float) -> str:
+    if 0 < share < 0.001:
+        return "under 0.1 %"
+    if 0.99 < share < 1:
+        return "over 99 %"
+    return f"{100 * share:.1f} %" if share < 0.1 and round(100 * share, 1) != round(100 * share) else f"{100 * share:.0f} %"
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.2f} times" if ratio < 10 else f"{ratio:,.0f} times"

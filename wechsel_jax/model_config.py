@@ -1,0 +1,102 @@
+"""A model's config.json and generation_config.json for another vocabulary: sizes and the ids of special tokens."""
+
+import re
+from collections.abc import Mapping
+
+from wechsel_jax.tokens import Vocabulary
+
+ROLES = ("bos", "eos", "pad", "unk", "mask", "cls", "sep")
+# transformers reads these from any config.json; the other roles are changed only where a config has them already.
+_ALWAYS_IN_CONFIG = ("bos", "eos", "pad")
+# Generation settings that list token ids; kept where every id is that of a special token with a counterpart.
+_LISTS_OF_IDS = ("bad_words_ids", "begin_suppress_tokens", "force_words_ids", "suppress_tokens")
+# Generation settings that are about the old vocabulary in another way.
+_OF_THE_OLD_VOCABULARY = ("constraints", "forced_decoder_ids", "sequence_bias", "stop_strings")
+# Placeholders for what is not text; transformers wants a number there, and -1 is no token's.
+_PLACEHOLDER = re.compile(r"(\w+_token_index|(image|video|audio|vision\w*|bo[iav]|eo[iav])_token_id)")
+
+
+def adapt_config(
+    config: Mapping,
+    target: Vocabulary,
+    positions: int = 0,
+    rows: int | None = None,
+    special: Mapping[int, int] | None = None,
+) -> tuple[dict, list[str]]:
+    """Makes a model's or a generation config fit a new vocabulary.
+
+    Sizes change only where the config has them, so both kinds of config can be passed. The config of a text model inside is
+    adapted too.
+
+    Args:
+      config: the content of config.json or generation_config.json.
+      target: the new vocabulary, V_t tokens.
+      positions: by how many rows the position table grows.
+      rows: of the new tables; V_t where None.
+      special: source id -> target id of special tokens that are the same.
+
+    Returns:
+      The new config, and a sentence for everything that had to be left out.
+    """
+    new, special, notes = dict(config), special or {}, []
+    for key in ("vocab_size", "decoder_vocab_size"):
+        if key in new:
+            new[key] = len(target) if rows is None else rows
+    if positions and "max_position_embeddings" in new:
+        new["max_position_embeddings"] += positions
+    if isinstance(config.get("text_config"), Mapping):
+        new["text_config"], more = adapt_config(config["text_config"], target, positions, rows, special)
+        notes += [f"text_config: {note}" for note in more]
+    notes += _adapt_roles(new, config, target, special)
+    for key in (*_LISTS_OF_IDS, *_OF_THE_OLD_VOCABULARY):
+        value = new.pop(key, None)
+        mapped = _mapped(value, special) if key in _LISTS_OF_IDS and value else None
+        if mapped is not None:
+            new[key] = mapped
+        elif value is not None:
+            notes.append(f"{key} was left out: it listed tokens of the source vocabulary.")
+    if new.pop("auto_map", None) is not None:
+        notes.append("auto_map was left out: it named code that is neither run nor copied.")
+    if new.pop("tokenizer_class", None) is not None:
+        notes.append("tokenizer_class was left out: it named the source's tokenizer.")
+    return new, notes
+
+
+def _adapt_roles(new: dict, config: Mapping, target: Vocabulary, special: Mapping[int, int]) -> list[str]:
+    """Sets every "..._token_id" of `new`: by its role, by the role whose id it repeats, or by the same special token."""
+    notes, ids = [], {role: target.id_with_role(role) for role in ROLES}
+    bos = config.get("bos_token_id")
+    if ids["bos"] is None and bos is not None and bos == config.get("eos_token_id"):
+        ids["bos"] = ids["eos"]
+    for role in ROLES:
+        key, old = f"{role}_token_id", config.get(f"{role}_token_id")
+        if ids[role] is None and not isinstance(old, list):
+            ids[role] = special.get(old)
+        if isinstance(old, list):
+            # Llama 3 lists the ends of a text and of a turn.
+            known = [special[token] for token in old if token in special]
+            first = [] if ids[role] is None or ids[role] in known else [ids[role]]
+            unique = list(dict.fromkeys(first + known))
+            new[key] = unique if len(unique) > 1 else (unique or [None])[0]
+            lost = [token for token in old if token not in special]
+            if special and lost:
+                notes.append(f"{key}: source tokens {', '.join(map(str, lost))} have no counterpart and were left out.")
+        elif key in new or (role in _ALWAYS_IN_CONFIG and ids[role] is not None):
+            new[key] = ids[role]
+    named = [key for key in new if key.endswith(("_token_id", "_token_index"))]
+    for key in [key for key in named if key.removesuffix("_token_id") not in ROLES]:
+        old = new[key]
+        same = [role for role in ROLES if old is not None and config.get(f"{role}_token_id") == old]
+        new[key] = ids[same[0]] if same else _mapped(old, special)
+        if old is not None and new[key] is None:
+            notes.append(f"{key} was left out: it named source token {old}, which has no special role.")
+            new[key] = -1 if _PLACEHOLDER.fullmatch(key) else None
+    return notes
+
+
+def _mapped(value: object, special: Mapping[int, int]) -> object:
+    """The same id or (nested) list of ids in the target vocabulary; None where an id has no counterpart."""
+    if isinstance(value, list):
+        found = [_mapped(item, special) for item in value]
+        return None if None in found else found
+    return special.get(value) if isinstance(value, int) else None

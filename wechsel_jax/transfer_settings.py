@@ -1,0 +1,165 @@
+"""Everything but the two models that decides the result of a transfer, checked before anything is read."""
+
+import dataclasses
+import os
+from collections.abc import Sequence
+
+from wechsel_jax.errors import UserError
+from wechsel_jax.files import require_file
+from wechsel_jax.initializers import METHODS, NOISES, SHUFFLES, STANDARDIZATIONS, Method
+from wechsel_jax.overlap import OVERLAPS
+
+ALIGNED, IDENTICAL = "none", "identical"
+INPUTS = ("source_vectors", "target_vectors", "dictionary", "helper")
+TOKEN_VECTORS = ("ngram", "tfr", "native")
+_CHOICES = {
+    "head_bias": ("transfer", "zeros"),
+    "weighting": ("unique", "wechsel", "legacy"),
+    "weights": ("softmax", "sparsemax"),
+    "alignment": ("procrustes", "adversarial"),
+    "overlap": (None, *OVERLAPS),
+    "token_vectors": (None, *TOKEN_VECTORS),
+    "noise": (None, *NOISES),
+    "standardize": (None, *STANDARDIZATIONS),
+    "shuffle": (None, *SHUFFLES),
+}
+_AT_LEAST = {"neighbors": 1, "atoms": 1, "refine": 0, "pad_to": 0, "ridge": 0, "latent_dimension": 0}
+
+
+@dataclasses.dataclass(frozen=True)
+class TransferSettings:
+    """The settings of a transfer; a method reads those that it needs, and a note says which of the given ones it did not.
+
+    Attributes:
+      source_vectors: word vectors of the source language, any format of `vectors.load_vectors`.
+      target_vectors: word vectors of the target language.
+      dictionary: file of word pairs; "identical": words spelled the same; "none": the vectors share a space already.
+      token_vectors: how word vectors become token vectors: "ngram" (a token is looked up like a word), "tfr" (mean over the
+        words that hold it), "native" (the file's words are the tokenizer's own tokens); None: as the method's paper does.
+      alignment: "procrustes" (supervised by the dictionary) or "adversarial" (needs none; one only measures it then).
+      refine: rounds of CSLS refinement after the alignment.
+      weighting: how often a dictionary pair counts, see `vectors.align`; None: "wechsel" with `parity`, else "unique".
+      normalize: scale word vectors to length 1 before aligning.
+      center: take the mean off the word vectors before aligning.
+      max_words: with token vectors "tfr", use only this many of the most frequent words.
+      overlap: which tokens the vocabularies share, one of `overlap.OVERLAPS`; None: as the method's paper does.
+      symbols: numbers, punctuation and blanks may match as loosely as "fuzzy" allows (FOCUS).
+      map: "SOURCE:TARGET" pairs of tokens that override the overlap, see `token_map.parse_mapping`.
+      helper: directory or hub id of a model of the target language, for SALT, OMP and CLP.
+      neighbors: k, how many source rows make one target row.
+      temperature: of the softmax over similarities.
+      weights: "softmax" over the k nearest, or "sparsemax" over all (Tran, 2020), for WECHSEL.
+      atoms: k of orthogonal matching pursuit.
+      ridge: added to the diagonal of SALT's least squares.
+      latent_dimension: rank to which the source tables are factorised first (OFA); 0: none.
+      factorised: also write the factors, where there is a `latent_dimension`.
+      noise: distribution of random rows, see `initializers.draw_noise`; None: as the method's paper does.
+      standardize: what becomes of the spread of the finished table (Kim et al., section 3.4), see `initializers.standardize`.
+      shuffle: what becomes of the finished table's order, see `initializers.shuffle`.
+      head_bias: "transfer": the weights of the embeddings make the head's bias; "zeros".
+      pad_to: rows are added until the vocabulary is a multiple of this; 0: none.
+      keep_source: keep every source token and its id, and append the target tokenizer's new ones.
+      seed: of the noise, of every random order, of the held-out dictionary words and of the examples.
+      parity: choose as the method's reference implementation does, wherever the default is another.
+    """
+
+    source_vectors: str | None = None
+    target_vectors: str | None = None
+    dictionary: str | None = None
+    token_vectors: str | None = None
+    alignment: str = "procrustes"
+    refine: int = 0
+    weighting: str | None = None
+    normalize: bool = False
+    center: bool = False
+    max_words: int | None = None
+    overlap: str | None = None
+    symbols: bool = False
+    map: tuple[str, ...] = ()
+    helper: str | None = None
+    neighbors: int = 10
+    temperature: float = 0.1
+    weights: str = "softmax"
+    atoms: int = 64
+    ridge: float = 0.0
+    latent_dimension: int = 0
+    factorised: bool = False
+    noise: str | None = None
+    standardize: str | None = None
+    shuffle: str | None = None
+    head_bias: str = "transfer"
+    pad_to: int = 0
+    keep_source: bool = False
+    seed: int = 0
+    parity: bool = False
+
+    @classmethod
+    def of(cls, method: str, **given) -> tuple[Method, "TransferSettings"]:
+        """Finds the method, fills in what follows from it, and refuses impossible settings.
+
+        Raises:
+          UserError: no such method or setting, a value out of range, or a file that is needed and not there.
+        """
+        if method not in METHODS:
+            raise UserError(f"method {method!r}: no such method; expected one of {', '.join(METHODS)}")
+        known = [field.name for field in dataclasses.fields(cls)]
+        for name in given:
+            if name not in known:
+                raise UserError(f"setting {name!r}: unknown; expected some of {', '.join(known)}")
+        chosen = METHODS[method]
+        given = {name: os.fspath(value) if isinstance(value, os.PathLike) else value for name, value in given.items()}
+        settings = cls(**given)
+        for name in ("token_vectors", "overlap", "noise"):
+            if getattr(settings, name) is None:
+                default = chosen.vectors if name == "token_vectors" else getattr(chosen, name)
+                settings = dataclasses.replace(settings, **{name: default})
+        if settings.weighting is None:
+            settings = dataclasses.replace(settings, weighting="wechsel" if settings.parity else "unique")
+        settings = dataclasses.replace(settings, map=_strings(settings.map))
+        settings._check_values()
+        settings._check_inputs(chosen)
+        return chosen, settings
+
+    def _check_values(self) -> None:
+        for name, known in _CHOICES.items():
+            value = getattr(self, name)
+            if value not in known:
+                raise UserError(f"{name} {value!r}: unknown; expected one of {', '.join(k for k in known if k)}")
+        if not self.temperature > 0:
+            raise UserError(f"temperature {self.temperature}: expected a number above zero")
+        for name, least in _AT_LEAST.items():
+            if not getattr(self, name) >= least:
+                raise UserError(f"{name} {getattr(self, name)}: expected at least {least}")
+        if self.factorised and not self.latent_dimension:
+            raise UserError("factorised: there is nothing to factorise; expected a latent_dimension above zero")
+
+    def _check_inputs(self, method: Method) -> None:
+        """The files that the method needs are named and there."""
+        if method.helper and not self.helper:
+            raise UserError(
+                f"method {method.name}: no helper; expected the directory or hub id of a model of the target language, whose "
+                "embeddings say which tokens are alike"
+            )
+        needed = method.needs if self.alignment == "procrustes" else tuple(n for n in method.needs if n != "dictionary")
+        missing = [name for name in needed if not getattr(self, name)]
+        if missing:
+            expected = "word vectors of the target language"
+            if method.space == "both":
+                expected = (
+                    "two files of word vectors and a dictionary of word pairs, or "
+                    f"{IDENTICAL!r} for words spelled the same, or {ALIGNED!r} for vectors that share a space already"
+                )
+            raise UserError(f"method {method.name}: no {' and no '.join(missing)}; expected {expected}")
+        for name in method.needs:
+            value = getattr(self, name)
+            if value and not (name == "dictionary" and value in (ALIGNED, IDENTICAL)):
+                require_file(value, "a dictionary of word pairs" if name == "dictionary" else "word vectors")
+
+    def unused(self, method: Method) -> tuple[str, ...]:
+        """Names of the inputs that were given and that the method does not read."""
+        reads = (*method.needs, *(("helper",) if method.helper else ()))
+        return tuple(name for name in INPUTS if getattr(self, name) and name not in reads)
+
+
+def _strings(values: str | Sequence[str]) -> tuple[str, ...]:
+    return (values,) if isinstance(values, str) else tuple(values)
