@@ -36,6 +36,72 @@ def initialization_table(result: dict) -> str:
     return "\n".join(lines)
 
 
+def methods_table(result: dict) -> str:
+    """Time of every method beside the bare matrix product of its search."""
+    size = "{targets:,} new tokens x {sources:,} x {dimension}".format(**result["settings"])
+    lines = [f"| {size} | CPU seconds | against the matrix product |", "|---|---:|---:|"]
+    for row in result["table"]:
+        lines.append(f"| {row['name']} | {row['cpu_seconds']:.1f} | {row['ratio']:.2f} x |")
+    solves = result["solves"]
+    lines.append(
+        f"\nBeside that, SALT's least squares take {solves['least squares, CPU s per 1000 tokens']:.2f} CPU s a thousand tokens, "
+        f"OMP's pursuit of 64 among {solves['atoms']:,} shared tokens {solves['pursuit, CPU s per 1000 tokens']:.0f}. "
+        f"{result['machine']['description']}."
+    )
+    return "\n".join(lines)
+
+
+def initializers_table(result: dict) -> str:
+    """Held-out perplexity by method: before training in every language, and at the end where there was training."""
+    languages = result["languages"]
+    trained = [name for name, value in languages.items() if _last(value)[0] > 1]
+    heads = [f"{name}, step 0" for name in languages] + [f"{name}, step {_last(languages[name])[0]}" for name in trained]
+    lines = ["| English GPT-2 to | " + " | ".join(heads) + " |", "|---|" + "---:|" * len(heads)]
+    methods = next(iter(languages.values()))["methods"]
+    order = sorted(methods, key=lambda name: languages[trained[0]]["methods"][name]["evaluations"][-1][1])
+    for method in order:
+        curves = {name: value["methods"][method]["evaluations"] for name, value in languages.items()}
+        cells = [curve[0][1] for curve in curves.values()] + [curves[name][-1][1] for name in trained]
+        lines.append(f"| `{method}` | " + " | ".join(f"{cell:,.0f}" for cell in cells) + " |")
+    machine = next(iter(languages.values()))["machine"]
+    lines.append(f"\nHeld-out perplexity, one seed, vocabularies of 8,192; {machine}.")
+    return "\n".join(lines)
+
+
+def _last(language: dict) -> list:
+    return next(iter(language["methods"].values()))["evaluations"][-1]
+
+
+def memory_table(result: dict) -> str:
+    """Peak memory of a transfer of a large synthetic checkpoint."""
+    source, machine = result["source"], result["machine"]
+    size = f"{source['bytes'] / 1e9:.1f} GB in {source['shards']} shards, largest tensor {source['largest_tensor_bytes'] / 1e9:.2f} GB"
+    lines = [f"| {size} | peak memory | of that not backed by a file | CPU seconds |", "|---|---:|---:|---:|"]
+    for run in result["runs"]:
+        peak, anonymous = run["peak_bytes"] / 1e9, run["peak_anonymous_bytes"] / 1e9
+        lines.append(f"| `{run['method']}` | {peak:.2f} GB | {anonymous:.2f} GB | {run['cpu_seconds']:.0f} |")
+    lines.append(f"\n{machine['system']}, {machine['machine']}, {machine['cores']} cores.")
+    return "\n".join(lines)
+
+
+def peers_table(focus: dict, salt: dict) -> str:
+    """CPU time beside the tools that do the same."""
+    seconds, settings = focus["seconds"], focus["settings"]
+    per = {row["name"]: row["cpu_seconds"] for row in salt["table"]}
+    lines = ["| the same work | CPU seconds | here | |", "|---|---:|---:|---:|"]
+    theirs, ours = seconds["PyPI deepfocus"]["cpu"], seconds["wechsel-jax focus"]["cpu"]
+    size = f"FOCUS, {settings['targets']:,} new tokens x {settings['sources']:,} x {settings['dimension']}: PyPI deepfocus"
+    lines.append(f"| {size} | {theirs:,.0f} | {ours:.1f} | {theirs / ours:.0f} x less |")
+    for name in ("numpy pinv, the paper's map", "numpy pinv, weights only"):
+        mine = "wechsel-jax, weights and rows" if "map" in name else "wechsel-jax, weights"
+        lines.append(
+            f"| SALT, 1,000 tokens, 768 to 2,048, 10 to 60 neighbours: {name} | {per[name]:.2f} | {per[mine]:.2f} | "
+            f"{per[name] / per[mine]:.0f} x less |"
+        )
+    lines.append(f"\n{salt['machine']['description']}.")
+    return "\n".join(lines)
+
+
 TABLES: dict[str, tuple[str, Callable[[dict], str]]] = {
     "demo": ("demo.json", demo_table),
     "initialization": ("initialization.json", initialization_table),

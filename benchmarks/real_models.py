@@ -196,7 +196,7 @@ def perplexity(directory: Path, text: str, window: int, first: str | None = None
             lengths.append(sum(len(vocabulary.bytes[token]) for token in row[1:]))
             tokens += len(row) - 1
     bits = np.asarray(nats) / math.log(2)
-    rate = bits.sum() / sum(lengths)
+    rate = float(bits.sum() / sum(lengths))
     errors = bits - rate * np.asarray(lengths)
     return {
         "perplexity": math.exp(sum(nats) / tokens),
@@ -314,7 +314,7 @@ def table(result: dict) -> str:
         cells = [_cell(target["methods"].get(name)) for target in targets]
         label, _, rest = name.partition(", ")
         lines.append(f"| `{label}`{', ' + rest if rest else ''} | " + " | ".join(cells) + " |")
-    uniform = [f"{max(found['uniform'] for found in target['methods'].values()):.2f}" for target in targets]
+    uniform = [f"{min(found['uniform'] for found in target['methods'].values()):.2f}" for target in targets]
     lines.append("| every token equally likely | " + " | ".join(uniform) + " |")
     english = ", ".join(f"{name} {found['english']['perplexity']:.1f}" for name, found in result["models"].items())
     checks = [found["checks"] for target in targets for found in target["methods"].values()]

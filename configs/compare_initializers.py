@@ -71,6 +71,6 @@ def _training(training: ConfigDict, steps: int) -> None:
     training.block_length = 128
     training.model.dropout = 0.0
     training.optimizer.peak_learning_rate = 1.5e-3
-    training.eval_every = max(1, steps // 3)
+    training.eval_every = max(1, steps // 2)
     training.checkpoint_every = max(1, steps)
     training.log_every = 10

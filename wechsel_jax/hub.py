@@ -11,9 +11,10 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.files import require_directory
 
 _PROJECT = "wechsel-jax"
-_LOADERS = {"gpt2": "AutoModelForCausalLM"}
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _EXAMPLE_SOURCES = 5
+# Settings that name files, or a model that may be a directory.
+_PLACES = ("source_vectors", "target_vectors", "dictionary", "helper")
 
 
 def model_card(record: Mapping, evaluations: Sequence[Mapping] = (), repo: str = "path/to/this/directory") -> str:
@@ -29,7 +30,7 @@ def model_card(record: Mapping, evaluations: Sequence[Mapping] = (), repo: str =
     """
     source, target, counts = record["source"], record["target"], record["counts"]
     base = source["model"] if _HUB_ID.fullmatch(source["model"]) and not Path(source["model"]).exists() else None
-    loader = _LOADERS.get(source["architecture"], "AutoModelForMaskedLM")
+    loader = source.get("class") or "AutoModel"
     lines = [
         "---",
         "library_name: transformers",
@@ -56,6 +57,7 @@ def model_card(record: Mapping, evaluations: Sequence[Mapping] = (), repo: str =
         "|---|---:|",
         *(f"| {how} | {counts[how]:,} |" for how in ("copied", "mixed", "random")),
         "",
+        *_coverage_lines(record.get("coverage")),
         *_alignment_lines(record),
         "| target token | how | source tokens (weight) |",
         "|---|---|---|",
@@ -63,7 +65,7 @@ def model_card(record: Mapping, evaluations: Sequence[Mapping] = (), repo: str =
         "",
         "## How it was made",
         "",
-        *(f"- {sentence}" for sentence in [*record["behaviour"], *record["notes"]]),
+        *(f"- {_without_folders(sentence, record)}" for sentence in [*record["behaviour"], *record["notes"]]),
         "",
         "| setting | value |",
         "|---|---|",
@@ -153,12 +155,31 @@ def _alignment_lines(record: Mapping) -> list[str]:
     if alignment:
         precision = alignment.get("precision_at_1")
         held_out = "" if precision is None else f", precision at 1 on held-out words {precision:.3f}"
-        lines.append(
-            f"Word vectors aligned on {alignment['pairs']:,} word pairs{held_out}, residual {alignment['residual']:.3f}."
-        )
+        pairs = f"{alignment['pairs']:,} word pairs"
+        how = f"without a dictionary, {pairs} found" if alignment.get("method") == "adversarial" else f"on {pairs}"
+        lines.append(f"Word vectors aligned {how}{held_out}, residual {alignment['residual']:.3f}.")
     if similarity:
         lines.append(f"Similarity of a token to its nearest source token: mean {similarity['mean_top1']:.3f}.")
     return [*lines, ""] if lines else []
+
+
+def _coverage_lines(coverage: Mapping | None) -> list[str]:
+    """What became of the tokens that each rule of the overlap matched; none for a record from before there was one."""
+    if not coverage:
+        return []
+    return [
+        "| shared by rule | tokens | copied | mixed | random | e.g. |",
+        "|---|---:|---:|---:|---:|---|",
+        *(_rule_line(row) for row in coverage["rows"] if row["tokens"]),
+        "",
+    ]
+
+
+def _rule_line(row: Mapping) -> str:
+    target, source = next(iter(row["examples"]), (None, None))
+    shown = "" if target is None else _cell(target) + ("" if source is None else f" from {_cell(source)}")
+    numbers = " | ".join(f"{row[name]:,}" for name in ("tokens", "copied", "mixed", "noise"))
+    return f"| {row['rule']} | {numbers} | {shown} |"
 
 
 def _example_line(example: Mapping) -> str:
@@ -169,8 +190,19 @@ def _example_line(example: Mapping) -> str:
 def _settings(record: Mapping) -> dict:
     """The settings with files by name only: a card is public, and the folders of whoever made the model are not."""
     settings = {"parity": record["parity"], **record["settings"]}
-    files = ("source_vectors", "target_vectors", "dictionary")
-    return {name: Path(value).name if name in files and value else value for name, value in settings.items()}
+    return {name: _public(value) if name in _PLACES and value else value for name, value in settings.items()}
+
+
+def _without_folders(sentence: str, record: Mapping) -> str:
+    """A sentence with files by name only."""
+    for place in (record["settings"].get(name) for name in _PLACES):
+        if place:
+            sentence = sentence.replace(place, _public(place))
+    return sentence
+
+
+def _public(place: str) -> str:
+    return place if _HUB_ID.fullmatch(place) and not Path(place).exists() else Path(place).name
 
 
 def _cell(value: object) -> str:

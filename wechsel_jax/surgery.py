@@ -244,6 +244,7 @@ def _noise(surgery: Surgery, role: str, matrix: np.ndarray, where: np.ndarray) -
         name=role,
         initializer_range=_initializer_range(surgery),
         parity=surgery.parity,
+        parity_seed=surgery.method.reference_seed,
         where=where,
     )
 

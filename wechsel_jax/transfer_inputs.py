@@ -68,9 +68,7 @@ class Job:
         return source_pieces(self.source_tokenizer, self.source, self.target)
 
 
-def open_job(
-    method: Method, settings: TransferSettings, source: str | os.PathLike, target_tokenizer: str | os.PathLike
-) -> Job:
+def open_job(method: Method, settings: TransferSettings, source: str | os.PathLike, target_tokenizer: str | os.PathLike) -> Job:
     """Opens the models and refuses what does not fit together.
 
     Raises:
@@ -93,8 +91,8 @@ def open_job(
     if rows > len(vocabulary):
         padding = rows - len(vocabulary)
         notes.append(f"The source table has {padding} rows of padding after its {len(vocabulary)} tokens; they were dropped.")
-    for name in settings.unused(method):
-        notes.append(f"{name} was given, but {method.name} does not use it.")
+    chosen = f"{method.name} with parity" if settings.parity else method.name
+    notes += [f"{name} was given, but {chosen} does not use it." for name in settings.unused(method)]
     mapping = parse_mapping(settings.map, vocabulary, target)
     reference = method.reference_overlap if settings.parity else None
     overlap = find_overlap(vocabulary, target, settings.overlap, mapping, symbols=settings.symbols, parity=reference)

@@ -1,6 +1,7 @@
 """What a transfer writes down about itself: which rules it used, example tokens, norms, versions and timings."""
 
 import contextlib
+import dataclasses
 import importlib.metadata
 import platform
 import sys
@@ -10,9 +11,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from wechsel_jax.initializers import Method, TransferPlan
-from wechsel_jax.initializers.wechsel import wechsel
+from wechsel_jax.initializers.noise import OFA_SEED
 from wechsel_jax.tokens import Vocabulary, readable
-from wechsel_jax.transfer_settings import ALIGNED, IDENTICAL, TransferSettings
+from wechsel_jax.transfer_settings import ALIGNED, IDENTICAL, TransferSettings, reads_overlap
 
 _EXAMPLES = 30
 _ROWS_AT_ONCE = 8192
@@ -61,26 +62,42 @@ def behaviour(method: Method, settings: TransferSettings) -> list[str]:
             rules += _alignment_rules(settings)
         if "neighbors" in method.options:
             rules += _neighbor_rules(method, settings)
+    if method.name in _MIXTURE:
+        plain, reference = _MIXTURE[method.name]
+        rules.append((reference if settings.parity else plain).format(**dataclasses.asdict(settings)))
     if method.redraw_inner:
         rules.append("Every parameter is drawn again as for a new model; nothing of the source model but its shape is kept.")
     else:
-        rules.append(
-            "Special tokens are copied from the source token that is spelled the same (parity)."
-            if settings.parity and method.plan is wechsel
-            else "Special tokens are copied from the source token with the same role."
-        )
-        if settings.overlap != "special":
-            rules.append(_OVERLAP[settings.overlap])
-        if settings.symbols:
-            rules.append("Numbers, punctuation and blanks are copied from a token with the same text but for case and blanks.")
+        rules += _overlap_rules(method, settings)
         rules.append("All tensors without a vocabulary axis are kept byte for byte.")
-    rules.append(_NOISE["parity" if settings.parity and settings.noise == "source" else settings.noise])
+    if settings.parity and settings.noise == "source":
+        # The factors' noise is drawn as OFA's code draws it, whatever the method.
+        seed = OFA_SEED if settings.latent_dimension else method.reference_seed
+        rules.append(_PARITY_NOISE.format(seed=seed))
+    else:
+        rules.append(_NOISE[settings.noise])
     rules.append(
         "The head's bias is made of the same source tokens with the same weights as the embeddings."
         if settings.head_bias == "transfer"
         else "The head's bias is zero."
     )
     return rules + _table_rules(settings)
+
+
+def _overlap_rules(method: Method, settings: TransferSettings) -> list[str]:
+    if not reads_overlap(method, settings):
+        return ["Special tokens are copied from the source token that is spelled the same (parity)."]
+    if settings.parity and method.reference_overlap:
+        rules = [_REFERENCE_OVERLAP[method.reference_overlap]]
+    else:
+        rules = ["Special tokens are copied from the source token with the same role."]
+    if settings.overlap != "special":
+        rules.append(_OVERLAP[settings.overlap])
+    if settings.symbols:
+        rules.append("Numbers, punctuation and blanks are copied from a token with the same text but for case and blanks.")
+    if settings.map:
+        rules.append(f"Pairs of tokens given by hand come before every other rule: {', '.join(settings.map)}.")
+    return rules
 
 
 def _alignment_rules(settings: TransferSettings) -> list[str]:
@@ -116,7 +133,9 @@ def _table_rules(settings: TransferSettings) -> list[str]:
     if settings.shuffle:
         rules.append(f"The finished tables were shuffled: {settings.shuffle} (Kim et al., section 3.4).")
     if settings.keep_source:
-        rules.append("All source tokens keep their ids and rows; the target tokenizer's new tokens were appended.")
+        changed = settings.latent_dimension or settings.standardize or settings.shuffle
+        kept = "ids" if changed else "ids and rows"
+        rules.append(f"All source tokens keep their {kept}; the target tokenizer's new tokens were appended.")
     if settings.pad_to:
         rules.append(f"Rows were added until the vocabulary was a multiple of {settings.pad_to}; no token has them.")
     return rules
@@ -148,7 +167,35 @@ _NOISE = {
     "mean": "Tokens without an origin get the mean of the source table.",
     "xavier": "Random rows are uniform with Xavier's bound, keyed by seed and row; random entries of a bias are zero.",
     "initializer_range": "Random rows are N(0, initializer_range), keyed by seed and row; random entries of a bias are zero.",
-    "parity": "Random rows have the source table's mean and deviation of each dimension, from RandomState(1234) (parity).",
+}
+_PARITY_NOISE = "Random rows have the source table's mean and deviation of each dimension, from RandomState({seed}) (parity)."
+_REFERENCE_OVERLAP = {
+    "deepfocus": "Tokens, special ones too, are compared by their decoded text, as in PyPI deepfocus 1.0.1 (parity).",
+    "ofa": "Tokens, special ones too, are compared by their decoded text, and the last of equal ones counts, as in cisnlp/ofa "
+    "(parity).",
+}
+# Method -> how its weights come about, by our choices and by those of its reference implementation.
+_MIXTURE = {
+    "focus": (
+        "Weights are the sparsemax of the cosine similarity to all shared tokens that have a vector, special tokens left out.",
+        "Weights are the sparsemax of the cosine similarity to all shared tokens that have a vector, special tokens too "
+        "(parity).",
+    ),
+    "salt": 2
+    * (
+        "Weights are the least squares, in the helper, over those shared tokens that the sparsemax of the word vectors' "
+        "cosine similarity chooses, special tokens left out.",
+    ),
+    "omp": (
+        "Shared tokens are chosen by the cosine with what is left of the helper's row, at most {atoms}; special tokens are "
+        "left out.",
+        "Shared tokens are chosen by the inner product with what is left of the helper's row, at most {atoms} (parity).",
+    ),
+    "clp": (
+        "Weights are the cosine similarities, in the helper, to the {neighbors} most similar shared tokens, negative ones as "
+        "zero, divided by their sum; special tokens are left out.",
+        "Weights are the cosine similarities, in the helper, to all shared tokens, divided by their sum (parity).",
+    ),
 }
 
 

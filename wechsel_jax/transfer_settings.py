@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import require_file
 from wechsel_jax.initializers import METHODS, NOISES, SHUFFLES, STANDARDIZATIONS, Method
+from wechsel_jax.initializers.clp import clp
+from wechsel_jax.initializers.wechsel import wechsel
 from wechsel_jax.overlap import OVERLAPS
 
 ALIGNED, IDENTICAL = "none", "identical"
@@ -23,7 +25,12 @@ _CHOICES = {
     "standardize": (None, *STANDARDIZATIONS),
     "shuffle": (None, *SHUFFLES),
 }
-_AT_LEAST = {"neighbors": 1, "atoms": 1, "refine": 0, "pad_to": 0, "ridge": 0, "latent_dimension": 0}
+# Settings that some methods do not read.
+_SOME_READ = (
+    *INPUTS, "token_vectors", "alignment", "refine", "weighting", "normalize", "center", "max_words", "overlap", "symbols",
+    "map", "neighbors", "temperature", "weights", "atoms", "ridge",
+)  # fmt: skip
+_AT_LEAST = {"neighbors": 1, "atoms": 1, "refine": 0, "pad_to": 0, "ridge": 0, "latent_dimension": 0, "seed": 0}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,9 +139,19 @@ class TransferSettings:
                 raise UserError(f"{name} {getattr(self, name)}: expected at least {least}")
         if self.factorised and not self.latent_dimension:
             raise UserError("factorised: there is nothing to factorise; expected a latent_dimension above zero")
+        if self.dictionary == ALIGNED and (self.refine or self.alignment != "procrustes"):
+            name = "refine" if self.refine else f"alignment {self.alignment!r}"
+            raise UserError(
+                f"{name}: dictionary {ALIGNED!r} says that the vectors share a space already; expected one of the two; leave "
+                "out the other"
+            )
 
     def _check_inputs(self, method: Method) -> None:
-        """The files that the method needs are named and there."""
+        """The method can do what is asked for, and the files that it needs are named and there."""
+        if method.redraw_inner and self.keep_source:
+            raise UserError(
+                f"keep_source: {method.name} draws every parameter again and keeps no token's row; choose another method"
+            )
         if method.helper and not self.helper:
             raise UserError(
                 f"method {method.name}: no helper; expected the directory or hub id of a model of the target language, whose "
@@ -156,9 +173,24 @@ class TransferSettings:
                 require_file(value, "a dictionary of word pairs" if name == "dictionary" else "word vectors")
 
     def unused(self, method: Method) -> tuple[str, ...]:
-        """Names of the inputs that were given and that the method does not read."""
-        reads = (*method.needs, *(("helper",) if method.helper else ()))
-        return tuple(name for name in INPUTS if getattr(self, name) and name not in reads)
+        """Names of the settings that were given and that the method does not read."""
+        reads = {*method.needs, *(("helper",) if method.helper else ()), *method.options} - {"overlap"}
+        if (self.weights == "sparsemax" and "weights" in reads) or (self.parity and method.plan is clp):
+            reads -= {"neighbors"}
+        if method.vectors is not None:
+            reads |= {"token_vectors", *(("max_words",) if self.token_vectors == "tfr" else ())}
+            if method.space == "both" and self.dictionary != ALIGNED:
+                reads |= {"alignment", "refine", "weighting", "normalize", "center"}
+        if reads_overlap(method, self):
+            reads |= {"overlap", "symbols", "map"}
+        usual = {field.name: field.default for field in dataclasses.fields(self)}
+        usual |= {"overlap": method.overlap, "weighting": "wechsel" if self.parity else "unique"}
+        return tuple(name for name in _SOME_READ if getattr(self, name) != usual[name] and name not in reads)
+
+
+def reads_overlap(method: Method, settings: TransferSettings) -> bool:
+    """Whether the method copies the shared tokens: WECHSEL's reference does not, and `full_rand` copies none."""
+    return "overlap" in method.options and not (settings.parity and method.plan is wechsel)
 
 
 def _strings(values: str | Sequence[str]) -> tuple[str, ...]:

@@ -12,8 +12,10 @@ from safetensors.numpy import load_file
 
 from wechsel_jax.data import TokenBlocks
 from wechsel_jax.errors import UserError
+from wechsel_jax.tensors import write_tensors
 from wechsel_jax.tokens import load_tokenizer
 from wechsel_jax.training import train
+from wechsel_jax.training.ingredients import gather
 from wechsel_jax.training.metrics import read_metrics
 
 TIMING = ("tokens_per_second", "seconds")
@@ -185,6 +187,24 @@ def test_mistakes_are_found_before_training(make_config, tmp_path, changes, name
         train(make_config(**changes), tmp_path / "run")
     # Nothing is recorded, so that the corrected settings are accepted.
     assert not (tmp_path / "run" / "config.json").exists() and not (tmp_path / "run" / "export").exists()
+
+
+def test_a_new_model_begins_with_a_given_table(make_config, texts, tmp_path):
+    size = len(load_tokenizer(texts / "tokenizer"))
+    table = np.random.default_rng(0).standard_normal((size, 32)).astype(np.float32)
+    write_tensors(tmp_path / "table.safetensors", {"embeddings": table})
+    plain, given = (
+        gather(make_config(model__embeddings=place), tmp_path / f"run{i}")
+        for i, place in enumerate(("", str(tmp_path / "table.safetensors")))
+    )
+    assert plain.load_parameters is None
+    drawn = plain.family.to_hugging_face(jax.device_get(plain.draw(0, None)), plain.model)
+    made = given.family.to_hugging_face(given.load_parameters(), given.model)
+    assert [name for name in drawn if not np.array_equal(drawn[name], made[name])] == ["transformer.wte.weight"]
+    assert np.array_equal(made["transformer.wte.weight"], table)
+    write_tensors(tmp_path / "table.safetensors", {"embeddings": table[1:]})
+    with pytest.raises(UserError, match=r"table\.safetensors: expected a tensor 'embeddings' of shape"):
+        gather(make_config(model__embeddings=str(tmp_path / "table.safetensors")), tmp_path / "run2")
 
 
 def test_changed_text_is_refused(finished, make_config, cache, texts, tmp_path):

@@ -109,3 +109,18 @@ def save_source(world, tmp_path_factory):
 def source(save_source) -> Path:
     """A tied GPT-2 in English, for tests that do not change it."""
     return save_source("gpt2")[0]
+
+
+@pytest.fixture(scope="session")
+def helper(world, tmp_path_factory) -> Path:
+    """A German GPT-2 that is smaller than the source models; its tokenizer is the one that tests transfer to."""
+    return save_helper(world, tmp_path_factory.mktemp("helper"), "gpt2")
+
+
+def save_helper(world: World, directory: Path, kind: str) -> Path:
+    """Saves a random German model of 12 dimensions, 10 rows of padding included, with its tokenizer."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(world.tokenizer("german", kind))
+    width = {"n_embd": 12} if kind == "gpt2" else {"hidden_size": 12}
+    make_model(kind, rows=len(tokenizer) + 10, seed=7, **width).save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return directory

@@ -1,5 +1,6 @@
 """The command line: every verb does its job, every mistake is one line and exit status 2, help imports nothing heavy."""
 
+import dataclasses
 import errno
 import json
 import os
@@ -9,10 +10,12 @@ import sys
 
 import numpy as np
 import pytest
+from absl import flags
 
-from wechsel_jax import cli
-from wechsel_jax.commands.transfer import METHOD_NAMES
+from wechsel_jax import cli, initializers, overlap, transfer_settings
+from wechsel_jax.commands.transfer import METHOD_NAMES, NOISES, OVERLAPS, SHUFFLES, STANDARDIZATIONS, define
 from wechsel_jax.initializers import METHODS, TransferPlan
+from wechsel_jax.transfer_settings import TransferSettings
 from wechsel_jax.vectors import load_vectors
 
 HEAVY = {"jax", "numpy", "transformers", "tokenizers", "flax", "huggingface_hub", "torch", "safetensors", "matplotlib"}
@@ -157,6 +160,25 @@ def test_a_bad_file_reaches_the_user_through_the_command_line(world, source, tmp
     assert [path.name for path in tmp_path.iterdir()] == ["broken.bin"]
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--method=salt"], "method salt: no helper"),
+        (["--method=clp", "--helper=/nonexistent/model"], "/nonexistent/model: no such directory"),
+        (["--method=focus"], "method focus: no target_vectors; expected word vectors of the target language"),
+        (["--refine=-1"], "--refine=-1"),
+        (["--method=mean", "--factorised"], "factorised: there is nothing to factorise"),
+        (["--method=mean", "--map=Ġand:Donaudampf"], "the target tokenizer has no token 'Donaudampf'"),
+        (["--method=mean", "--keep_sorce"], "--keep_sorce: no such flag, did you mean keep_source"),
+        (["--method=mean", "--standardize=xaver"], "unknown, did you mean xavier"),
+    ],
+)
+def test_a_mistake_in_a_transfer_leaves_nothing(world, source, tmp_path, capsys, given, message):
+    where = f"--source={source}", f"--target_tokenizer={world.tokenizer('german', 'gpt2')}", f"--output={tmp_path / 'out'}"
+    assert message in mistake(capsys, "transfer", *where, *given)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_full_disk_is_one_line(world, source, tmp_path, capsys, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path / "out"))
@@ -186,8 +208,18 @@ def test_the_overview_lists_every_verb(capsys):
     assert capsys.readouterr().out == first and all(f"  {verb} " in first for verb in cli.VERBS)
 
 
-def test_the_method_names_of_the_flag_are_those_of_the_registry():
-    assert tuple(METHODS) == METHOD_NAMES
+def test_the_choices_of_the_flags_are_those_of_the_library():
+    assert tuple(METHODS) == METHOD_NAMES and OVERLAPS == overlap.OVERLAPS
+    assert sorted(NOISES) == sorted(initializers.NOISES) and SHUFFLES == initializers.SHUFFLES
+    assert sorted(STANDARDIZATIONS) == sorted(initializers.STANDARDIZATIONS)
+    values = flags.FlagValues()
+    define(values)
+    settings = {field.name: field.default for field in dataclasses.fields(TransferSettings)}
+    own = {"source": None, "target_tokenizer": None, "output": None, "overwrite": False, "method": "wechsel"}
+    found = {name: values[name].value for name in values}
+    assert found == settings | own | {"map": []}
+    for name, known in transfer_settings._CHOICES.items():
+        assert set(values[name].parser.enum_values) == {value for value in known if value}, name
 
 
 def test_a_reader_that_goes_away_is_no_error():

@@ -74,6 +74,35 @@ def test_a_card_has_front_matter_and_the_counts(model):
     assert "not been trained in the new language yet" in card
 
 
+def test_a_card_loads_the_class_that_the_config_names(model):
+    record = json.loads((model / "transfer.json").read_text(encoding="utf-8"))
+    assert record["source"]["class"] == "GPT2LMHeadModel"
+    for name, loader in (("T5ForConditionalGeneration", "T5ForConditionalGeneration"), (None, "AutoModel")):
+        record["source"]["class"] = name
+        card = model_card(record)
+        assert f"from transformers import {loader}, AutoTokenizer" in card and f"model = {loader}.from_pretrained(" in card
+
+
+def test_a_card_shows_what_each_rule_matched(model):
+    record = json.loads((model / "transfer.json").read_text(encoding="utf-8"))
+    lines = model_card(record).splitlines()
+    assert r"| special | 1 | 1 | 0 | 0 | `<\|endoftext\|>` from `<\|endoftext\|>` |" in lines
+    assert sum(line.startswith("| none | 599 | 0 | 0 | 599 | `") for line in lines) == 1
+    assert not any(line.startswith("| fuzzy |") for line in lines)
+    del record["coverage"]
+    assert "shared by rule" not in model_card(record)
+
+
+def test_a_card_names_files_without_their_folders(model, tmp_path):
+    record = json.loads((model / "transfer.json").read_text(encoding="utf-8"))
+    places = {"helper": str(tmp_path / "gbert"), "target_vectors": str(tmp_path / "de.vec"), "source_vectors": "some/hub-id"}
+    record["settings"] |= places
+    record["notes"] = [f"The helper {places['helper']} lacks 3.", f"{places['target_vectors']} has whole words only."]
+    card = model_card(record)
+    assert str(tmp_path) not in card and "- The helper gbert lacks 3." in card and "- de.vec has whole words only." in card
+    assert "| helper | `gbert` |" in card and "| source_vectors | `some/hub-id` |" in card
+
+
 def test_a_local_model_is_no_base_model(model):
     card = model_card(json.loads((model / "transfer.json").read_text(encoding="utf-8")))
     assert "base_model" not in yaml.safe_load(card.split("---")[1])

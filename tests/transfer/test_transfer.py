@@ -206,7 +206,8 @@ def test_the_record_says_what_was_done(world, source, tmp_path):
     assert record["format"] == 1 and record["method"] == "wechsel" and record["parity"] is False
     assert record["settings"]["neighbors"] == 10 and record["settings"]["weighting"] == "unique"
     assert record["source"] == {
-        "model": str(source), "architecture": "gpt2", "vocabulary_size": 700, "hidden_size": 16, "tied": True
+        "model": str(source), "architecture": "gpt2", "class": "GPT2LMHeadModel", "vocabulary_size": 700,
+        "hidden_size": 16, "tied": True,
     }  # fmt: skip
     plan = TransferPlan.load(tmp_path / "out" / "transfer_plan.npz")
     assert record["counts"] == plan.counts() and sum(record["counts"].values()) == 600
@@ -224,18 +225,27 @@ def test_the_record_says_what_was_done(world, source, tmp_path):
     assert {"reading the word vectors", "making the plan", "writing the model"} <= record["timings"].keys()
     assert any(line.startswith("making the plan") for line in lines)
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
-    assert "AutoModelForCausalLM" in card and str(world.root) not in card.split("How it was made")[1]
+    assert (
+        "GPT2LMHeadModel" in card
+        and "| special | 1 | 1 | 0 | 0 |" in card
+        and str(world.root) not in card.split("How it was made")[1]
+    )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_makes_a_model_and_says_which_rules(world, source, tmp_path, method):
-    options = world.inputs() if METHODS[method].vectors else {}
+def test_every_method_makes_a_model_and_says_which_rules(world, source, helper, tmp_path, method):
+    options = {name: value for name, value in world.inputs().items() if name in METHODS[method].needs}
+    options |= {"helper": helper} if METHODS[method].helper else {}
+    # FOCUS's default are vectors of tokens, and these are vectors of words.
+    options |= {"token_vectors": "ngram"} if method == "focus" else {}
     record = run(source, world.tokenizer("german", "gpt2"), tmp_path / "out", method=method, **options)
     load("gpt2", tmp_path / "out")
     assert all(rule.endswith(".") and "parity" not in rule for rule in record["behaviour"]) and len(record["behaviour"]) >= 3
+    assert not any("does not use it" in note for note in record["notes"])
 
 
 def test_vectors_that_are_not_needed_are_mentioned(world, source, tmp_path):
     record = run(source, world.tokenizer("german", "gpt2"), tmp_path / "out", method="trans_inner", **world.inputs())
-    assert any("uses none" in note for note in record["notes"]) and record["alignment"] is None
+    unused = [f"{name} was given, but trans_inner does not use it." for name in world.inputs()]
+    assert set(unused) <= set(record["notes"]) and record["alignment"] is None

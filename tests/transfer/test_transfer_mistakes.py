@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tokenizers
 
 from wechsel_jax import surgery, tensors
 from wechsel_jax.checkpoint import Checkpoint
@@ -44,6 +45,12 @@ def _truncate(path: Path, size: int) -> None:
 def _nan_weight(model: Path) -> None:
     stored = {name: np.array(tensor.read()) for name, tensor in read_header(model / "model.safetensors").items()}
     stored["transformer.h.0.attn.c_attn.weight"][3, 1] = np.nan
+    write_tensors(model / "model.safetensors", stored)
+
+
+def _nan_rows(model: Path) -> None:
+    stored = {name: np.array(tensor.read()) for name, tensor in read_header(model / "model.safetensors").items()}
+    stored["transformer.wte.weight"][1:, 2] = np.nan
     write_tensors(model / "model.safetensors", stored)
 
 
@@ -99,6 +106,37 @@ BAD = {
     "unknown option value": lambda w, s, t: ({"head_bias": "half"}, "head_bias 'half'"),
     "too many neighbors": lambda w, s, t: ({"neighbors": 10_000}, "10000 neighbors"),
     "no temperature": lambda w, s, t: ({"temperature": 0.0}, "temperature 0.0"),
+    "unknown setting": lambda w, s, t: ({"neigbors": 3}, "setting 'neigbors': unknown; expected some of source_vectors, "),
+    "refinement backwards": lambda w, s, t: ({"refine": -1}, "refine -1: expected at least 0"),
+    "seed below zero": lambda w, s, t: ({"seed": -1}, "seed -1: expected at least 0"),
+    "factors of nothing": lambda w, s, t: ({"factorised": True}, "factorised: .* expected a latent_dimension above zero"),
+    "more dimensions than there are": lambda w, s, t: ({"latent_dimension": 17}, "dimensions 17: .* expected 1 to 16"),
+    "refining aligned vectors": lambda w, s, t: ({"dictionary": "none", "refine": 1}, "refine: dictionary 'none' says"),
+    "aligning aligned vectors": lambda w, s, t: (
+        {"dictionary": "none", "alignment": "adversarial"}, "alignment 'adversarial': dictionary 'none' says",
+    ),
+    "map of an unknown token": lambda w, s, t: ({"map": "Ġand:Donaudampf"}, "map Ġand:Donaudampf: the target tokenizer has no"),
+    "map without a colon": lambda w, s, t: ({"map": ["Ġand"]}, "map Ġand: has no colon"),
+    "kept source of another kind": lambda w, s, t: (
+        {"keep_source": True, "target_tokenizer": wordpiece(t), "method": "trans_inner"}, "cannot be appended to",
+    ),
+    "kept source drawn again": lambda w, s, t: ({"keep_source": True, "method": "full_rand"}, "keep_source: full_rand draws"),
+    "no helper": lambda w, s, t: ({"method": "omp"}, "method omp: no helper; expected the directory"),
+    "helper that is nowhere": lambda w, s, t: ({"method": "clp", "helper": t / "de"}, "de: no such directory"),
+    "helper that is no model": lambda w, s, t: ({"method": "clp", "helper": w.root}, r"config\.json: no such file"),
+    "helper with nan": lambda w, s, t: (
+        {"method": "clp", "helper": _spoiled_model(w, s, t, _nan_rows)["source"]}, "wte.weight holds NaN or infinity",
+    ),
+    "helper with fewer rows than ids": lambda w, s, t: (
+        {"method": "salt", "helper": _spoiled_model(w, s, t, _few_rows)["source"]}, "650 rows; .* that the helper was trained with",
+    ),
+    "symbols of ofa": lambda w, s, t: ({"method": "ofa", "symbols": True, "parity": True}, "symbols: ofa has no rule"),
+    "overlap that deepfocus lacks": lambda w, s, t: (
+        {"method": "focus", "overlap": "nospace", "parity": True}, "overlap 'nospace': deepfocus has no such rule",
+    ),
+    "words where tokens are wanted": lambda w, s, t: (
+        {"method": "focus", "target_vectors": _write(t / "inputs" / "de.vec", _vec(""))}, r"de\.vec: no target token",
+    ),
     "roberta without mask": lambda w, s, t: (
         {"source": s("roberta")[0], "target_tokenizer": w.tokenizer("german", "gpt2")}, "has no pad, mask token",
     ),
@@ -111,6 +149,12 @@ def endless(world, tmp_path) -> Path:
     state["added_tokens"] = []
     state["model"]["vocab"] = {("end" if i == 0 else string): i for string, i in state["model"]["vocab"].items()}
     return _write(tmp_path / "inputs" / "endless.json", json.dumps(state))
+
+
+def wordpiece(tmp_path) -> Path:
+    tokens = ["[UNK]", "[CLS]", "[SEP]", "haus", "##tür"]
+    model = tokenizers.models.WordPiece({token: i for i, token in enumerate(tokens)}, unk_token="[UNK]")
+    return _write(tmp_path / "inputs" / "tokenizer.json", tokenizers.Tokenizer(model).to_str())
 
 
 @pytest.mark.parametrize("case", BAD)

@@ -32,7 +32,7 @@ def default_config() -> ConfigDict:
     config.accumulation = 1
     config.block_length = 128
     config.dtype = "float32"
-    config.model = ConfigDict({"checkpoint": "", "config": ConfigDict(), "tokenizer": ""})
+    config.model = ConfigDict({"checkpoint": "", "config": ConfigDict(), "tokenizer": "", "embeddings": ""})
     config.model.dropout = config_dict.placeholder(float)
     config.model.remat = False
     config.data = ConfigDict({"train": (), "validation": (), "documents": "lines"})
@@ -210,6 +210,8 @@ def _check_sources(config: ConfigDict) -> None:
         )
     if new_model and "model_type" not in config.model.config:
         raise UserError("model.config: has no model_type; expected e.g. gpt2 or roberta")
+    if config.model.embeddings and not new_model:
+        raise UserError("model.embeddings: is for a new model; expected model.config beside it; `transfer` changes a checkpoint's")
     if new_model and not config.model.tokenizer:
         raise UserError(
             "model.tokenizer: is empty; a new model needs a tokenizer's directory; `wechsel-jax tokenizer` makes one"

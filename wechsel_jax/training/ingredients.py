@@ -11,12 +11,14 @@ import ml_dtypes
 import numpy as np
 from ml_collections import ConfigDict
 
+from wechsel_jax.architectures import ARCHITECTURES
 from wechsel_jax.checkpoint import Checkpoint, write_checkpoint
 from wechsel_jax.data import TokenBlocks, prepare
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_directory, new_file
 from wechsel_jax.models import Family, ModelConfig, family
 from wechsel_jax.objectives import Objective, make_objective
+from wechsel_jax.tensors import read_header
 from wechsel_jax.tokens import Vocabulary, load_tokenizer
 from wechsel_jax.training import distributed
 from wechsel_jax.training.config import as_dict
@@ -25,6 +27,7 @@ from wechsel_jax.training.step import INIT_STREAM, stream_key
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
+TABLE = "embeddings"
 _EXPORT_DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
 
@@ -102,7 +105,11 @@ def gather(config: ConfigDict, workdir: Path) -> Ingredients:
             f"data.train: holds not one block of {config.block_length} tokens; give more text or a smaller block_length"
         )
 
+    table = _read_table(config.model.embeddings, model) if config.model.embeddings else None
+
     def load() -> dict[str, Any]:
+        if table is not None:
+            return _drawn_with_table(model_family, model, config.seed, table)
         tensors = {name: checkpoint.read(name) for name in checkpoint.names()}
         return model_family.from_hugging_face(tensors, model)
 
@@ -115,7 +122,7 @@ def gather(config: ConfigDict, workdir: Path) -> Ingredients:
         objective,
         blocks["train"],
         blocks["validation"],
-        load if checkpoint else None,
+        load if checkpoint or table is not None else None,
     )
 
 
@@ -172,6 +179,27 @@ def _new_config(config: ConfigDict, tokenizer: "PreTrainedTokenizerFast", size: 
     ids = {f"{role}_token_id": getattr(tokenizer, f"{role}_token_id", None) for role in ("bos", "eos", "pad")}
     known = {name: value for name, value in ids.items() if value is not None}
     return {"vocab_size": size, **known, **as_dict(config.model.config)}
+
+
+def _read_table(place: str, model: ModelConfig) -> np.ndarray:
+    """The token table (V, d) that `wechsel-jax table` wrote."""
+    stored = read_header(place).get(TABLE)
+    wanted = (model.vocabulary_size, model.hidden_size)
+    if stored is None or stored.shape != wanted:
+        found = "no such tensor" if stored is None else f"one of shape {stored.shape}"
+        raise UserError(
+            f"{place}: expected a tensor {TABLE!r} of shape {wanted}, a row for each token, and found {found}; "
+            "make it with `wechsel-jax table --tokenizer`"
+        )
+    return stored.read().astype(np.float32)
+
+
+def _drawn_with_table(model_family: Family, model: ModelConfig, seed: int, table: np.ndarray) -> dict[str, Any]:
+    """New parameters but for the token table."""
+    params = jax.device_get(jax.jit(lambda key: model_family.init(model, key))(stream_key(seed, INIT_STREAM)))
+    tensors = dict(model_family.to_hugging_face(params, model))
+    (name,) = (name for name in tensors if ARCHITECTURES[model_family.name].role(name) == "input")
+    return model_family.from_hugging_face(tensors | {name: table}, model)
 
 
 def _blocks(config: ConfigDict, side: str, tokenizer: str, output: Path) -> TokenBlocks:
