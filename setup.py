@@ -8,10 +8,12 @@ report = ["matplotlib>=3.8"]
 train = ["flax>=0.10", "optax>=0.2.4", "orbax-checkpoint>=0.11", "datasets>=3.0", "fasttext>=0.9.3", *report]
 test = [
     *train,
+    "deepfocus>=1.0.1",
     "gensim>=4.3",
     "pytest>=8.0",
     "hypothesis>=6.100",
     "ruff>=0.6",
+    "scikit-learn>=1.3",
     "scipy>=1.11",
     "pyyaml>=6.0",
     "torch==2.13.0",
@@ -36,6 +38,7 @@ setup(
         "ml_dtypes>=0.4",
         "numpy>=2.0",
         "safetensors>=0.5",
+        "scipy>=1.11",
         "tokenizers>=0.21",
         "tqdm>=4.66",
         "transformers>=5.0",

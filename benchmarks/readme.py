@@ -43,9 +43,10 @@ def methods_table(result: dict) -> str:
     for row in result["table"]:
         lines.append(f"| {row['name']} | {row['cpu_seconds']:.1f} | {row['ratio']:.2f} x |")
     solves = result["solves"]
+    squares, pursuit = (solves[f"{what}, CPU s per 1000 tokens"] for what in ("least squares", "pursuit"))
     lines.append(
-        f"\nBeside that, SALT's least squares take {solves['least squares, CPU s per 1000 tokens']:.2f} CPU s a thousand tokens, "
-        f"OMP's pursuit of 64 among {solves['atoms']:,} shared tokens {solves['pursuit, CPU s per 1000 tokens']:.0f}. "
+        f"\nBeside that, SALT's least squares take {squares:.2f} CPU s a thousand tokens, and OMP's pursuit of 64 among "
+        f"{solves['atoms']:,} shared tokens {pursuit:.0f}. "
         f"{result['machine']['description']}."
     )
     return "\n".join(lines)
@@ -75,7 +76,8 @@ def _last(language: dict) -> list:
 def memory_table(result: dict) -> str:
     """Peak memory of a transfer of a large synthetic checkpoint."""
     source, machine = result["source"], result["machine"]
-    size = f"{source['bytes'] / 1e9:.1f} GB in {source['shards']} shards, largest tensor {source['largest_tensor_bytes'] / 1e9:.2f} GB"
+    largest = source["largest_tensor_bytes"] / 1e9
+    size = f"{source['bytes'] / 1e9:.1f} GB in {source['shards']} shards, largest tensor {largest:.2f} GB"
     lines = [f"| {size} | peak memory | of that not backed by a file | CPU seconds |", "|---|---:|---:|---:|"]
     for run in result["runs"]:
         peak, anonymous = run["peak_bytes"] / 1e9, run["peak_anonymous_bytes"] / 1e9

@@ -14,6 +14,7 @@ from wechsel_jax.initializers import Method, TransferPlan
 from wechsel_jax.initializers.noise import OFA_SEED
 from wechsel_jax.tokens import Vocabulary, readable
 from wechsel_jax.transfer_settings import ALIGNED, IDENTICAL, TransferSettings, reads_overlap
+from wechsel_jax.vectors import Refinement
 
 _EXAMPLES = 30
 _ROWS_AT_ONCE = 8192
@@ -107,8 +108,11 @@ def _alignment_rules(settings: TransferSettings) -> list[str]:
         rules = ["The word vectors were aligned adversarially, without a dictionary."]
     else:
         rules = [_WEIGHTING[IDENTICAL if settings.dictionary == IDENTICAL else settings.weighting]]
-    if settings.refine:
-        rules.append(f"The alignment was refined in {settings.refine} rounds on mutual CSLS nearest neighbours.")
+    # An adversarial map is always refined.
+    count = settings.refine or (Refinement.rounds if settings.alignment == "adversarial" else 0)
+    if count:
+        rounds = "1 round" if count == 1 else f"{count} rounds"
+        rules.append(f"The alignment was refined in {rounds} on mutual CSLS nearest neighbors.")
     return rules
 
 

@@ -128,7 +128,7 @@ BAD = {
         {"method": "clp", "helper": _spoiled_model(w, s, t, _nan_rows)["source"]}, "wte.weight holds NaN or infinity",
     ),
     "helper with fewer rows than ids": lambda w, s, t: (
-        {"method": "salt", "helper": _spoiled_model(w, s, t, _few_rows)["source"]}, "650 rows; .* that the helper was trained with",
+        {"method": "salt", "helper": _spoiled_model(w, s, t, _few_rows)["source"]}, "650 rows; .* that the helper was",
     ),
     "symbols of ofa": lambda w, s, t: ({"method": "ofa", "symbols": True, "parity": True}, "symbols: ofa has no rule"),
     "overlap that deepfocus lacks": lambda w, s, t: (

@@ -60,7 +60,7 @@ def _define_inputs(values: flags.FlagValues) -> None:
     flags.DEFINE_integer("max_words", None, "With tfr token vectors: use only the most frequent words.", lower_bound=1, **to)
     choice(values, "overlap", None, OVERLAPS, "Which tokens count as shared, and are copied")
     flags.DEFINE_boolean("symbols", False, "Numbers, punctuation and blanks match as loosely as fuzzy allows.", **to)
-    flags.DEFINE_multi_string("map", [], "SOURCE:TARGET, a pair of tokens that overrides the overlap; repeat it.", **to)
+    flags.DEFINE_multi_string("map", [], "SOURCE:TARGET, a pair of tokens that overrides the overlap", **to)
 
 
 def _define_mixture(values: flags.FlagValues) -> None:

@@ -211,7 +211,7 @@ def _check_sources(config: ConfigDict) -> None:
     if new_model and "model_type" not in config.model.config:
         raise UserError("model.config: has no model_type; expected e.g. gpt2 or roberta")
     if config.model.embeddings and not new_model:
-        raise UserError("model.embeddings: is for a new model; expected model.config beside it; `transfer` changes a checkpoint's")
+        raise UserError("model.embeddings: is for a new model; expected model.config; `transfer` changes a checkpoint's table")
     if new_model and not config.model.tokenizer:
         raise UserError(
             "model.tokenizer: is empty; a new model needs a tokenizer's directory; `wechsel-jax tokenizer` makes one"
