@@ -24,8 +24,8 @@ from wechsel_jax.files import new_file
 from wechsel_jax.initializers import Side
 from wechsel_jax.initializers.focus import focus
 from wechsel_jax.initializers.sparsemax import sparsemax_neighbors
-from wechsel_jax.overlap import RULES, Overlap
 from wechsel_jax.tokens import Vocabulary
+from wechsel_jax.tokens.overlap import RULES, Overlap
 
 _REFERENCE_ROWS = flags.DEFINE_integer("reference_rows", 400, "New tokens that deepfocus is measured on.", lower_bound=8)
 FLAGS = flags.FLAGS

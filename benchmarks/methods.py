@@ -24,8 +24,8 @@ from wechsel_jax.initializers import METHODS, Side, draw_noise
 from wechsel_jax.initializers.least_squares import least_squares
 from wechsel_jax.initializers.omp import pursue
 from wechsel_jax.initializers.sparsemax import sparsemax_neighbors
-from wechsel_jax.overlap import RULES, Overlap
 from wechsel_jax.tokens import Vocabulary
+from wechsel_jax.tokens.overlap import RULES, Overlap
 
 _SOLVED = flags.DEFINE_integer("solved", 1000, "New tokens whose least squares and pursuit are measured.", lower_bound=8)
 _PURSUED = flags.DEFINE_integer("pursued", 100, "New tokens of the pursuit.", lower_bound=8)

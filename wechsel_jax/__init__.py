@@ -25,7 +25,7 @@ _HOME = {
     "read_dictionary": "vectors",
     "score": "inspection",
     "train": "training",
-    "train_tokenizer": "tokenizer_training",
+    "train_tokenizer": "tokenizer.training",
     "transfer": "transfer_job",
     "write_report": "report",
 }

@@ -17,7 +17,7 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file, require_file
 from wechsel_jax.initializers import METHODS
 from wechsel_jax.report import comparison_table, read_run, steps_needed, write_report
-from wechsel_jax.tokenizer_training import train_tokenizer
+from wechsel_jax.tokenizer.training import train_tokenizer
 from wechsel_jax.training import default_config as default_training_config
 from wechsel_jax.training import record_config, train, validate
 from wechsel_jax.training.config import as_dict

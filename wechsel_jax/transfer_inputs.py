@@ -10,11 +10,11 @@ from wechsel_jax.architectures import position_shift, require_special_tokens
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers import Method, Side
-from wechsel_jax.overlap import Overlap, find_overlap
-from wechsel_jax.source_pieces import source_pieces
-from wechsel_jax.token_map import parse_mapping
-from wechsel_jax.tokenizer_extension import extend_tokenizer
+from wechsel_jax.tokenizer.extension import extend_tokenizer
 from wechsel_jax.tokens import Vocabulary, load_tokenizer, parity_words
+from wechsel_jax.tokens.mapping import parse_mapping
+from wechsel_jax.tokens.overlap import Overlap, find_overlap
+from wechsel_jax.tokens.pieces import source_pieces
 from wechsel_jax.transfer_record import Steps
 from wechsel_jax.transfer_settings import ALIGNED, IDENTICAL, TransferSettings
 from wechsel_jax.vectors import (
@@ -64,7 +64,7 @@ class Job:
     notes: list[str]
 
     def pieces(self) -> tuple[np.ndarray, ...]:
-        """Ids of every target token's text in the source tokenizer, see `source_pieces.source_pieces`."""
+        """Ids of every target token's text in the source tokenizer, see `tokens.pieces.source_pieces`."""
         return source_pieces(self.source_tokenizer, self.source, self.target)
 
 

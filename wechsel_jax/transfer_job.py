@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from wechsel_jax.checkpoint import write_json
-from wechsel_jax.coverage import coverage
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_directory, refuse_existing
 from wechsel_jax.hub import model_card
 from wechsel_jax.initializers import Side, TransferPlan, shuffle, standardize
 from wechsel_jax.initializers.wechsel import nearest_similarity
 from wechsel_jax.surgery import Surgery, write_target
+from wechsel_jax.tokens.coverage import coverage
 from wechsel_jax.transfer_inputs import Job, make_sides, open_job
 from wechsel_jax.transfer_record import Steps, behaviour, examples, to_stderr, versions
 from wechsel_jax.transfer_settings import TransferSettings

@@ -9,7 +9,7 @@ from wechsel_jax.files import require_file
 from wechsel_jax.initializers import METHODS, NOISES, SHUFFLES, STANDARDIZATIONS, Method
 from wechsel_jax.initializers.clp import clp
 from wechsel_jax.initializers.wechsel import wechsel
-from wechsel_jax.overlap import OVERLAPS
+from wechsel_jax.tokens.overlap import OVERLAPS
 
 ALIGNED, IDENTICAL = "none", "identical"
 INPUTS = ("source_vectors", "target_vectors", "dictionary", "helper")
@@ -49,9 +49,9 @@ class TransferSettings:
       normalize: scale word vectors to length 1 before aligning.
       center: take the mean off the word vectors before aligning.
       max_words: with token vectors "tfr", use only this many of the most frequent words.
-      overlap: which tokens the vocabularies share, one of `overlap.OVERLAPS`; None: as the method's paper does.
+      overlap: which tokens the vocabularies share, one of `tokens.overlap.OVERLAPS`; None: as the method's paper does.
       symbols: numbers, punctuation and blanks may match as loosely as "fuzzy" allows (FOCUS).
-      map: "SOURCE:TARGET" pairs of tokens that override the overlap, see `token_map.parse_mapping`.
+      map: "SOURCE:TARGET" pairs of tokens that override the overlap, see `tokens.mapping.parse_mapping`.
       helper: directory or hub id of a model of the target language, for SALT, OMP and CLP.
       neighbors: k, how many source rows make one target row.
       temperature: of the softmax over similarities.

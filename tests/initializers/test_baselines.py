@@ -9,7 +9,7 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.initializers import METHODS, Side, TransferPlan
 from wechsel_jax.initializers.full_rand import full_rand, redraw
 from wechsel_jax.initializers.trans_inner import trans_inner, trans_inner_shuffle
-from wechsel_jax.overlap import RULES, Overlap, find_overlap
+from wechsel_jax.tokens.overlap import RULES, Overlap, find_overlap
 
 
 def make_sides(fakes, sources=40, targets=60, roles="roberta_roles", dimension=5):

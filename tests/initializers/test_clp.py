@@ -9,8 +9,8 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.initializers import Side
 from wechsel_jax.initializers import clp as clp_module
 from wechsel_jax.initializers.clp import clp
-from wechsel_jax.overlap import Overlap, find_overlap
 from wechsel_jax.tokens import Vocabulary
+from wechsel_jax.tokens.overlap import Overlap, find_overlap
 
 SOURCES, TARGETS, SHARED, HELPER, HIDDEN = 150, 220, 90, 24, 16
 

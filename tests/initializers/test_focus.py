@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers.focus import focus
 from wechsel_jax.initializers.plan import Side, TransferPlan
-from wechsel_jax.overlap import RULES, Overlap, find_overlap
 from wechsel_jax.tokens import Vocabulary, load_tokenizer
+from wechsel_jax.tokens.overlap import RULES, Overlap, find_overlap
 
 WIDTH = 24
 

@@ -5,7 +5,7 @@ import pytest
 
 from wechsel_jax.initializers import Side, draw_noise
 from wechsel_jax.initializers.multivariate import mean, multivariate
-from wechsel_jax.overlap import find_overlap
+from wechsel_jax.tokens.overlap import find_overlap
 
 
 @pytest.fixture(scope="module")

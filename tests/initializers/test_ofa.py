@@ -7,9 +7,9 @@ import pytest
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers import Side, draw_noise
 from wechsel_jax.initializers.ofa import factorised_apply, ofa
-from wechsel_jax.overlap import find_overlap
-from wechsel_jax.overlap_parity import ofa_overlap
 from wechsel_jax.tokens import Vocabulary
+from wechsel_jax.tokens.overlap import find_overlap
+from wechsel_jax.tokens.reference_overlap import ofa_overlap
 
 M, D = 12, 16
 

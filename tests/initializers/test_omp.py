@@ -7,7 +7,7 @@ import pytest
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers import Side
 from wechsel_jax.initializers.omp import omp, pursue, unit_rows
-from wechsel_jax.overlap import Overlap
+from wechsel_jax.tokens.overlap import Overlap
 
 SOURCES, TARGETS, SHARED, HELPER = 200, 260, 180, 40
 

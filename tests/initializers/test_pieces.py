@@ -6,8 +6,8 @@ import pytest
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers import Side, draw_noise
 from wechsel_jax.initializers.pieces import fvt
-from wechsel_jax.overlap import Overlap, find_overlap
 from wechsel_jax.tokens import Vocabulary, load_tokenizer
+from wechsel_jax.tokens.overlap import Overlap, find_overlap
 
 
 def overlap_of(copies, rows):

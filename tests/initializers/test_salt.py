@@ -6,7 +6,7 @@ import pytest
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers import Side
 from wechsel_jax.initializers.salt import salt
-from wechsel_jax.overlap import Overlap
+from wechsel_jax.tokens.overlap import Overlap
 
 SOURCES, TARGETS, SHARED, VECTOR, HELPER, HIDDEN = 300, 420, 220, 12, 48, 64
 

@@ -9,7 +9,7 @@ import torch
 import transformers
 
 from wechsel_jax import demo
-from wechsel_jax.tokenizer_training import train_tokenizer
+from wechsel_jax.tokenizer.training import train_tokenizer
 from wechsel_jax.vectors import train_vectors
 
 LINES = 1500

@@ -14,11 +14,11 @@ from wechsel_jax.architectures import ARCHITECTURES
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers import METHODS, TransferPlan
-from wechsel_jax.overlap import match_special
 from wechsel_jax.surgery import Surgery, write_target
 from wechsel_jax.tensors import read_header, write_tensors
-from wechsel_jax.tokenizer_training import train_tokenizer
+from wechsel_jax.tokenizer.training import train_tokenizer
 from wechsel_jax.tokens import Vocabulary, load_tokenizer
+from wechsel_jax.tokens.overlap import match_special
 
 PADDING = 3
 _SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}

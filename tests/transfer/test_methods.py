@@ -17,9 +17,9 @@ from wechsel_jax import cli
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.initializers import METHODS, TransferPlan
 from wechsel_jax.initializers.transforms import unshuffle
-from wechsel_jax.overlap import find_overlap
 from wechsel_jax.tensors import read_header
 from wechsel_jax.tokens import Vocabulary, load_tokenizer
+from wechsel_jax.tokens.overlap import find_overlap
 from wechsel_jax.transfer_job import transfer
 from wechsel_jax.transfer_record import behaviour
 from wechsel_jax.transfer_settings import TransferSettings

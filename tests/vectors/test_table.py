@@ -178,7 +178,7 @@ def test_the_verb_knows_the_librarys_choices():
 
 def test_a_models_rows_for_another_tokenizer(files):
     transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
-    from wechsel_jax.tokenizer_training import train_tokenizer
+    from wechsel_jax.tokenizer.training import train_tokenizer
 
     (files / "corpus").write_text("the dog and the cat saw the other dog\n" * 30, encoding="utf-8")
     for name, size in (("model", 275), ("task", 268)):

@@ -11,7 +11,7 @@ REQUIRED = ("input", "output")
 
 
 def define(values: flags.FlagValues) -> None:
-    """Defines the flags of `tokenizer_training.train_tokenizer`."""
+    """Defines the flags of `tokenizer.training.train_tokenizer`."""
     flags.DEFINE_list("input", [], "Text files with commas between them, plain or .gz, .xz, .bz2.", flag_values=values)
     flags.DEFINE_string("output", None, "Directory to write.", flag_values=values)
     flags.DEFINE_integer("vocab_size", 50_000, "Number of tokens, special ones included.", lower_bound=1, flag_values=values)
@@ -23,7 +23,7 @@ def define(values: flags.FlagValues) -> None:
 def run(values: flags.FlagValues, arguments: list[str]) -> None:
     """Trains and says how many tokens there are."""
     del arguments
-    from wechsel_jax.tokenizer_training import train_tokenizer
+    from wechsel_jax.tokenizer.training import train_tokenizer
 
     tokenizer = train_tokenizer(
         values.input, values.vocab_size, values.output, values.algorithm, values.style, overwrite=values.overwrite

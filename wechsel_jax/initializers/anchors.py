@@ -4,7 +4,7 @@ import numpy as np
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers.plan import Side, TransferPlan
-from wechsel_jax.overlap import Overlap
+from wechsel_jax.tokens.overlap import Overlap
 
 
 def helper_rows(target: Side, method: str) -> tuple[np.ndarray, np.ndarray]:

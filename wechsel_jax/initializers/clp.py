@@ -8,7 +8,7 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.initializers.anchors import anchored_plan, find_anchors, helper_rows, on_source_rows
 from wechsel_jax.initializers.neighbors import nearest_neighbors
 from wechsel_jax.initializers.plan import Side, TransferPlan
-from wechsel_jax.overlap import Overlap
+from wechsel_jax.tokens.overlap import Overlap
 
 # Weights of a dense plan: 4 bytes and a 4-byte source row each, and a few copies while it is made: 2 GB.
 _DENSE = 2**26

@@ -8,7 +8,7 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.initializers.anchors import anchored_plan, on_source_rows
 from wechsel_jax.initializers.plan import Side, TransferPlan
 from wechsel_jax.initializers.sparsemax import sparsemax_neighbors
-from wechsel_jax.overlap import Overlap
+from wechsel_jax.tokens.overlap import Overlap
 
 
 def focus(

@@ -1,7 +1,7 @@
 """Baselines that keep what two vocabularies share and know nothing of the other tokens but how source rows are distributed."""
 
 from wechsel_jax.initializers.plan import Side, TransferPlan
-from wechsel_jax.overlap import Overlap
+from wechsel_jax.tokens.overlap import Overlap
 
 
 def multivariate(source: Side, target: Side, *, overlap: Overlap) -> TransferPlan:

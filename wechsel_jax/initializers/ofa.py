@@ -10,7 +10,7 @@ from wechsel_jax.initializers.noise import OFA_SEED, draw_noise
 from wechsel_jax.initializers.plan import Side, TransferPlan
 from wechsel_jax.initializers.transforms import Factors, low_rank
 from wechsel_jax.initializers.wechsel import softmax
-from wechsel_jax.overlap import Overlap
+from wechsel_jax.tokens.overlap import Overlap
 
 
 def ofa(

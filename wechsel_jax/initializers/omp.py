@@ -12,7 +12,7 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.initializers.anchors import anchored_plan, find_anchors, helper_rows, on_source_rows
 from wechsel_jax.initializers.least_squares import least_squares
 from wechsel_jax.initializers.plan import Side, TransferPlan
-from wechsel_jax.overlap import Overlap
+from wechsel_jax.tokens.overlap import Overlap
 
 # Rows that one device pursues at a time. Fixed: a product of another shape may round differently and turn a close choice.
 _ROWS = 256

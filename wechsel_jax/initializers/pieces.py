@@ -7,7 +7,7 @@ import numpy as np
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers.plan import Side, TransferPlan
-from wechsel_jax.overlap import Overlap
+from wechsel_jax.tokens.overlap import Overlap
 
 
 def fvt(source: Side, target: Side, *, overlap: Overlap, pieces: Sequence[np.ndarray]) -> TransferPlan:

@@ -14,8 +14,8 @@ import numpy as np
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file, require_file
-from wechsel_jax.overlap import match_special
 from wechsel_jax.tokens import Vocabulary
+from wechsel_jax.tokens.overlap import match_special
 
 _BLOCK = 1024
 _SLICE_BYTES = 1 << 28

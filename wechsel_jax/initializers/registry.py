@@ -32,10 +32,10 @@ class Method:
         the method needs none.
       space: whose word vectors it needs: of "both" languages in one space, or of the "target" language alone.
       helper: whether it needs the embeddings of a model of the target language.
-      overlap: which shared tokens it copies, one of `overlap.OVERLAPS`, unless the user says otherwise.
+      overlap: which shared tokens it copies, one of `tokens.overlap.OVERLAPS`, unless the user says otherwise.
       noise: the distribution of random rows, see `draw_noise`, unless the user says otherwise.
       redraw_inner: every other tensor is drawn again too, see `full_rand.redraw`.
-      reference_overlap: whose overlap is repeated with `parity`, one of `overlap.PARITIES`; None: ours.
+      reference_overlap: whose overlap is repeated with `parity`, one of `tokens.overlap.PARITIES`; None: ours.
       reference_seed: of the noise with `parity`.
     """
 

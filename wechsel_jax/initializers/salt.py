@@ -9,7 +9,7 @@ from wechsel_jax.initializers.anchors import anchored_plan, find_anchors, helper
 from wechsel_jax.initializers.least_squares import Fit, least_squares
 from wechsel_jax.initializers.plan import Side, TransferPlan
 from wechsel_jax.initializers.sparsemax import sparsemax_neighbors
-from wechsel_jax.overlap import Overlap
+from wechsel_jax.tokens.overlap import Overlap
 
 _CUTOFF = 1e-6
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from wechsel_jax.initializers.noise import keyed_generator
 from wechsel_jax.initializers.plan import Side, TransferPlan
-from wechsel_jax.overlap import Overlap
+from wechsel_jax.tokens.overlap import Overlap
 
 
 def trans_inner(source: Side, target: Side, *, overlap: Overlap | None = None) -> TransferPlan:

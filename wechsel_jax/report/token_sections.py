@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from html import escape
+from typing import Any
 
 from wechsel_jax.report.display import NO_VALUE, number, percent, plural, token_html
 from wechsel_jax.report.records import RunRecord
@@ -189,13 +190,18 @@ def _facts(run: RunRecord) -> str:
             "vector. 0 would be a perfect fit; unrelated vectors of equal length leave about 1.4.", "meter loss",
         ))  # fmt: skip
     if is_number(found.get("pairs")):
-        given = f", out of {found['pairs_given']:,} dictionary entries" if is_number(found.get("pairs_given")) else ""
-        facts.append(_fact(
-            "Pairs of words", f"{found['pairs']:,}", None,
-            f"Pairs of spellings that both languages have a vector for{given}. Counted by the rule "
-            f"“{escape(str(found.get('weighting')))}”.",
-        ))  # fmt: skip
+        facts.append(_fact("Pairs of words", f"{found['pairs']:,}", None, _where_pairs_come_from(found)))
     return f'<div class="pair">{"".join(facts)}</div>'
+
+
+def _where_pairs_come_from(found: Mapping[str, Any]) -> str:
+    if found.get("method") == "adversarial":
+        return "Translations that the aligned vectors themselves proposed; no dictionary was used to find them."
+    given = f", out of {found['pairs_given']:,} dictionary entries" if is_number(found.get("pairs_given")) else ""
+    return (
+        f"Pairs of spellings that both languages have a vector for{given}. Counted by the rule "
+        f"“{escape(str(found.get('weighting')))}”."
+    )
 
 
 def _fact(name: str, value: str, share: float | None, text: str, kind: str = "meter") -> str:

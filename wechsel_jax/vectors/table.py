@@ -17,10 +17,10 @@ from wechsel_jax.initializers.noise import draw_noise, keyed_rows
 from wechsel_jax.initializers.transforms import absorption, scalar_moments
 from wechsel_jax.initializers.transforms import shuffle as shuffled
 from wechsel_jax.initializers.transforms import standardize as standardized
-from wechsel_jax.overlap import find_overlap
 from wechsel_jax.tensors import write_tensors
 from wechsel_jax.text_files import read_lines
 from wechsel_jax.tokens import Vocabulary, load_tokenizer
+from wechsel_jax.tokens.overlap import find_overlap
 from wechsel_jax.vectors.word_formats import load_vectors
 from wechsel_jax.vectors.word_vectors import WordVectors, take_rows
 

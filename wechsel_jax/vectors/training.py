@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.text_files import read_lines
-from wechsel_jax.tokenizer_files import load_tokenizer
+from wechsel_jax.tokenizer.files import load_tokenizer
 from wechsel_jax.vectors.subwords import native_word, plain_backend
 
 if TYPE_CHECKING:

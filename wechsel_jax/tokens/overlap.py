@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.overlap_parity import deepfocus_overlap, ofa_overlap
-from wechsel_jax.token_map import mapped_ids
 from wechsel_jax.tokens import BYTE_TOKEN, ROLES, SAME_ROLE, Vocabulary
+from wechsel_jax.tokens.mapping import mapped_ids
+from wechsel_jax.tokens.reference_overlap import deepfocus_overlap, ofa_overlap
 
 # How a target token was matched; `Overlap.rule` holds the position in this list. The tightest rule that holds is named.
 RULES = ("none", "mapped", "special", "exact", "nospace", "fuzzy", "symbols")

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tiny_tokenizers import Read, every_kind, real_tokenizer, wordpiece
-from wechsel_jax.coverage import coverage
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers.plan import TransferPlan
-from wechsel_jax.overlap import RULES, find_overlap, match, match_special
-from wechsel_jax.source_pieces import source_pieces
-from wechsel_jax.token_map import parse_mapping
 from wechsel_jax.tokens import Vocabulary
+from wechsel_jax.tokens.coverage import coverage
+from wechsel_jax.tokens.mapping import parse_mapping
+from wechsel_jax.tokens.overlap import RULES, find_overlap, match, match_special
+from wechsel_jax.tokens.pieces import source_pieces
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.merges import append_merges, pairs_of, write_pairs
-from wechsel_jax.overlap import is_byte_fallback, match, match_special
-from wechsel_jax.tokenizer_files import fast_tokenizer_class
+from wechsel_jax.tokenizer.files import fast_tokenizer_class
+from wechsel_jax.tokenizer.merges import append_merges, pairs_of, write_pairs
 from wechsel_jax.tokens import Vocabulary, byte_level_string
+from wechsel_jax.tokens.overlap import is_byte_fallback, match, match_special
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

@@ -12,9 +12,9 @@ from transformers import PreTrainedTokenizerFast
 
 from tests.tiny_tokenizers import byte_bpe, edited, every_kind, real_tokenizer, sentencepiece_bpe, unigram, wordpiece, wrap
 from wechsel_jax.errors import UserError
-from wechsel_jax.overlap import match
-from wechsel_jax.tokenizer_extension import extend_tokenizer
+from wechsel_jax.tokenizer.extension import extend_tokenizer
 from wechsel_jax.tokens import Vocabulary, load_tokenizer
+from wechsel_jax.tokens.overlap import match
 
 NEW_LINES = [
     "Mwanamke alikwenda sokoni kununua matunda na mboga kwa ajili ya watoto wake wadogo nyumbani.",

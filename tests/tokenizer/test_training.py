@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.tokenizer_training import train_tokenizer
+from wechsel_jax.tokenizer.training import train_tokenizer
 from wechsel_jax.tokens import Vocabulary, load_tokenizer
 
 SIZE = {"byte_bpe": 400, "unigram": 390, "wordpiece": 200}
@@ -144,7 +144,7 @@ def test_the_same_text_gives_the_same_files_in_another_process(trained, text, tm
     for algorithm in ("byte_bpe", "wordpiece"):
         _, directory = trained[algorithm, "roberta"]
         command = (
-            "import sys; from wechsel_jax.tokenizer_training import train_tokenizer;"
+            "import sys; from wechsel_jax.tokenizer.training import train_tokenizer;"
             f"train_tokenizer(sys.argv[1], {SIZE[algorithm]}, sys.argv[2], {algorithm!r}, 'roberta')"
         )
         subprocess.run([sys.executable, "-c", command, str(text), str(tmp_path / algorithm)], check=True)

@@ -18,8 +18,8 @@ from transformers import PreTrainedTokenizerFast
 
 from tests.tiny_tokenizers import LINES, REAL, edited, every_kind, real_tokenizer, wrap
 from wechsel_jax.errors import UserError
-from wechsel_jax.overlap import match
 from wechsel_jax.tokens import Vocabulary, load_tokenizer, parity_words
+from wechsel_jax.tokens.overlap import match
 
 PARAMETERS = settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 
@@ -380,6 +380,6 @@ def test_places_without_a_tokenizer_are_refused(tmp_path):
 
 def test_importing_tokens_stays_light():
     heavy = "{'transformers', 'tokenizers', 'jax', 'torch', 'huggingface_hub'}"
-    code = f"import sys, wechsel_jax.tokens, wechsel_jax.tokenizer_training; print(sorted({heavy} & set(sys.modules)))"
+    code = f"import sys, wechsel_jax.tokens, wechsel_jax.tokenizer.training; print(sorted({heavy} & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_directory, refuse_existing, require_file
 from wechsel_jax.text_files import read_lines
-from wechsel_jax.tokenizer_files import fast_tokenizer_class, load_tokenizer
+from wechsel_jax.tokenizer.files import fast_tokenizer_class, load_tokenizer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wechsel_jax.overlap import RULES, Overlap
 from wechsel_jax.tokens import Vocabulary, readable
+from wechsel_jax.tokens.overlap import RULES, Overlap
 
 if TYPE_CHECKING:
     from wechsel_jax.initializers.plan import TransferPlan

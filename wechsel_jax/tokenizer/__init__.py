@@ -1,0 +1,1 @@
+"""Tokenizer files: reading them safely, training new ones, appending tokens to one."""
