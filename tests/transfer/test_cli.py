@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 from absl import flags
 
-from wechsel_jax import cli, initializers, overlap, transfer_settings
+from wechsel_jax import cli, initializers, transfer_settings
 from wechsel_jax.commands.transfer import METHOD_NAMES, NOISES, OVERLAPS, SHUFFLES, STANDARDIZATIONS, define
 from wechsel_jax.initializers import METHODS, TransferPlan
+from wechsel_jax.tokens import overlap
 from wechsel_jax.transfer_settings import TransferSettings
 from wechsel_jax.vectors import load_vectors
 

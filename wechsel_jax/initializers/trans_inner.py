@@ -25,9 +25,7 @@ def trans_inner(source: Side, target: Side, *, overlap: Overlap | None = None) -
     return plan.with_special_tokens(source, target) if overlap is None else plan.with_copies(overlap.source)
 
 
-def trans_inner_shuffle(
-    source: Side, target: Side, *, overlap: Overlap | None = None, seed: int = 0
-) -> TransferPlan:
+def trans_inner_shuffle(source: Side, target: Side, *, overlap: Overlap | None = None, seed: int = 0) -> TransferPlan:
     """Source embeddings in a random order under transferred inner layers ("TransInnerShuffleEmb"; Zoph et al., 2016).
 
     No source token is used twice before all have been used once. Special tokens are copied by role and take no part; ids
