@@ -27,7 +27,7 @@ from wechsel_jax.initializers.sparsemax import sparsemax_neighbors
 from wechsel_jax.tokens import Vocabulary
 from wechsel_jax.tokens.overlap import RULES, Overlap
 
-_REFERENCE_ROWS = flags.DEFINE_integer("reference_rows", 400, "New tokens that deepfocus is measured on.", lower_bound=8)
+_REFERENCE_ROWS = flags.DEFINE_integer("reference_rows", 3000, "New tokens that deepfocus is measured on.", lower_bound=8)
 FLAGS = flags.FLAGS
 FLAGS.set_default("targets", 20_000)
 FLAGS.set_default("sources", 20_000)

@@ -17,6 +17,7 @@ import json
 import sys
 from pathlib import Path
 
+NAMES = {"de": "German", "fr": "French", "sw": "Swahili", "zh": "Chinese"}
 OUTPUT = Path(__file__).with_name("initializers.json")
 PLOT = Path(__file__).parents[1] / "docs" / "initializers.png"
 
@@ -42,51 +43,45 @@ def gather(workdirs: dict[str, Path]) -> dict:
 
 
 def draw(result: dict, path: Path) -> None:
-    """One panel a language with a learning curve; the methods in the order of their last value, named at the end."""
+    """One panel a language that was trained: a row a method, best last value on top, a mark for every evaluation."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    trained = {name: value for name, value in result["languages"].items() if _last_step(value) > 1}
-    colours = pyplot.get_cmap("tab20").colors
-    order = sorted(next(iter(trained.values()))["methods"])
-    figure, panels = pyplot.subplots(1, len(trained), figsize=(6.2 * len(trained), 5), squeeze=False)
-    for axes, (language, value) in zip(panels[0], trained.items(), strict=True):
-        ends = []
-        for name, method in value["methods"].items():
-            steps, perplexity = zip(*method["evaluations"], strict=True)
-            colour = colours[order.index(name) % len(colours)]
-            axes.plot(steps, perplexity, color=colour, marker=".", linewidth=1.4)
-            ends.append([perplexity[-1], name, colour])
-        axes.set(yscale="log", title=f"English to {language}", xlabel="training step", ylabel="held-out perplexity")
-        _name_ends(axes, ends, steps[-1])
-        axes.spines[["top", "right"]].set_visible(False)
+    trained = {name: value["methods"] for name, value in result["languages"].items() if _last_step(value) > 1}
+    figure, panels = pyplot.subplots(1, len(trained), figsize=(5.6 * len(trained), 5.2), squeeze=False)
+    for axes, (language, methods) in zip(panels[0], trained.items(), strict=True):
+        order = sorted(methods, key=lambda name, methods=methods: -methods[name]["evaluations"][-1][1])
+        steps = [step for step, _ in methods[order[0]]["evaluations"]]
+        curves = [[perplexity for _, perplexity in methods[name]["evaluations"]] for name in order]
+        axes.hlines(
+            range(len(order)), [min(curve) for curve in curves], [max(curve) for curve in curves], color="0.85", zorder=1
+        )
+        for i, step in enumerate(steps):
+            shade = str(0.75 - 0.75 * i / (len(steps) - 1))
+            face = "white" if i == 0 else shade
+            axes.scatter(
+                [curve[i] for curve in curves],
+                range(len(order)),
+                c=face,
+                edgecolors=shade,
+                s=34,
+                zorder=2,
+                label=f"step {step}",
+            )
+        names = [f"{name}  {curve[-1]:,.0f}" for name, curve in zip(order, curves, strict=True)]
+        axes.set(xscale="log", title=f"English to {NAMES[language]}", xlabel="held-out perplexity")
+        axes.set_yticks(range(len(order)), names, fontsize=9)
+        axes.tick_params(axis="y", length=0)
+        axes.spines[["top", "right", "left"]].set_visible(False)
+    panels[0][0].legend(frameon=False, loc="upper right")
     figure.tight_layout()
     figure.savefig(path, dpi=110)
 
 
 def _last_step(value: dict) -> int:
     return next(iter(value["methods"].values()))["evaluations"][-1][0]
-
-
-def _name_ends(axes, ends: list, step: int) -> None:
-    """Names at the right, spread so that none covers another; a thin line leads to each curve's end."""
-    ends.sort()
-    low, high = axes.get_ylim()
-    places = len(ends)
-    for rank, (perplexity, name, colour) in enumerate(ends):
-        height = low * (high / low) ** (0.02 + 0.96 * rank / max(places - 1, 1))
-        axes.annotate(
-            f"{name} {perplexity:,.0f}",
-            (step, perplexity),
-            xytext=(step * 1.12, height),
-            color=colour,
-            fontsize=8,
-            va="center",
-            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.5},
-            annotation_clip=False,
-        )
 
 
 if __name__ == "__main__":

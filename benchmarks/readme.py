@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks import real_models
+
 FOLDER = Path(__file__).parent
 README = FOLDER.parent / "README.md"
 
@@ -104,16 +106,21 @@ def peers_table(focus: dict, salt: dict) -> str:
     return "\n".join(lines)
 
 
-TABLES: dict[str, tuple[str, Callable[[dict], str]]] = {
-    "demo": ("demo.json", demo_table),
-    "initialization": ("initialization.json", initialization_table),
+TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
+    "demo": (("demo.json",), demo_table),
+    "initializers": (("initializers.json",), initializers_table),
+    "real_models": (("real_models.json",), real_models.table),
+    "memory": (("memory.json",), memory_table),
+    "initialization": (("initialization.json",), initialization_table),
+    "methods": (("methods.json",), methods_table),
+    "peers": (("focus.json", "salt.json"), peers_table),
 }
 
 
 def render(text: str) -> str:
-    """Returns the README's text with every table made anew from its JSON file."""
-    for name, (file, table) in TABLES.items():
-        content = table(json.loads((FOLDER / file).read_text(encoding="utf-8")))
+    """Returns the README's text with every table made anew from its JSON files."""
+    for name, (files, table) in TABLES.items():
+        content = table(*(json.loads((FOLDER / file).read_text(encoding="utf-8")) for file in files))
         pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
         if not pattern.search(text):
             raise SystemExit(f"README.md: no place for the table {name!r}")
