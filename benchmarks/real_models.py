@@ -25,6 +25,8 @@ from pathlib import Path
 import numpy as np
 from absl import flags
 
+from wechsel_jax.errors import UserError
+
 VALUES = flags.FlagValues()
 flags.DEFINE_list("models", [], "Directories of the source models.", flag_values=VALUES)
 flags.DEFINE_string("data", None, "Folder with text, tokenizers and dictionaries.", flag_values=VALUES)
@@ -121,7 +123,11 @@ def measure_model(directory: Path, others: list[Path], found: dict) -> Iterator[
         for name in VALUES.method or METHODS:
             if name in language["methods"] or (METHODS[name].helper and not others):
                 continue
-            language["methods"][name] = measure_method(directory, others, METHODS[name], target, text)
+            try:
+                language["methods"][name] = measure_method(directory, others, METHODS[name], target, text)
+            except UserError as error:  # tokenizers of two kinds cannot be one, which is no reason to stop
+                print(f"{directory.name}, {target.name}, {name}: left out: {error}", file=sys.stderr, flush=True)
+                continue
             report(directory.name, target.name, name, language["methods"][name])
             yield
 
