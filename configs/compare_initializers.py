@@ -3,7 +3,7 @@
 Command:  python -m benchmarks.language_data --data=corpora --output=data
           python -m train.compare --config=configs/compare_initializers.py:lang=de,data=data --workdir=runs/initializers-de
           (lang: de, fr, sw, zh; steps=1 for the perplexity before training only; methods=focus+salt+wechsel for some of them)
-Cost:     20 minutes a language on 2 free CPU cores, half of it for word vectors and the helper.
+Cost:     24 minutes for German on 2 CPU cores that had other work, word vectors (minutes more) not counted.
 Expected: docs/initializers.md, and the figures in benchmarks/initializers.json.
 
 The source is the bundled English GPT-2 (4 layers x 256). `data` holds LANG.train.txt and LANG.validation.txt, en.train.txt (for

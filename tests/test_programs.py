@@ -1,11 +1,15 @@
 """The programs of train/, run as a user runs them: small, interrupted, with mistakes."""
 
+import itertools
 import json
+import lzma
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from wechsel_jax import demo
 
 ROOT = Path(__file__).parents[1]
 QUICK = [
@@ -90,6 +94,37 @@ def test_mistakes_give_one_line_and_status_2(arguments, message, tmp_path):
     assert len(lines) == 1 and message in lines[0] and lines[0].startswith("python -m train.compare: error: "), done.stderr
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_a_comparison_makes_what_its_methods_need(tmp_path):
+    """Variants of a method, vectors of tokens and a helper model, which the demonstration does without."""
+    (tmp_path / "wechsel_wiktionary").mkdir()
+    texts = {"de.train": "german.train", "de.validation": "german.validation", "en.train": "english.train"}
+    for name, bundled in texts.items():
+        with lzma.open(demo.path(f"{bundled}.txt.xz"), "rt", encoding="utf-8") as handle:
+            (tmp_path / f"{name}.txt").write_text("".join(itertools.islice(handle, 1500)), encoding="utf-8")
+    with lzma.open(demo.path("english-german.tsv.xz"), "rb") as handle:
+        (tmp_path / "wechsel_wiktionary" / "german.tsv").write_bytes(handle.read())
+    workdir = tmp_path / "run"
+    small = [
+        *("--config.tokenizer.vocabulary_size=600", "--config.vectors.dimensions=16", "--config.vectors.epochs=1"),
+        *("--config.helper.training.model.config.vocab_size=600", "--config.helper.training.steps=2"),
+        *("--config.helper.training.batch_size=4", "--config.helper.training.block_length=32"),
+        *("--config.helper.training.eval_batches=2", "--config.training.steps=1"),
+    ]
+    config = f"configs/compare_initializers.py:lang=de,data={tmp_path},steps=1,methods=tran+focus+clp"
+    done = run("compare", f"--config={config}", f"--workdir={workdir}", *QUICK, *small)
+    assert done.returncode == 0, done.stderr
+    records = {
+        name: json.loads((workdir / name / "transfer" / "transfer.json").read_text()) for name in ("tran", "focus", "clp")
+    }
+    used = {name: (record["method"], record["settings"]) for name, record in records.items()}
+    assert used["tran"][0] == "wechsel" and used["tran"][1]["weights"] == "sparsemax"
+    assert used["tran"][1]["dictionary"] == "identical" and records["tran"]["alignment"]["weighting"] == "identical"
+    assert used["focus"][1]["target_vectors"] == str(workdir / "vectors" / "native.bin")
+    assert used["focus"][1]["source_vectors"] is None and records["focus"]["counts"]["mixed"] > 0
+    assert used["clp"][1]["helper"] == str(workdir / "helper" / "export") and records["clp"]["counts"]["mixed"] > 0
+    assert set(json.loads((workdir / "comparison.json").read_text())["methods"]) == set(records)
 
 
 def test_another_setting_in_the_same_workdir_is_refused(compared):

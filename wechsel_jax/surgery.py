@@ -174,6 +174,8 @@ def _vocabulary_tensor(surgery: Surgery, tensor: VocabularyTensor, directory: Pa
         result[:] = factors.dense(out.dtype)
         if surgery.factorised and factors.projection is not None:
             write_factors(directory / f"factors-{tensor.name}.safetensors", factors)
+        elif surgery.factorised:
+            surgery.notes.append(f"{tensor.name} has no more than {surgery.latent_dimension} dimensions: it has no factors.")
     else:
         _apply(surgery, tensor.role, whole, result)
     if tensor.role != "bias" and surgery.transform is not None:

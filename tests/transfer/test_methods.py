@@ -351,6 +351,12 @@ def test_factors_multiply_to_the_table(world, command):
     assert len(mixed) > 100
 
 
+def test_a_table_of_full_rank_has_no_factors_and_says_so(world, command):
+    made = command("--factorised", method="fvt", latent_dimension=16)
+    assert not list(made.directory.glob("factors-*"))
+    assert any("no factors" in note for note in made.record["notes"])
+
+
 def test_transforms_change_the_finished_table(make):
     plain = make("plain", method="trans_inner_shuffle").table.astype(np.float64)
     table = make("scaled", method="trans_inner_shuffle", standardize="pretrained_xavier").table
