@@ -130,8 +130,8 @@ def test_an_architecture_without_a_model_here_says_so(transferred, text, tmp_pat
     config = json.loads((other / "config.json").read_text())
     (other / "config.json").write_text(json.dumps(config | {"activation_function": "relu6"}))
     assert "reason" in score(other, text, tokens_limit=50)["perplexity"]
-    checkpoint = Checkpoint(other, config | {"model_type": "llama"}, Checkpoint.open(other).tensors)
-    assert perplexity_at_zero(checkpoint, text)["reason"].startswith("no llama model is implemented here")
+    checkpoint = Checkpoint(other, config | {"model_type": "mamba"}, Checkpoint.open(other).tensors)
+    assert perplexity_at_zero(checkpoint, text)["reason"].startswith("no mamba model is implemented here")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,8 @@ def small_model(name):
     record = family(fields["model_type"])
     config = record.config(fields)
     rng = np.random.default_rng(0)
-    flat = {path: 0.3 * rng.normal(size=shape) + path.endswith("scale") for path, shape in record.shapes(config).items()}
+    one = 1 - config.norm_offset
+    flat = {path: 0.3 * rng.normal(size=shape) + one * path.endswith("scale") for path, shape in record.shapes(config).items()}
     return record, config, unflatten({path: value.astype(np.float32) for path, value in flat.items()})
 
 

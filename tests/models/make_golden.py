@@ -33,11 +33,41 @@ _GPT2 = {
     "bos_token_id": 0,
     "eos_token_id": 0,
 }
+_LLAMA = {
+    "model_type": "llama",
+    "vocab_size": 31,
+    "hidden_size": 12,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 6,
+    "intermediate_size": 20,
+    "max_position_embeddings": 16,
+}
+_XGLM = {
+    "model_type": "xglm",
+    "vocab_size": 31,
+    "d_model": 12,
+    "num_layers": 2,
+    "attention_heads": 3,
+    "ffn_dim": 20,
+    "max_position_embeddings": 16,
+}
 CONFIGS = {
     "gpt2": _GPT2,
     "gpt2_untied": _GPT2 | {"tie_word_embeddings": False, "activation_function": "gelu", "n_inner": 20},
     "roberta": _ROBERTA,
     "roberta_untied": _ROBERTA | {"tie_word_embeddings": False, "pad_token_id": 3},
+    "bert": _ROBERTA | {"model_type": "bert", "hidden_act": "gelu_new", "type_vocab_size": 2, "pad_token_id": 0},
+    "llama": _LLAMA | {"attention_bias": True, "mlp_bias": True},
+    "qwen2_tied": _LLAMA
+    | {"model_type": "qwen2", "tie_word_embeddings": True}
+    | {"use_sliding_window": True, "sliding_window": 3, "max_window_layers": 1},
+    "gemma2": _LLAMA
+    | {"model_type": "gemma2", "sliding_window": 3, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 8.0},
+    "gemma3": _LLAMA
+    | {"model_type": "gemma3_text", "sliding_window": 3, "layer_types": ["sliding_attention", "full_attention"]},
+    "xglm": _XGLM,
 }
 
 
@@ -59,23 +89,18 @@ def inputs(padding: int) -> tuple[np.ndarray, np.ndarray]:
 
 def main() -> None:
     import torch
-    from transformers import GPT2Config, GPT2LMHeadModel, RobertaConfig, RobertaForMaskedLM
+    import transformers
 
     answers = {}
     for name, fields in CONFIGS.items():
-        fields = {key: value for key, value in fields.items() if key != "model_type"}
-        model = GPT2LMHeadModel(GPT2Config(**fields)) if "gpt2" in name else RobertaForMaskedLM(RobertaConfig(**fields))
-        model = model.eval()
+        auto = transformers.AutoModelForMaskedLM if "bert" in name else transformers.AutoModelForCausalLM
+        model = auto.from_config(transformers.AutoConfig.for_model(**fields), attn_implementation="eager").eval()
         with torch.no_grad():
             for key, value in model.state_dict().items():
                 # A tied head shares the table's storage and the untied bias is scored through the decoder.
-                if key.startswith("lm_head.") and "decoder" not in key and "gpt2" in name and "untied" not in name:
-                    continue
-                if "roberta" in name and "untied" not in name and "decoder" in key:
-                    continue
-                value.copy_(torch.from_numpy(fill(key, tuple(value.shape))))
-        tokens, mask = inputs(fields.get("pad_token_id", 0))
-        with torch.no_grad():
+                if not model.config.tie_word_embeddings or not (key == "lm_head.weight" or ".decoder." in key):
+                    value.copy_(torch.from_numpy(fill(key, tuple(value.shape))))
+            tokens, mask = inputs(fields.get("pad_token_id", 0))
             logits = model(torch.from_numpy(tokens).long(), attention_mask=torch.from_numpy(mask).long()).logits
         answers[name] = logits.numpy()[mask]
     np.savez_compressed(GOLDEN, **answers)

@@ -11,7 +11,7 @@ import pytest
 from tests.models.helpers import ALL, TOKENS, logits, small_model
 from tests.models.make_golden import CONFIGS
 from wechsel_jax.errors import UserError
-from wechsel_jax.models import family
+from wechsel_jax.models import decoder, family
 from wechsel_jax.models.layers import SelfAttention
 from wechsel_jax.models.weights import unflatten
 
@@ -24,10 +24,10 @@ def model(request):
 
 
 def primitives(jaxpr, found=None):
-    """Every (primitive name, dtype of the first output), loops and calls looked into once."""
+    """Every (primitive name, dtype of the first output, if any), loops and calls looked into once."""
     found = Counter() if found is None else found
     for equation in jaxpr.eqns:
-        found[equation.primitive.name, str(equation.outvars[0].aval.dtype)] += 1
+        found[equation.primitive.name, *(str(variable.aval.dtype) for variable in equation.outvars[:1])] += 1
         for value in equation.params.values():
             inner = getattr(value, "jaxpr", value)
             if hasattr(inner, "eqns"):
@@ -71,18 +71,19 @@ def test_a_mistake_would_show(name):
     assert np.abs(wrong - logits(record, config, params, TOKENS, ALL)).max() > 10 * TOLERANCE
 
 
-@pytest.mark.parametrize("name", ["gpt2", "roberta"])
+@pytest.mark.parametrize("name", ["gpt2", "roberta", "llama"])
 def test_dropout_is_where_the_rates_say_and_nowhere_in_evaluation(name):
-    """Counts the draws of random bits: the body of the loop over layers counts once."""
+    """Counts the keys that are taken for random bits: the body of the loop over layers counts once."""
     record, config, params = small_model(name)
 
     def draws(key, **rates):
         settings = config.override(dropout=0.0).override(**rates)
         jaxpr = jax.make_jaxpr(lambda p: record.hidden(p, settings, TOKENS, dropout_key=key))(params)
-        return sum(count for (name, _), count in primitives(jaxpr.jaxpr).items() if name == "random_bits")
+        return sum(count for (name, *_), count in primitives(jaxpr.jaxpr).items() if name == "random_unwrap")
 
     key = jax.random.key(0)
     assert draws(key) == 0
+    assert draws(key, inner_dropout=0.1) == (1 if record.prefix == "model." else 0)
     assert draws(key, embedding_dropout=0.1) == 1
     assert draws(key, attention_dropout=0.1) == 1
     assert draws(key, residual_dropout=0.1) == 2
@@ -126,7 +127,7 @@ def test_layers_do_not_share_their_dropout_and_follow_the_key():
     assert np.abs(first - other).max() > 0.1
 
 
-@pytest.mark.parametrize("name", ["gpt2", "roberta"])
+@pytest.mark.parametrize("name", ["gpt2", "roberta", "gemma3"])
 def test_bfloat16_stays_close_and_keeps_softmax_and_norms_in_float32(name):
     record, config, params = small_model(name)
 
@@ -138,21 +139,22 @@ def test_bfloat16_stays_close_and_keeps_softmax_and_norms_in_float32(name):
     assert scores.dtype == jnp.float32
     assert np.abs(scores - right).max() < 0.05 * np.abs(right).max()
     found = primitives(jax.make_jaxpr(low)(params).jaxpr)
-    for primitive in ("exp", "rsqrt", "reduce_sum", "reduce_max"):
+    for primitive in ("exp", "rsqrt", "reduce_sum", "reduce_max", *(("cos", "sin") if config.rope else ())):
         assert found[primitive, "float32"] and not found[primitive, "bfloat16"], primitive
     assert found["dot_general", "bfloat16"]
 
 
-def test_remat_changes_nothing():
+@pytest.mark.parametrize("name", ["gpt2", "gemma3"])
+def test_remat_changes_nothing(name):
     """The backward pass draws the dropout of the forward pass again."""
-    record, config, params = small_model("gpt2")
+    record, config, params = small_model(name)
     config = config.override(dropout=0.0).override(residual_dropout=0.3)
 
     @partial(jax.jit, static_argnums=0)
     def gradient_of(config, params):
         return jax.grad(lambda p: jnp.sum(jnp.sin(record.hidden(p, config, TOKENS, dropout_key=jax.random.key(3)))))(params)
 
-    gradient, other = (gradient_of(c, params) for c in (config, config.override(remat=True)))
+    gradient, other = (gradient_of(c, params) for c in (config, config.override(remat="full")))
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), gradient, other)
 
 
@@ -170,6 +172,56 @@ def test_head_is_what_logits_reads(model):
     assert len(head.jaxpr.invars) < len(whole.jaxpr.invars)
 
 
+def dot_flops(jaxpr, times=1):
+    """Two FLOPs a multiplication of every matrix product, those of a loop's body once an iteration."""
+    total = 0
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            shape = equation.invars[0].aval.shape
+            total += 2 * times * equation.outvars[0].aval.size * int(np.prod([shape[i] for i in contracted]))
+        repeats = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
+        for value in equation.params.values():
+            inner = getattr(value, "jaxpr", value)
+            if hasattr(inner, "eqns"):
+                total += dot_flops(inner, times * repeats)
+    return total
+
+
+def test_flops_are_those_of_the_matrix_products(model):
+    """What runs computes all L x L scores; what is counted leaves out those that causality and windows hide."""
+    record, config, params = model
+
+    def whole(params):
+        return record.logits(params, config, record.hidden(params, config, TOKENS, ALL))
+
+    length = TOKENS.shape[1]
+    run = dot_flops(jax.make_jaxpr(whole)(params).jaxpr) / TOKENS.size
+    of_scores = 4 * config.heads * config.head_features * length
+    hidden = 0.0
+    for window in config.windowed or (False,) * config.layers:
+        seen = min(config.window, length) if window else length
+        pairs = seen * length - seen**2 / 2 if record.causal else length**2
+        hidden += of_scores * (1 - pairs / length**2)
+    assert record.flops_per_token(config, length) == pytest.approx(3 * (run - hidden), rel=1e-9)
+
+
+def test_layers_with_a_window_see_no_further():
+    """Two layers, the first with a window of 3: what is 3 tokens back reaches a position through the second layer only."""
+    record, config, params = small_model("gemma3")
+    both = config.override(windowed=(True, True))
+    changed = TOKENS.copy()
+    changed[:, 2] = 4 + (changed[:, 2] - 3) % 27
+
+    def difference(config):
+        before, after = (np.asarray(logits(record, config, params, tokens, ALL)) for tokens in (TOKENS, changed))
+        return np.abs(before - after).max(axis=(0, 2))
+
+    assert np.all(difference(config)[2:] > 0)
+    # Two windows of 3 reach 4 tokens back.
+    assert np.array_equal(np.flatnonzero(difference(both)), np.arange(2, 7))
+
+
 def test_flops_of_the_base_models():
     """Three times (forward, and twice that backward) two FLOPs a multiplication of every matrix product."""
     gpt2 = family("gpt2")
@@ -178,3 +230,33 @@ def test_flops_of_the_base_models():
     config = roberta.config({"vocab_size": 50265, "max_position_embeddings": 514})
     assert roberta.flops_per_token(config, 512) == pytest.approx(801.3e6, rel=1e-3)
     assert roberta.flops_per_token(config, 512, head_fraction=0.15) == pytest.approx(601.4e6, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+def test_fused_attention_sees_the_same(name, monkeypatch):
+    """The path for GPUs, with JAX's plain implementation in the place of cuDNN's: grouped heads, windows and padding."""
+    record, config, params = small_model(name)
+    real = jax.nn.dot_product_attention
+    called = []
+
+    def plain(*arguments, implementation, **options):
+        called.append(implementation)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(jax.nn, "dot_product_attention", plain)
+    monkeypatch.setattr(decoder, "fits_flash_attention", lambda query, dropout: True)
+    mask = ALL.copy()
+    mask[1, 8:] = False
+    for real_tokens in (None, mask):
+        fused = jax.jit(lambda p, m=real_tokens: record.logits(p, config, record.hidden(p, config, TOKENS, m)))(params)
+        shown = ALL if real_tokens is None else mask
+        expected = logits(record, config, params, TOKENS, shown)
+        np.testing.assert_allclose(np.asarray(fused)[shown], np.asarray(expected)[shown], atol=TOLERANCE)
+    assert set(called) == {"cudnn"}
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gemma3"])
+def test_unrolled_layers_compute_the_same(name):
+    record, config, params = small_model(name)
+    unrolled = logits(record, config.override(scan_layers=False), params, TOKENS, ALL)
+    np.testing.assert_allclose(unrolled, logits(record, config, params, TOKENS, ALL), atol=1e-5)

@@ -13,12 +13,22 @@ from tests.models.make_golden import CONFIGS
 from wechsel_jax.errors import UserError
 from wechsel_jax.models.weights import Weight, flatten
 
+OLD = {"weight": "gamma", "bias": "beta"}
+
 
 @pytest.fixture(scope="module", params=CONFIGS)
 def checkpoint(request):
     """(family, config, params, tensors) of a small model with random weights, biases included."""
     model, config, params = small_model(request.param)
     return model, config, params, model.to_hugging_face(params, config)
+
+
+def tied_tensors(model):
+    """(name of a copy of the tied head, name of the token table) in a checkpoint."""
+    if model.causal:
+        return "lm_head.weight", model.prefix + ("wte.weight" if model.name == "gpt2" else "embed_tokens.weight")
+    head = "cls.predictions" if model.name == "bert" else "lm_head"
+    return f"{head}.decoder.weight", f"{model.prefix}embeddings.word_embeddings.weight"
 
 
 def assert_same(left, right):
@@ -43,21 +53,30 @@ def test_names_without_the_prefix(checkpoint):
 
 def test_buffers_and_copies_of_a_tied_head_are_ignored(checkpoint):
     model, config, params, tensors = checkpoint
+    zeros = np.zeros((2, 2), np.float32)
     extra = {
-        "gpt2": {
+        "transformer.": {
             "transformer.h.0.attn.bias": np.ones((1, 1, 4, 4), np.uint8),
             "transformer.h.1.attn.masked_bias": np.float32(-1e4),
         },
-        "roberta": {
-            "roberta.embeddings.position_ids": np.arange(4)[None],
-            "roberta.pooler.dense.weight": np.zeros((2, 2), np.float32),
+        "model.": {
+            "model.layers.1.self_attn.rotary_emb.inv_freq": np.ones(3, np.float32),
+            "model.rotary_emb.inv_freq": np.ones(3, np.float32),
+            "model.embed_positions.weights": zeros,
+            "score.weight": zeros,
         },
-    }[model.name]
-    if config.tied and model.causal:
-        extra["lm_head.weight"] = tensors["transformer.wte.weight"]
+        "roberta.": {"roberta.embeddings.position_ids": np.arange(4)[None], "roberta.pooler.dense.weight": zeros},
+        "bert.": {
+            "bert.embeddings.position_ids": np.arange(4)[None],
+            "bert.pooler.dense.weight": zeros,
+            "cls.seq_relationship.weight": zeros,
+        },
+    }[model.prefix]
+    if config.tied:
+        copy, table = tied_tensors(model)
+        extra[copy] = tensors[table]
     if config.tied and not model.causal:
-        extra["lm_head.decoder.weight"] = tensors["roberta.embeddings.word_embeddings.weight"]
-        extra["lm_head.decoder.bias"] = tensors["lm_head.bias"]
+        extra[copy.replace("weight", "bias")] = tensors[copy.replace("decoder.weight", "bias")]
     assert_same(params, model.from_hugging_face(tensors | extra, config))
 
 
@@ -65,8 +84,7 @@ def test_a_head_that_contradicts_the_tie_is_refused(checkpoint):
     model, config, _, tensors = checkpoint
     if not config.tied:
         pytest.skip("the head is not tied")
-    name = "lm_head.weight" if model.causal else "lm_head.decoder.weight"
-    table = "transformer.wte.weight" if model.causal else "roberta.embeddings.word_embeddings.weight"
+    name, table = tied_tensors(model)
     with pytest.raises(UserError, match=f"{name}.*tie_word_embeddings"):
         model.from_hugging_face(tensors | {name: tensors[table] + 1}, config)
 
@@ -113,13 +131,36 @@ def test_untied_roberta_without_the_decoder_bias_uses_the_other_name():
     np.testing.assert_array_equal(model.from_hugging_face(tensors, config)["head"]["bias"], bias)
 
 
-@settings(max_examples=60, deadline=None)
-@given(kind=st.sampled_from(["plain", "linear", "fused", "split"]), rows=st.integers(1, 5), columns=st.integers(1, 5))
-def test_every_kind_of_weight_is_a_bijection(kind, rows, columns):
-    shapes = {"fused": (rows, 3, columns), "split": (rows, 3, columns)}
+def test_norms_under_the_names_of_tensorflow():
+    """bert-base-uncased keeps gamma and beta; what is written has today's names."""
+    model, config, params = small_model("bert")
+    tensors = model.to_hugging_face(params, config)
+    names = {name: re.sub(r"LayerNorm\.(weight|bias)$", lambda m: f"LayerNorm.{OLD[m[1]]}", name) for name in tensors}
+    old = {names[name]: value for name, value in tensors.items()}
+    assert sum("gamma" in name for name in old) == 2 * config.layers + 2
+    read = model.from_hugging_face(old, config)
+    assert_same(params, read)
+    assert model.to_hugging_face(read, config).keys() == tensors.keys()
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    kind=st.sampled_from(["plain", "linear", "fused", "split", "to_heads", "from_heads", "split_to_heads"]),
+    rows=st.integers(1, 5),
+    columns=st.integers(1, 5),
+    heads=st.integers(1, 3),
+)
+def test_every_kind_of_weight_is_a_bijection(kind, rows, columns, heads):
+    shapes = {
+        "fused": (rows, 3, columns),
+        "split": (rows, 3, columns),
+        "to_heads": (rows, heads, columns),
+        "from_heads": (heads, columns, rows),
+        "split_to_heads": (rows, 3, heads, columns),
+    }
     shape = shapes.get(kind, (rows, columns))
     value = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
-    weight = Weight("x", ("a", "b", "c") if kind == "split" else ("a",), kind)
+    weight = Weight("x", ("a", "b", "c") if kind.startswith("split") else ("a",), kind)
     parts = weight.separate(value)
     assert all(part.shape == weight.stored_shape(shape) for part in parts)
     np.testing.assert_array_equal(weight.combine(parts, shape), value)

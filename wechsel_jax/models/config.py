@@ -5,13 +5,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from wechsel_jax.errors import UserError
+from wechsel_jax.models.rotary import Rope
 
+REMATS = ("none", "dots", "full")
 ACTIVATIONS = ("gelu", "gelu_python", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu", "silu", "swish", "tanh")
+
+POSITIONS = ("learned", "padded", "sinusoidal", "rotary")
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
     """Everything that decides a model's shapes and its arithmetic; hashable, so a static argument of `jax.jit`.
+
+    Fields after `type_vocabulary_size` and before `remat` belong to the families of `decoder.py`, but for `head_activation`.
 
     Attributes:
       model_type: the family's name in `config.json`.
@@ -29,9 +35,33 @@ class ModelConfig:
       initializer_range: standard deviation of new weights.
       tied: whether the head is the token table.
       scale_attention: whether scores are divided by the square root of the head size.
-      pad_token_id: decides RoBERTa's positions; None where the family does not use it.
+      positions: "learned": a table; "padded": a table, counted from pad_token_id + 1 and without padding tokens; "sinusoidal":
+        computed, counted from 2; "rotary": in each layer, see `rope`.
+      pad_token_id: its row of the token table starts as zeros, and padded positions count from it; None: there is no such row.
       type_vocabulary_size: rows of the segment table; 0 where the family has none.
-      remat: recompute each layer in the backward pass, which saves memory and costs a third more computing.
+      head_activation: activation in the head of a masked language model.
+      key_value_heads: heads of keys and values, each read by heads / key_value_heads queries; None: as many as `heads`.
+      head_size: c, features of a head; None: d / heads.
+      gated: whether the feed-forward layer multiplies an activated projection with a second one.
+      qkv_bias: whether the projections to queries, keys and values have biases.
+      output_bias: whether the projection out of the attention has one.
+      mlp_bias: whether the feed-forward layers have biases.
+      rms_norm: norms divide by the root mean square and have no bias (Zhang and Sennrich, 2019).
+      norm_offset: what is added to a norm's scale before it is used; Gemma keeps scales around 0 and adds 1.
+      post_norms: whether what a sublayer adds is normed too.
+      query_key_norms: whether each head's queries and keys are normed.
+      query_scale: what attention scores are multiplied by; None: 1 / sqrt(c).
+      score_cap: scores s become cap * tanh(s / cap); None: they stay.
+      logit_cap: the same for the logits.
+      embedding_scale: what looked-up token rows are multiplied by.
+      inner_dropout: rate after the feed-forward activation.
+      rope: frequencies of rotary positions.
+      window_rope: those of the layers with a window, where they differ.
+      window: how many tokens, itself included, a query sees in layers with a window.
+      windowed: whether each layer has a window; empty: none has.
+      remat: what the backward pass computes again to save memory: "none", "dots" (all but the matrix products of weights)
+        or "full" (each whole layer, a third more computing).
+      scan_layers: whether the layers run in one loop, which compiles in a time that does not grow with N, or unrolled.
       unroll: how many layers one iteration of the loop over layers holds.
     """
 
@@ -50,13 +80,36 @@ class ModelConfig:
     initializer_range: float = 0.02
     tied: bool = True
     scale_attention: bool = True
+    positions: str = "learned"
     pad_token_id: int | None = None
     type_vocabulary_size: int = 0
-    remat: bool = False
+    head_activation: str = "gelu"
+    key_value_heads: int | None = None
+    head_size: int | None = None
+    gated: bool = False
+    qkv_bias: bool = True
+    output_bias: bool = True
+    mlp_bias: bool = True
+    rms_norm: bool = False
+    norm_offset: float = 0.0
+    post_norms: bool = False
+    query_key_norms: bool = False
+    query_scale: float | None = None
+    score_cap: float | None = None
+    logit_cap: float | None = None
+    embedding_scale: float = 1.0
+    inner_dropout: float = 0.0
+    rope: Rope | None = None
+    window_rope: Rope | None = None
+    window: int | None = None
+    windowed: tuple[bool, ...] = ()
+    remat: str = "none"
+    scan_layers: bool = True
     unroll: int = 1
 
     def override(self, **overrides: Any) -> "ModelConfig":
-        """Returns a copy with some fields replaced; `dropout` stands for the three dropout rates at once.
+        """Returns a copy with some fields replaced; `dropout` stands for the dropout rates at once: those of embeddings,
+        attention and residuals, and the inner one where the model has it.
 
         Raises:
           UserError: a name is no field, or a value makes no model.
@@ -64,26 +117,59 @@ class ModelConfig:
         overrides = {name: value for name, value in overrides.items() if value is not None}
         if "dropout" in overrides:
             rate = overrides.pop("dropout")
-            overrides = dict.fromkeys(("embedding_dropout", "attention_dropout", "residual_dropout"), rate) | overrides
+            rates = ("embedding_dropout", "attention_dropout", "residual_dropout")
+            rates = (*rates, "inner_dropout") if self.inner_dropout else rates
+            overrides = dict.fromkeys(rates, rate) | overrides
         known = [field.name for field in dataclasses.fields(self)]
         for name in overrides:
             if name not in known:
                 raise UserError(f"model: no setting named {name}; expected one of dropout, {', '.join(known)}")
         return dataclasses.replace(self, **overrides).validated()
 
+    @property
+    def head_features(self) -> int:
+        """c, features of one attention head."""
+        return self.head_size or self.hidden_size // self.heads
+
     def validated(self) -> "ModelConfig":
         """Returns itself, or raises `UserError` where the fields contradict each other."""
         for name in ("vocabulary_size", "hidden_size", "layers", "heads", "inner_size", "max_length", "unroll"):
             if getattr(self, name) < 1:
                 raise UserError(f"config.json: {self.model_type} has {name} {getattr(self, name)}; expected at least 1")
-        if self.hidden_size % self.heads:
+        for name in ("head_size", "key_value_heads", "window", "query_scale", "score_cap", "logit_cap"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise UserError(f"config.json: {self.model_type} has {name} {value}; expected a number above 0")
+        if self.head_size is None and self.hidden_size % self.heads:
             raise UserError(f"config.json: hidden size {self.hidden_size} is no multiple of {self.heads} attention heads")
-        for name in ("embedding_dropout", "attention_dropout", "residual_dropout"):
+        if self.heads % (self.key_value_heads or self.heads):
+            raise UserError(
+                f"config.json: {self.heads} attention heads are no multiple of {self.key_value_heads} key and value heads"
+            )
+        for name in ("embedding_dropout", "attention_dropout", "residual_dropout", "inner_dropout"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise UserError(f"config.json: {name} is {getattr(self, name)}; expected a rate from 0 to less than 1")
-        if self.activation not in ACTIVATIONS:
-            raise UserError(f"config.json: activation {self.activation!r} is unknown; expected one of {', '.join(ACTIVATIONS)}")
+        for activation in (self.activation, self.head_activation):
+            if activation not in ACTIVATIONS:
+                raise UserError(f"config.json: activation {activation!r} is unknown; expected one of {', '.join(ACTIVATIONS)}")
+        if self.remat not in REMATS:
+            raise UserError(f"model: remat is {self.remat!r}; expected one of {', '.join(REMATS)}")
+        self._check_positions()
         return self
+
+    def _check_positions(self) -> None:
+        if self.positions not in POSITIONS:
+            raise UserError(f"config.json: positions are {self.positions!r}; expected one of {', '.join(POSITIONS)}")
+        if self.positions == "rotary" and (self.rope is None or self.head_features % 2):
+            raise UserError(
+                f"config.json: rotary positions need heads of an even size and frequencies; a head has {self.head_features}"
+            )
+        if self.windowed and len(self.windowed) != self.layers:
+            raise UserError(
+                f"config.json: layer_types names {len(self.windowed)} layers; expected one for each of {self.layers} layers"
+            )
+        if any(self.windowed) and self.window is None:
+            raise UserError("config.json: layers have a sliding window of no size; expected sliding_window to be a number")
 
 
 class Fields:
@@ -123,3 +209,25 @@ class Fields:
                 raise UserError(
                     f"config.json: {name} is {value!r}, which is not implemented; expected {supported!r}; take another model"
                 )
+
+    def optional(self, name: str, kind: type = int) -> Any:
+        """Returns a field as `kind`, or None where it is None."""
+        return None if self[name] is None else self.number(name, kind)
+
+    def flag(self, name: str) -> bool:
+        """Returns a field that is true or false."""
+        value = self[name]
+        if not isinstance(value, bool):
+            raise UserError(f"config.json: {name} is {value!r}; expected true or false")
+        return value
+
+    def get(self, name: str) -> Any:
+        """Returns a field, None where it is absent."""
+        return self._values.get(name)
+
+    def padding(self, vocabulary_size: int) -> int | None:
+        """Returns the padding token's id or None; a negative one counts from the end, as in torch."""
+        token = self.optional("pad_token_id")
+        if token is not None and not -vocabulary_size <= token < vocabulary_size:
+            raise UserError(f"config.json: pad_token_id is {token}; expected an id from 0 to {vocabulary_size - 1}, or null")
+        return token if token is None else token % vocabulary_size

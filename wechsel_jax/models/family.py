@@ -73,14 +73,16 @@ class Family:
         tree = jax.eval_shape(partial(_init, self.module, config), jax.random.key(0))
         return {path: leaf.shape for path, leaf in flatten(tree).items()}
 
-    def from_hugging_face(self, tensors: Mapping[str, np.ndarray], config: ModelConfig) -> Params:
+    def from_hugging_face(self, tensors: Mapping[str, np.ndarray], config: ModelConfig, lazy: bool = False) -> Params:
         """Builds parameters (float32 numpy arrays) from a checkpoint's tensors of any float type.
+
+        With `lazy`, functions that each build one stand in their place: see `read_weights`.
 
         Raises:
           UserError: a tensor is missing, has the wrong shape or belongs to no parameter; the message names it.
         """
         self.check_tensors(tensors, config)
-        return read_weights(tensors, self.weights(config), self.shapes(config), self.prefix, self.ignored_tensors)
+        return read_weights(tensors, self.weights(config), self.shapes(config), self.prefix, self.ignored_tensors, lazy)
 
     def to_hugging_face(self, params: Params, config: ModelConfig) -> dict[str, np.ndarray]:
         """Returns the tensors that `save_pretrained` of the Hugging Face class would write, in float32."""
@@ -134,8 +136,16 @@ class Family:
           length: L, tokens a row; a causal model needs half of the L x L scores.
           head_fraction: share of the positions that go through the head (the mask rate, where only those are gathered).
         """
-        dense = 2 * config.layers * (4 * config.hidden_size**2 + 2 * config.hidden_size * config.inner_size)
-        scores = 4 * config.layers * length * config.hidden_size * (0.5 if self.causal else 1.0)
+        size, groups = config.head_features, config.key_value_heads or config.heads
+        projections = 2 * config.hidden_size * size * (config.heads + groups)
+        matrices = 3 if config.gated else 2
+        dense = 2 * config.layers * (projections + matrices * config.hidden_size * config.inner_size)
+        near = min(config.window or length, length)
+        # A query at the end of a causal row sees L keys and one at the start one; with a window W none sees more than W.
+        seen = length * (0.5 if self.causal else 1.0)
+        seen_near = near - near**2 / (2 * length) if self.causal else seen
+        windows = sum(config.windowed)
+        scores = 4 * config.heads * size * ((config.layers - windows) * seen + windows * seen_near)
         return 3.0 * (dense + scores + head_fraction * self.head_flops(config))
 
 

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from wechsel_jax.errors import UserError
 from wechsel_jax.models.config import Fields, ModelConfig
+from wechsel_jax.models.dropout import Dropout
 from wechsel_jax.models.layers import Embedding, FeedForward, SelfAttention, attention_mask, keep_rows, layer_norm, stack
-from wechsel_jax.models.weights import Weight
+from wechsel_jax.models.weights import Weight, check_copies
 
 PREFIX = "transformer."
 # Causal masks that old versions saved as buffers, and heads of other tasks; a tied copy of the head is compared first.
@@ -78,7 +78,7 @@ class Block(nn.Module):
     def __call__(self, x: jax.Array, visible: jax.Array | None) -> tuple[jax.Array, None]:
         """x (B, L, d), visible bool (B or 1, 1, L, L) -> (x (B, L, d), None)."""
         config = self.config
-        dropout = nn.Dropout(config.residual_dropout, deterministic=self.deterministic)
+        dropout = Dropout(config.residual_dropout, deterministic=self.deterministic)
         # Both projections into the residual stream start smaller by 1/sqrt(their number).
         output_std = config.initializer_range / math.sqrt(2 * config.layers)
         attention = SelfAttention(config, self.dtype, self.deterministic, output_std, name="attention")
@@ -99,7 +99,7 @@ class GPT2(nn.Module):
         table = (config.hidden_size, config.initializer_range, self.dtype)
         self.token_embedding = Embedding(config.vocabulary_size, *table)
         self.position_embedding = Embedding(config.max_length, *table)
-        self.dropout = nn.Dropout(config.embedding_dropout, deterministic=self.deterministic)
+        self.dropout = Dropout(config.embedding_dropout, deterministic=self.deterministic)
         self.layers = stack(Block, config, self.dtype, self.deterministic)
         self.final_norm = layer_norm(config, self.dtype)
         if not config.tied:
@@ -141,13 +141,8 @@ def weights(config: ModelConfig) -> tuple[Weight, ...]:
 
 def check_tensors(tensors: Mapping[str, np.ndarray], config: ModelConfig) -> None:
     """Raises `UserError` where the head should be tied but the checkpoint holds another one."""
-    table = tensors.get(PREFIX + "wte.weight", tensors.get("wte.weight"))
-    head = tensors.get("lm_head.weight")
-    if config.tied and head is not None and table is not None and not np.array_equal(head, table):
-        raise UserError(
-            "lm_head.weight: differs from transformer.wte.weight, but config.json ties them; "
-            "expected equal tensors; set tie_word_embeddings to false to keep both"
-        )
+    if config.tied:
+        check_copies(tensors, {"lm_head.weight": "wte.weight"}, PREFIX)
 
 
 def head_flops(config: ModelConfig) -> float:

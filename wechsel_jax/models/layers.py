@@ -13,8 +13,9 @@ from flax import linen as nn
 from jax.sharding import PartitionSpec
 
 from wechsel_jax.models.config import ModelConfig
+from wechsel_jax.models.dropout import Dropout
 
-_ACTIVATION_FUNCTIONS = {
+ACTIVATION_FUNCTIONS = {
     "gelu": partial(jax.nn.gelu, approximate=False),
     "gelu_python": partial(jax.nn.gelu, approximate=False),
     "gelu_new": partial(jax.nn.gelu, approximate=True),
@@ -125,13 +126,17 @@ class SelfAttention(nn.Module):
         qkv = nn.DenseGeneral((3, config.hidden_size), dtype=self.dtype, kernel_init=init, name="qkv")(x)
         query, key, value = (qkv[:, :, i].reshape(*x.shape[:2], config.heads, head_size) for i in range(3))
         scale = 1.0 / math.sqrt(head_size) if config.scale_attention else 1.0
-        scores = scale * jnp.einsum("bqhc,bkhc->bhqk", query, key, preferred_element_type=jnp.float32)
-        if visible is not None:
-            # A finite number: a query that sees nothing (left padding) gets a uniform row instead of NaN.
-            scores = jnp.where(visible, scores, jnp.finfo(jnp.float32).min)
-        probabilities = jax.nn.softmax(scores, axis=-1).astype(self.dtype)
-        probabilities = nn.Dropout(config.attention_dropout, deterministic=self.deterministic)(probabilities)
-        mixed = jnp.einsum("bhqk,bkhc->bqhc", probabilities, value).reshape(x.shape)
+        dropout = Dropout(config.attention_dropout, self.deterministic)
+        if fits_flash_attention(query, dropout):
+            mixed = flash_attention(query, key, value, visible, scale)
+        else:
+            scores = scale * jnp.einsum("bqhc,bkhc->bhqk", query, key, preferred_element_type=jnp.float32)
+            if visible is not None:
+                # A finite number: a query that sees nothing (left padding) gets a uniform row instead of NaN.
+                scores = jnp.where(visible, scores, jnp.finfo(jnp.float32).min)
+            probabilities = dropout(jax.nn.softmax(scores, axis=-1).astype(self.dtype))
+            mixed = jnp.einsum("bhqk,bkhc->bqhc", probabilities, value)
+        mixed = mixed.reshape(x.shape)
         return nn.Dense(config.hidden_size, dtype=self.dtype, kernel_init=normal(self.output_std), name="output")(mixed)
 
 
@@ -148,23 +153,56 @@ class FeedForward(nn.Module):
         config = self.config
         init = normal(config.initializer_range)
         x = nn.Dense(config.inner_size, dtype=self.dtype, kernel_init=init, name="up")(x)
-        x = _ACTIVATION_FUNCTIONS[config.activation](x)
+        x = ACTIVATION_FUNCTIONS[config.activation](x)
         return nn.Dense(config.hidden_size, dtype=self.dtype, kernel_init=normal(self.output_std), name="down")(x)
+
+
+def fits_flash_attention(query: jax.Array, dropout: Dropout) -> bool:
+    """Whether cuDNN's attention, which never stores the L x L scores, can take the place of the plain one.
+
+    It needs a GPU, 16-bit queries (B, L, heads, c), heads of at most 128 features, and no dropout on the probabilities.
+    """
+    length, size = query.shape[1], query.shape[3]
+    wide = query.dtype.itemsize == 2 and size % 8 == 0 and size <= 128 and length % 64 == 0
+    return wide and (dropout.deterministic or dropout.rate == 0.0) and jax.default_backend() == "gpu"
+
+
+def flash_attention(query: jax.Array, key: jax.Array, value: jax.Array, visible: jax.Array | None, scale: float) -> jax.Array:
+    """cuDNN's attention.
+
+    Args:
+      query: (B, L, heads, c).
+      key: (B, L, heads or fewer, c).
+      value: like the keys.
+      visible: what `attention_mask` returns.
+      scale: of the scores.
+
+    Returns:
+      (B, L, heads, c).
+    """
+    # One mask for several rows can only be the causal one, which costs less by name than as an array.
+    causal = visible is not None and visible.shape[0] == 1 < query.shape[0]
+    mask = None if causal else visible
+    return jax.nn.dot_product_attention(query, key, value, mask=mask, scale=scale, is_causal=causal, implementation="cudnn")
 
 
 def stack(block: type[nn.Module], config: ModelConfig, dtype: Any, deterministic: bool) -> nn.Module:
     """Returns N blocks as one loop whose parameters have a leading axis of N layers.
 
-    One loop compiles in a time that does not grow with N. A block maps (x (B, L, d), visible) to (x, None).
+    One loop compiles in a time that does not grow with N; without `scan_layers` it is unrolled, with the same parameters and
+    results. A block maps (x (B, L, d), visible) to (x, None).
     """
-    if config.remat:
-        block = nn.remat(block, prevent_cse=False)
+    unroll = min(config.unroll, config.layers) if config.scan_layers else config.layers
+    if config.remat != "none":
+        kept = jax.checkpoint_policies.dots_with_no_batch_dims_saveable if config.remat == "dots" else None
+        # In a loop of one layer the compiler cannot find out that the backward pass computes the same again.
+        block = nn.remat(block, prevent_cse=unroll > 1, policy=kept)
     looped = nn.scan(
         block,
         variable_axes={"params": 0},
         split_rngs={"params": True, "dropout": True},
         in_axes=nn.broadcast,
         length=config.layers,
-        unroll=min(config.unroll, config.layers),
+        unroll=unroll,
     )
     return looped(config, dtype, deterministic)

@@ -3,6 +3,7 @@
 import dataclasses
 import re
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,25 +11,33 @@ import numpy as np
 from wechsel_jax.errors import UserError
 
 LAYER = "{layer}"
+# Heads stand beside the model whose names begin with the family's prefix.
+_HEADS = ("lm_head.", "cls.")
 
 
 @dataclasses.dataclass(frozen=True)
 class Weight:
-    """One parameter and the tensor (or three tensors) that hold it in a Hugging Face checkpoint.
+    """One parameter and the tensor (or tensors) that hold it in a Hugging Face checkpoint.
+
+    H heads have c features each; n tensors are stored apart.
 
     Attributes:
       path: "/"-joined parameter path. Parameters of a layer have a leading axis of N layers.
       names: tensor names without the family's prefix; `{layer}` stands for the layer's number.
       kind: "plain": the same array. "linear": (out, in) in the checkpoint, (in, out) here.
-        "fused": queries, keys and values side by side in the last axis. "split": three tensors of kind "linear" or
-        three biases, for queries, keys and values.
+        "fused": queries, keys and values side by side in the last axis. "split": n tensors (out, in) or n biases (out,),
+        stacked here as (in, n, out) or (n, out).
+        "to_heads": (H c, in) or a bias (H c,) in the checkpoint, (in, H, c) or (H, c) here; "split_to_heads": n of
+        those, stacked here as (in, n, H, c) or (n, H, c). "from_heads": (out, H c) in the checkpoint, (H, c, out) here.
       copies: names of further copies: read where the first name is missing, written always.
+      old: a name that old checkpoints have instead of the first: read where that is missing, never written.
     """
 
     path: str
     names: tuple[str, ...]
     kind: str = "plain"
     copies: tuple[str, ...] = ()
+    old: str = ""
 
     @property
     def layered(self) -> bool:
@@ -42,19 +51,31 @@ class Weight:
             return (*shape[:-2], shape[-2] * shape[-1])
         if self.kind == "split":
             return (shape[-1], *shape[:-2])
+        if self.kind == "to_heads":
+            return (shape[-2] * shape[-1], *shape[:-2])
+        if self.kind == "split_to_heads":
+            return (shape[-2] * shape[-1], *shape[:-3])
+        if self.kind == "from_heads":
+            return (shape[-1], shape[0] * shape[1])
         return shape
 
     def combine(self, tensors: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
         """Tensors of the checkpoint -> the parameter (of one layer)."""
         if self.kind == "split":
             return np.stack([tensor.T for tensor in tensors], axis=-2)
-        return tensors[0].T if self.kind == "linear" else tensors[0].reshape(shape)
+        if self.kind == "split_to_heads":
+            return np.stack([tensor.T for tensor in tensors], axis=-2).reshape(shape)
+        return (tensors[0] if self.kind in ("plain", "fused") else tensors[0].T).reshape(shape)
 
     def separate(self, value: np.ndarray) -> list[np.ndarray]:
         """The parameter (of one layer) -> tensors of the checkpoint."""
         if self.kind == "split":
-            return [value[..., i, :].T for i in range(3)]
-        return [value.T if self.kind == "linear" else value.reshape(self.stored_shape(value.shape))]
+            return [value[..., i, :].T for i in range(value.shape[-2])]
+        if self.kind == "split_to_heads":
+            flat = value.reshape(*value.shape[:-2], -1)
+            return [flat[..., i, :].T for i in range(flat.shape[-2])]
+        stored = self.stored_shape(value.shape)
+        return [value.reshape(stored) if self.kind in ("plain", "fused") else value.reshape(stored[::-1]).T]
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -83,6 +104,7 @@ def read_weights(
     shapes: Mapping[str, tuple[int, ...]],
     prefix: str,
     ignored: str,
+    lazy: bool = False,
 ) -> dict[str, Any]:
     """Builds parameters from a checkpoint's tensors.
 
@@ -92,32 +114,42 @@ def read_weights(
       shapes: "/"-joined path -> expected shape, a leading axis of N for layers included.
       prefix: e.g. "transformer.".
       ignored: regex of names (without the prefix) that hold no parameter of the language model.
+      lazy: return functions in place of arrays, so that a large model need never be in memory as a whole.
 
     Returns:
-      A nested dictionary of float32 numpy arrays.
+      A nested dictionary of float32 numpy arrays, or of functions that each build one.
 
     Raises:
-      UserError: a tensor is missing, has another shape, or belongs to no parameter.
+      UserError: a tensor is missing, has another shape, or belongs to no parameter. Functions raise the first two when called.
     """
     present = {name.removeprefix(prefix): name for name in tensors}
     used, flat = set(), {}
 
-    def take(weight: Weight, shape: tuple[int, ...], layer: int) -> np.ndarray:
+    def stored_names(weight: Weight, layer: int) -> list[str]:
         names = [name.replace(LAYER, str(layer)) for name in weight.names]
         if weight.copies and names[0] not in present:
             names = [next((copy for copy in weight.copies if copy in present), names[0])]
-        used.update(names)
-        return weight.combine([_tensor(tensors, present, prefix, name, weight.stored_shape(shape)) for name in names], shape)
+        if weight.old and names[0] not in present and (old := weight.old.replace(LAYER, str(layer))) in present:
+            names = [old]
+        return names
+
+    def take(weight: Weight, shape: tuple[int, ...], layer: int) -> np.ndarray:
+        stored = weight.stored_shape(shape)
+        return weight.combine([_tensor(tensors, present, prefix, name, stored) for name in stored_names(weight, layer)], shape)
+
+    def build(weight: Weight) -> np.ndarray:
+        shape = shapes[weight.path]
+        if not weight.layered:
+            return np.ascontiguousarray(take(weight, shape, 0), dtype=np.float32)
+        value = np.empty(shape, np.float32)
+        for layer in range(shape[0]):
+            value[layer] = take(weight, shape[1:], layer)
+        return value
 
     for weight in weights:
-        shape = shapes[weight.path]
-        if weight.layered:
-            value = np.empty(shape, np.float32)
-            for layer in range(shape[0]):
-                value[layer] = take(weight, shape[1:], layer)
-        else:
-            value = np.ascontiguousarray(take(weight, shape, 0), dtype=np.float32)
-        flat[weight.path] = value
+        for layer in range(shapes[weight.path][0] if weight.layered else 1):
+            used.update(stored_names(weight, layer))
+        flat[weight.path] = partial(build, weight) if lazy else build(weight)
     for name in present:
         if name not in used and not re.search(ignored, name):
             raise UserError(
@@ -136,8 +168,7 @@ def write_weights(params: Mapping[str, Any], weights: tuple[Weight, ...], prefix
         for layer, part in enumerate(value if weight.layered else [value]):
             for name, tensor in zip(weight.names, weight.separate(part), strict=True):
                 name = name.replace(LAYER, str(layer))
-                full = name if name.startswith("lm_head.") else prefix + name
-                tensors[full] = np.ascontiguousarray(tensor)
+                tensors[_full(prefix, name)] = np.ascontiguousarray(tensor)
             tensors |= {copy: part.copy() for copy in weight.copies}
     return tensors
 
@@ -145,12 +176,33 @@ def write_weights(params: Mapping[str, Any], weights: tuple[Weight, ...], prefix
 def _tensor(
     tensors: Mapping[str, np.ndarray], present: Mapping[str, str], prefix: str, name: str, shape: tuple[int, ...]
 ) -> np.ndarray:
-    full = name if name.startswith("lm_head.") else prefix + name
     if name not in present:
-        raise UserError(f"{full}: the checkpoint has no tensor of this name; expected one of shape {shape}")
+        raise UserError(f"{_full(prefix, name)}: the checkpoint has no tensor of this name; expected one of shape {shape}")
     tensor = np.asarray(tensors[present[name]])
     if tensor.shape != shape:
         raise UserError(
             f"{present[name]}: the tensor has shape {tensor.shape}; expected {shape}; config.json and the weights must agree"
         )
     return tensor.astype(np.float32)
+
+
+def _full(prefix: str, name: str) -> str:
+    return name if name.startswith(_HEADS) else prefix + name
+
+
+def check_copies(tensors: Mapping[str, np.ndarray], copies: Mapping[str, str], prefix: str) -> None:
+    """Raises `UserError` where a tied head has two different values in a checkpoint.
+
+    Args:
+      tensors: name -> array, names with or without `prefix`.
+      copies: name of a copy -> name of the tensor that it must equal, both without the prefix.
+      prefix: e.g. "transformer.".
+    """
+    for copy, original in copies.items():
+        value = tensors.get(copy)
+        expected = tensors.get(_full(prefix, original), tensors.get(original))
+        if value is not None and expected is not None and not np.array_equal(value, expected):
+            raise UserError(
+                f"{copy}: differs from {_full(prefix, original)}, but config.json ties them; "
+                "expected equal tensors; set tie_word_embeddings to false to keep both"
+            )

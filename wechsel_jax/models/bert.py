@@ -1,0 +1,51 @@
+"""BERT (Devlin et al., 2019): RoBERTa's encoder with positions from 0 and the model's own activation in the head."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from wechsel_jax.models import encoder
+from wechsel_jax.models.config import Fields, ModelConfig
+from wechsel_jax.models.weights import Weight, check_copies
+
+PREFIX = "bert."
+# Buffers, the pooler, the guess whether a sentence follows, and heads of other tasks; `cls.predictions.decoder.*` repeats the
+# table and the bias (compared first).
+IGNORED_TENSORS = (
+    r"embeddings\.(position_ids|token_type_ids)$|^pooler\.|^classifier\.|^qa_outputs\.|^cls\.seq_relationship\."
+    r"|^cls\.predictions\.(decoder\.|bias$)"
+)
+
+
+def read_config(hf: Mapping[str, Any]) -> ModelConfig:
+    """Reads `config.json` of a BERT; see `Family.config`. Every token is of the first segment type."""
+    fields = Fields(hf, encoder.DEFAULTS | {"pad_token_id": 0})
+    shared = encoder.shared_fields(fields, "bert")
+    return ModelConfig(
+        **shared,
+        max_length=fields.number("max_position_embeddings"),
+        positions="learned",
+        pad_token_id=fields.padding(shared["vocabulary_size"]),
+        head_activation=shared["activation"],
+    )
+
+
+def weights(config: ModelConfig) -> tuple[Weight, ...]:
+    """The weight map."""
+    head = "cls.predictions."
+    return encoder.weights(
+        config,
+        dense=head + "transform.dense",
+        norm=head + "transform.LayerNorm",
+        decoder=head + "decoder",
+        bias=head + "bias",
+    )
+
+
+def check_tensors(tensors: Mapping[str, np.ndarray], config: ModelConfig) -> None:
+    """Raises `UserError` where the head should be tied but the checkpoint holds another one."""
+    if config.tied:
+        decoder, bias = "cls.predictions.decoder", "cls.predictions.bias"
+        copies = {f"{decoder}.weight": "embeddings.word_embeddings.weight", f"{decoder}.bias": bias}
+        check_copies(tensors, copies, PREFIX)
