@@ -3,10 +3,11 @@
 import bz2
 import contextlib
 import gzip
+import io
 import lzma
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -15,30 +16,40 @@ from wechsel_jax.files import require_file
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
-_OPENERS = ((b"\x1f\x8b", gzip.open), (b"\xfd7zXZ\0", lzma.open), (b"BZh", bz2.open))
-_DAMAGED = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
+ZSTD_MAGIC = b"(\xb5/\xfd"
+_LARGEST_ZSTD_WINDOW = 1 << 31
+# Read from a zstd file at once: text that repeats itself may become a thousand times as much.
+_PACKED_BYTES = 1 << 14
 
 
 @contextlib.contextmanager
 def open_binary(path: str | os.PathLike, what: str) -> Iterator[IO[bytes]]:
-    """Opens a file for reading bytes; gzip, xz and bzip2 are recognised by their first bytes and undone.
+    """Opens a file for reading bytes; gzip, xz, bzip2 and zstd are recognised by their first bytes and undone.
 
     Args:
       path: the file.
       what: what was expected, for the message where there is no such file.
 
     Raises:
-      UserError: the file is missing, empty or its compression is damaged (also while the block reads from it).
+      UserError: the file is missing, empty or its compression is damaged (also while the block reads from it), or it is
+        compressed with zstd and the package for that is not installed.
     """
+    with open_counted(path, what) as (handle, _):
+        yield handle
+
+
+@contextlib.contextmanager
+def open_counted(path: str | os.PathLike, what: str) -> Iterator[tuple[IO[bytes], Callable[[], int]]]:
+    """As `open_binary`, with a function that says how many bytes of the file itself have been read."""
     path = require_file(path, what)
     with open(path, "rb") as handle:
-        opener = next((opener for magic, opener in _OPENERS if handle.peek(8).startswith(magic)), None)
+        opener = _opener(handle.peek(8), path)
         try:
             if opener is None:
-                yield handle
+                yield handle, handle.tell
             else:
                 with opener(handle) as unpacked:
-                    yield unpacked
+                    yield unpacked, handle.tell
         except _DAMAGED as error:
             raise UserError(f"{path}: the compressed file is damaged or cut short ({error}); fetch it again") from None
 
@@ -47,7 +58,55 @@ def is_compressed(path: Path) -> bool:
     """Whether the file is one that `open_binary` would unpack."""
     with open(path, "rb") as handle:
         start = handle.read(8)
-    return any(start.startswith(magic) for magic, _ in _OPENERS)
+    return start.startswith((*_OPENERS, ZSTD_MAGIC))
+
+
+class _ZstdReader(io.RawIOBase):
+    """The bytes of a file of zstd frames; the library's own reader takes a file cut short for its end."""
+
+    def __init__(self, handle: IO[bytes], path: Path):
+        try:
+            import zstandard
+        except ImportError:
+            raise UserError(
+                f"{path}: is compressed with zstd; expected the package zstandard to read it: pip install zstandard"
+            ) from None
+        self._handle, self._error = handle, zstandard.ZstdError
+        self._frames = zstandard.ZstdDecompressor(max_window_size=_LARGEST_ZSTD_WINDOW)
+        self._frame, self._packed, self._plain = None, b"", memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:
+        while not self._plain:
+            if not self._packed and not (packed := self._handle.read(_PACKED_BYTES)):
+                if self._frame is not None:
+                    raise EOFError("the last zstd frame is not complete")
+                return 0
+            self._plain = memoryview(self._unpack(self._packed or packed))
+        size = min(len(buffer), len(self._plain))
+        buffer[:size], self._plain = self._plain[:size], self._plain[size:]
+        return size
+
+    def _unpack(self, packed: bytes) -> bytes:
+        frame = self._frame or self._frames.decompressobj()
+        try:
+            plain = frame.decompress(packed)
+        except self._error as error:
+            raise EOFError(str(error)) from None
+        self._frame, self._packed = (None, frame.unused_data) if frame.eof else (frame, b"")
+        return plain
+
+
+_OPENERS = {b"\x1f\x8b": gzip.open, b"\xfd7zXZ\0": lzma.open, b"BZh": bz2.open}
+_DAMAGED = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
+
+
+def _opener(start: bytes, path: Path) -> Callable[[IO[bytes]], IO[bytes]] | None:
+    if start.startswith(ZSTD_MAGIC):
+        return lambda handle: io.BufferedReader(_ZstdReader(handle, path))
+    return next((opener for magic, opener in _OPENERS.items() if start.startswith(magic)), None)
 
 
 def read_lines(path: str | os.PathLike, what: str) -> Iterator[tuple[int, str]]:

@@ -1,24 +1,19 @@
 import json
 import lzma
 import os
-import signal
-import subprocess
-import sys
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from wechsel_jax.data import TokenBlocks, prepare
+from wechsel_jax.data import TokenBlocks, encoder, prepare
 from wechsel_jax.data.documents import read_documents
 from wechsel_jax.errors import UserError
 
 TEXT = "Grüße aus  Köln \n\n \nzwei\n\u2028drei\x85\r\nvier"
 LINES = ["Grüße aus  Köln ", "zwei", "\u2028drei\x85", "vier"]
-module = sys.modules[prepare.__module__]
 
 
 @pytest.fixture
@@ -56,9 +51,9 @@ def test_each_document_is_ended_once(tmp_path, tokenizers, text, documents, coun
 
 def test_the_size_of_groups_changes_nothing(tmp_path, tokenizers, text, monkeypatch):
     prepare(text, tokenizers["roberta"], tmp_path / "one")
-    monkeypatch.setattr(module, "_GROUP_DOCUMENTS", 3)
+    monkeypatch.setattr(encoder, "_GROUP_DOCUMENTS", 3)
     prepare(text, tokenizers["roberta"], tmp_path / "two")
-    monkeypatch.setattr(module, "_GROUP_CHARACTERS", 1)
+    monkeypatch.setattr(encoder, "_GROUP_CHARACTERS", 1)
     prepare(text, tokenizers["roberta"], tmp_path / "three")
     assert stream(tmp_path / "one").tolist() == stream(tmp_path / "two").tolist() == stream(tmp_path / "three").tolist()
 
@@ -73,6 +68,26 @@ def test_ids_fit_whatever_the_vocabulary(tmp_path, text, largest, dtype):
     assert (manifest["dtype"], manifest["vocabulary_size"]) == (dtype, largest + 1)
     blocks = TokenBlocks.open(tmp_path / "out", 8)
     assert blocks.block(0).tolist() == [1, 1, 1, 0, largest, 0, 1, 0]
+
+
+def test_a_tokenizer_that_cuts_and_pads_texts_loses_none_here(tmp_path, tokenizers, text):
+    backend = Tokenizer.from_file(str(tokenizers["roberta"] / "tokenizer.json"))
+    backend.enable_truncation(4)
+    backend.enable_padding(length=50)
+    (tmp_path / "tokenizer").mkdir()
+    backend.save(str(tmp_path / "tokenizer" / "tokenizer.json"))
+    cut = prepare(text, tmp_path / "tokenizer", tmp_path / "cut")
+    assert cut["sha256"] == prepare(text, tokenizers["roberta"], tmp_path / "whole")["sha256"]
+
+
+def test_what_an_older_version_prepared_is_used(tmp_path, tokenizers, text):
+    made = prepare(text, tokenizers["gpt2"], tmp_path / "out")
+    new = ("text_field", "max_bytes", "deduplicate", "validation_fraction", "text_bytes", "dropped")
+    old = {name: value for name, value in made.items() if name not in new}
+    (tmp_path / "out" / "manifest.json").write_text(json.dumps(old))
+    assert prepare(text, tokenizers["gpt2"], tmp_path / "out") == old
+    with pytest.raises(UserError, match="was prepared with deduplicate = False, not True"):
+        prepare(text, tokenizers["gpt2"], tmp_path / "out", deduplicate=True)
 
 
 def test_the_same_inputs_are_not_prepared_again(tmp_path, tokenizers, text):
@@ -147,46 +162,10 @@ def test_other_mistakes(tmp_path, tokenizers, text):
         prepare([text, tmp_path / "missing.txt"], tokenizers["gpt2"], tmp_path / "out")
     with pytest.raises(UserError, match="no file is named"):
         prepare([], tokenizers["gpt2"], tmp_path / "out")
-    with pytest.raises(UserError, match="expected lines, paragraphs, files"):
+    with pytest.raises(UserError, match="expected lines, paragraphs or files"):
         prepare([text], tokenizers["gpt2"], tmp_path / "out", documents="pages")
     with pytest.raises(UserError, match="endless: has no token that ends a text"):
         prepare([text], tokenizers["endless"], tmp_path / "out")
-    assert os.listdir(tmp_path) == ["text.txt"]
-
-
-_KILLED = """
-import os, signal, sys
-from wechsel_jax.data import prepare
-module = sys.modules[prepare.__module__]
-module._GROUP_DOCUMENTS = 1
-
-def read_documents(*_):
-    yield from ["one", "two"]
-    os.kill(os.getpid(), signal.SIGKILL)
-
-module.read_documents = read_documents
-prepare(sys.argv[1:2], sys.argv[2], sys.argv[3])
-"""
-
-
-def test_a_kill_half_way_leaves_nothing_and_the_next_call_succeeds(tmp_path, tokenizers, text):
-    arguments = [str(text), str(tokenizers["gpt2"]), str(tmp_path / "out")]
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    killed = subprocess.run([sys.executable, "-c", _KILLED, *arguments], env=environment, capture_output=True)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
-    partial = [path for path in tmp_path.iterdir() if path.name.endswith(".partial")]
-    assert len(partial) == 1 and not (tmp_path / "out").exists()
-    assert prepare([text], tokenizers["gpt2"], tmp_path / "out")["documents"] == 4
-
-
-def test_an_interruption_cleans_up(tmp_path, tokenizers, text, monkeypatch):
-    def interrupted(*_):
-        yield "one"
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(module, "read_documents", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        prepare([text], tokenizers["gpt2"], tmp_path / "out")
     assert os.listdir(tmp_path) == ["text.txt"]
 
 

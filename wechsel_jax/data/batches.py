@@ -9,9 +9,11 @@ from wechsel_jax.data.order import permuted
 from wechsel_jax.errors import UserError
 
 Batch = dict[str, np.ndarray]
+Rows = slice | np.ndarray
+ALL_ROWS = slice(None)
 
 
-def training_batch(blocks: TokenBlocks, step: int, batch_size: int, seed: int, rows: slice = slice(None)) -> Batch:
+def training_batch(blocks: TokenBlocks, step: int, batch_size: int, seed: int, rows: Rows = ALL_ROWS) -> Batch:
     """The batch of one step: a pure function of (seed, step).
 
     Row r of step s is place s * B + r of an endless sequence of epochs, each with a permutation of its own, so a batch may
@@ -22,18 +24,23 @@ def training_batch(blocks: TokenBlocks, step: int, batch_size: int, seed: int, r
       step: counted from 0.
       batch_size: B of all hosts together.
       seed: of the run.
-      rows: which of the B rows to read; hosts that take disjoint slices make up one batch.
+      rows: which of the B rows to read, a slice or their numbers; hosts that take disjoint ones make up one batch.
 
     Returns:
       {"tokens": int32 (rows, L)}.
     """
-    places = int(step) * batch_size + np.arange(batch_size, dtype=np.int64)[rows]
-    epochs, indices = np.divmod(places, len(blocks))
+    return {"tokens": blocks.blocks(training_indices(len(blocks), step, batch_size, seed)[rows])}
+
+
+def training_indices(count: int, step: int, batch_size: int, seed: int) -> np.ndarray:
+    """Which of `count` blocks make up the batch of one step: int64 (B,); see `training_batch`."""
+    places = int(step) * batch_size + np.arange(batch_size, dtype=np.int64)
+    epochs, indices = np.divmod(places, count)
     chosen = np.empty_like(indices)
     for epoch in np.unique(epochs):
         here = epochs == epoch
-        chosen[here] = permuted(indices[here], len(blocks), seed, int(epoch))
-    return {"tokens": blocks.blocks(chosen)}
+        chosen[here] = permuted(indices[here], count, seed, int(epoch))
+    return chosen
 
 
 def evaluation_tokens(blocks: TokenBlocks, causal: bool) -> int:
@@ -42,7 +49,7 @@ def evaluation_tokens(blocks: TokenBlocks, causal: bool) -> int:
 
 
 def evaluation_batches(
-    blocks: TokenBlocks, batch_size: int, causal: bool, limit: int | None = None, pad_id: int = 0
+    blocks: TokenBlocks, batch_size: int, causal: bool, limit: int | None = None, pad_id: int = 0, rows: Rows = ALL_ROWS
 ) -> Iterator[Batch]:
     """Windows of the whole stream, in its order, so that every token has weight 1 exactly once.
 
@@ -56,10 +63,11 @@ def evaluation_batches(
       causal: whether token i is predicted from the tokens before it.
       limit: yield at most so many batches, from the start of the stream.
       pad_id: token of the padding.
+      rows: which of the B rows of each batch to read, a slice or their numbers.
 
     Returns:
-      An iterator of {"tokens": int32 (B, L), "weights": float32 (B, L), weight of token i as a predicted token,
-      "mask": bool (B, L), true for tokens of the stream}.
+      An iterator of {"tokens": int32 (rows, L), "weights": float32 (rows, L), weight of token i as a predicted token,
+      "mask": bool (rows, L), true for tokens of the stream}.
 
     Raises:
       UserError: nothing can be predicted: a causal window of one token, or a batch without a row.
@@ -72,13 +80,16 @@ def evaluation_batches(
     windows = -(-evaluation_tokens(blocks, causal) // (blocks.length - overlap))
     batches = -(-windows // batch_size)
     chosen = range(batches if limit is None else min(limit, batches))
-    return (_evaluation_batch(blocks, number * batch_size, batch_size, overlap, pad_id) for number in chosen)
+    return (
+        _evaluation_batch(blocks, number * batch_size + np.arange(batch_size, dtype=np.int64)[rows], overlap, pad_id)
+        for number in chosen
+    )
 
 
-def _evaluation_batch(blocks: TokenBlocks, first: int, batch_size: int, overlap: int, pad_id: int) -> Batch:
-    """Windows `first` to `first + batch_size`; those behind the last are padding."""
+def _evaluation_batch(blocks: TokenBlocks, windows: np.ndarray, overlap: int, pad_id: int) -> Batch:
+    """Windows by their numbers, int64 (rows,); those behind the last are padding."""
     length, stream = blocks.length, blocks.stream
-    starts = (first + np.arange(batch_size, dtype=np.int64)) * (length - overlap)
+    starts = windows * (length - overlap)
     places = starts[:, None] + np.arange(length)
     # A row that starts at the stream's last token would predict nothing: the window before it has counted that token.
     mask = (places < stream.size) & (starts[:, None] + overlap < stream.size)

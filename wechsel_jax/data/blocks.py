@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from wechsel_jax.data.manifest import TOKENS, read_manifest
+from wechsel_jax.data.manifest import TOKENS, read_manifest, verify_tokens
 from wechsel_jax.errors import UserError
 
 
@@ -29,12 +29,14 @@ class TokenBlocks:
     fingerprint: str
 
     @classmethod
-    def open(cls, directory: str | os.PathLike, length: int) -> "TokenBlocks":
+    def open(cls, directory: str | os.PathLike, length: int, verify: bool = False) -> "TokenBlocks":
         """Opens what `prepare` wrote.
 
         Args:
           directory: of tokens.bin and manifest.json.
           length: L, at least 1.
+          verify: whether to read the whole stream and compare it with its sha256, which takes a second or two a gigabyte;
+            otherwise only its size is compared, and a byte that has changed on the disk goes unnoticed.
 
         Raises:
           UserError: the directory is no prepared text, is damaged or cut short, or holds less than one block.
@@ -46,6 +48,8 @@ class TokenBlocks:
         if count < length:
             held = f"{count:,} tokens; expected at least one block of {length:,}"
             raise UserError(f"{directory}: {held}; give more text or a smaller block length")
+        if verify:
+            verify_tokens(directory, manifest)
         dtype = np.dtype(manifest["dtype"]).newbyteorder("<")
         stream = np.memmap(Path(directory) / TOKENS, dtype, mode="r", shape=(count,))
         return cls(Path(directory), length, stream, manifest["vocabulary_size"], manifest["sha256"])

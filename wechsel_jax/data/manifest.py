@@ -1,7 +1,11 @@
 """What a directory of tokens says about itself: manifest.json beside tokens.bin."""
 
+import hashlib
 import json
 import os
+import sys
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +15,7 @@ from wechsel_jax.files import require_directory
 FORMAT = 1
 MANIFEST, TOKENS = "manifest.json", "tokens.bin"
 DTYPES = {"uint16": 2, "uint32": 4}
+_NOTICE_SECONDS = 60
 _WHAT = "a directory that `wechsel_jax.data.prepare` wrote"
 _AGAIN = "delete the directory and prepare the text again"
 _FIELDS = {
@@ -22,14 +27,20 @@ _FIELDS = {
     "inputs": list,
     "tokenizer": dict,
 }
+_DECIDING = ("documents_are", "dtype", "vocabulary_size", "end_token")
+# Of these, and with these values, a manifest may say nothing.
+_DEFAULTS = {"text_field": "text", "max_bytes": 0, "deduplicate": False, "validation_fraction": 0.0, "side": None}
 
 
 def read_manifest(directory: str | os.PathLike) -> dict[str, Any]:
     """Reads manifest.json and compares it with the size of tokens.bin.
 
     Returns:
-      {"format", "tokens", "documents", "documents_are", "bytes", "dtype", "vocabulary_size", "end_token", "sha256" (of
-      tokens.bin), "tokenizer": {"name", "sha256"}, "inputs": [{"name", "bytes", "sha256"}], "versions"}.
+      {"format", "tokens", "documents", "documents_are", "text_field", "bytes", "text_bytes" (UTF-8 of the documents), "dtype",
+      "vocabulary_size", "end_token", "sha256" (of tokens.bin), "tokenizer": {"name", "sha256"}, "inputs": [{"name", "bytes",
+      "sha256"}], "max_bytes", "deduplicate", "validation_fraction", "side" (where there are two), "dropped": {reason:
+      {"documents", "text_bytes"}} (of all sides together), "versions"}. What other versions of this package wrote may lack
+      those that are not needed to read it.
 
     Raises:
       UserError: there is no such directory, a file is missing, damaged or cut short, or another version wrote it.
@@ -52,6 +63,53 @@ def read_manifest(directory: str | os.PathLike) -> dict[str, Any]:
         raise UserError(f"{path}: dtype is {manifest['dtype']!r}; expected one of {', '.join(DTYPES)}; {_AGAIN}")
     _check_size(directory / TOKENS, manifest["tokens"] * DTYPES[manifest["dtype"]])
     return manifest
+
+
+def wait_for(directory: str | os.PathLike) -> None:
+    """Returns once another process has prepared `directory`, hours later if need be; says every minute what it waits for."""
+    path, seconds = Path(directory) / MANIFEST, 0
+    while not path.is_file():
+        if seconds % _NOTICE_SECONDS == _NOTICE_SECONDS // 2:
+            print(
+                f"{path.parent}: the first process prepares it; waiting (every process must see this directory)",
+                file=sys.stderr,
+            )
+        time.sleep(1)
+        seconds += 1
+
+
+def verify_tokens(directory: str | os.PathLike, manifest: Mapping[str, Any]) -> None:
+    """Reads tokens.bin and raises `UserError` where its sha256 is not the manifest's."""
+    path = Path(directory) / TOKENS
+    with open(path, "rb") as handle:
+        found = hashlib.file_digest(handle, "sha256").hexdigest()
+    if found != manifest["sha256"]:
+        wanted = f"expected the one in {MANIFEST}, {manifest['sha256'][:16]}..."
+        raise UserError(f"{path}: damaged: its sha256 is {found[:16]}...; {wanted}; {_AGAIN}")
+
+
+def reuse(output: Path, recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the manifest of an earlier call with the same inputs.
+
+    Raises:
+      UserError: `output` was made of something else; the message says what differs.
+    """
+    advice = "choose another output or delete it"
+    if not (output / MANIFEST).is_file():
+        raise UserError(f"{output}: exists already and holds no prepared text; {advice}")
+    found = read_manifest(output)
+    if found["tokenizer"].get("sha256") != recipe["tokenizer"]["sha256"]:
+        raise UserError(f"{output}: was prepared with another tokenizer; {advice}")
+    old, new = ([(entry.get("name"), entry.get("sha256")) for entry in one["inputs"]] for one in (found, recipe))
+    if old != new:
+        changed = next((name for name, digest in new if (name, digest) not in old), None)
+        what = "the same files in another order or number" if changed is None else f"other text than {changed} holds now"
+        raise UserError(f"{output}: was prepared from {what}; {advice}")
+    for field in (*_DECIDING, *_DEFAULTS):
+        was, now = (one.get(field, _DEFAULTS.get(field)) for one in (found, recipe))
+        if was != now:
+            raise UserError(f"{output}: was prepared with {field} = {was!r}, not {now!r}; {advice}")
+    return found
 
 
 def _check_size(path: Path, expected: int) -> None:

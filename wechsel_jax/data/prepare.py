@@ -1,9 +1,15 @@
-"""Text files to one flat stream of tokens on disk."""
+"""Text to flat streams of tokens on disk: once, in parallel, and from where it stopped."""
 
+import contextlib
+import dataclasses
 import hashlib
+import itertools
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,17 +17,28 @@ import numpy as np
 import tokenizers
 from tqdm import tqdm
 
-from wechsel_jax.data.documents import KINDS, TEXT_FILE, read_documents
-from wechsel_jax.data.manifest import FORMAT, MANIFEST, TOKENS, read_manifest
+from wechsel_jax.data.documents import check_kind
+from wechsel_jax.data.encoder import DROPPED, FACTS, TRAIN, Encoder
+from wechsel_jax.data.manifest import FORMAT, MANIFEST, TOKENS, reuse
+from wechsel_jax.data.parts import PART_BYTES, Part, read_parts
+from wechsel_jax.data.processes import ProcessEnded, work_through
+from wechsel_jax.data.selection import choose
+from wechsel_jax.data.sources import Source, file_hash, find_sources, identify
+from wechsel_jax.data.unfinished import FULL, RESULT, Stage, Unfinished, disk_full, lock, scratch_directory
+from wechsel_jax.data.work import Task, Worker
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import new_directory, require_file
+from wechsel_jax.files import new_file
 from wechsel_jax.tokens import load_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-# Documents that the tokenizer gets at once: enough to keep all cores busy, few enough to stay within some 100 MB.
-_GROUP_CHARACTERS, _GROUP_DOCUMENTS = 2_000_000, 8192
+SIDES = ("train", "validation")
+# Less text than this is done before other processes have started.
+_SMALL_BYTES = 8 << 20
+_POLL_SECONDS = 1.0
+# From the number of a part to which of its documents are wanted.
+_Choice = Callable[[int], np.ndarray]
 
 
 def prepare(
@@ -30,134 +47,269 @@ def prepare(
     output: str | os.PathLike,
     *,
     documents: str = "lines",
+    text_field: str = "text",
+    max_bytes: int = 0,
+    deduplicate: bool = False,
+    processes: int | None = None,
 ) -> dict[str, Any]:
-    """Writes the tokens of all documents of all files, one after the other, to `output/tokens.bin`.
+    """Writes the tokens of all documents of all sources, one after the other, to `output/tokens.bin`.
 
     Each document is what the tokenizer makes of it with its own special tokens (RoBERTa: <s> text </s>). Where the tokenizer
     itself puts nothing behind a text (GPT-2), its end-of-text token follows. Tokens are little-endian uint16 where the
     vocabulary has at most 65536 ids, else uint32. `output/manifest.json` records what they were made of; where it
     matches, nothing is done.
 
+    The bytes are the same whatever the number of processes, and whether or not it was interrupted: what is not finished
+    lies in `.NAME.partial` beside the output, and the same call goes on with it. A call that finds another one at work on
+    the same output waits for it.
+
     Args:
-      texts: UTF-8 text files, plain or compressed (gzip, xz, bzip2).
+      texts: what is read, see `find_sources`: text, JSON lines, Parquet, data sets.
       tokenizer: a directory, a tokenizer.json or a hub id.
       output: the directory to write. It appears whole or not at all.
-      documents: what a document is: "lines", "paragraphs" (with blank lines between them) or "files".
+      documents: what a document of a text file is: "lines", "paragraphs" (with blank lines between them) or "files". A line of
+        JSON lines and a row of a table is always one document.
+      text_field: which holds the text of JSON lines and tables.
+      max_bytes: stop at a random sample of documents of this many bytes of UTF-8 together; 0: take all.
+      deduplicate: of documents with exactly the same text, keep the first.
+      processes: how many tokenise, beside this one; 0: this one does, with the tokenizer's threads; None: as many as there
+        are cores, or 0 for a few megabytes.
 
     Returns:
       The manifest, see `read_manifest`.
 
     Raises:
       UserError: a file is missing, empty or not UTF-8 (file and line are named), there is no document in all of them, the
-        tokenizer has no token to end a document with, or `output` holds something else.
+        tokenizer has no token to end a document with, the disk is full, or `output` holds something else.
     """
-    paths = [texts] if isinstance(texts, (str, os.PathLike)) else list(texts)
-    if not paths:
-        raise UserError("texts: no file is named; expected at least one text file")
-    if documents not in KINDS:
-        raise UserError(f"documents: {documents!r} is not known; expected {', '.join(KINDS)}")
-    paths, output = [require_file(path, TEXT_FILE) for path in paths], Path(output)
-    loaded = load_tokenizer(tokenizer)
-    encoder = _Encoder(loaded, tokenizer)
-    recipe = {
-        "format": FORMAT,
-        "documents_are": documents,
-        "dtype": encoder.dtype.name,
-        "vocabulary_size": encoder.vocabulary_size,
-        "end_token": encoder.end,
-        "tokenizer": {"name": Path(tokenizer).name, "sha256": _tokenizer_hash(loaded)},
-        "inputs": [{"name": path.name, "bytes": path.stat().st_size, "sha256": _file_hash(path)} for path in paths],
-    }
-    if output.exists() and not (output.is_dir() and not any(output.iterdir())):
-        return _reuse(output, recipe)
-    with new_directory(output) as directory:
-        with tqdm(total=sum(entry["bytes"] for entry in recipe["inputs"]), unit="B", unit_scale=True, disable=None) as bar:
-            bar.set_description(f"tokens for {output.name}")
-            texts = (document for path in paths for document in read_documents(path, documents, bar.update))
-            counts = _write(directory / TOKENS, encoder.encode(texts), bar)
-        if counts["documents"] == 0:
-            raise UserError(f"{paths[0]}: holds nothing but white space; expected text")
-        manifest = {**recipe, **counts, "versions": {"tokenizers": tokenizers.__version__}}
-        with open(directory / MANIFEST, "w", encoding="utf-8") as handle:
-            json.dump(manifest, handle, indent=1)
-            handle.flush()
-            os.fsync(handle.fileno())
-    return manifest
+    settings = {"documents_are": documents, "text_field": text_field, "max_bytes": max_bytes, "deduplicate": deduplicate}
+    return _prepare(texts, tokenizer, Path(output), {**settings, "validation_fraction": 0.0}, processes)[""]
 
 
-class _Encoder:
-    """The tokenizer's fast backend, and the end of a document where the tokenizer adds none itself."""
+def prepare_split(
+    texts: Sequence[str | os.PathLike] | str | os.PathLike,
+    tokenizer: str | os.PathLike,
+    output: str | os.PathLike,
+    *,
+    validation_fraction: float,
+    documents: str = "lines",
+    text_field: str = "text",
+    max_bytes: int = 0,
+    deduplicate: bool = False,
+    processes: int | None = None,
+) -> dict[str, dict[str, Any]]:
+    """As `prepare`, into two streams: `output/train` and `output/validation`.
 
-    def __init__(self, tokenizer: "PreTrainedTokenizerFast", place: str | os.PathLike):
-        self._backend = tokenizer.backend_tokenizer
-        self.vocabulary_size = max(self._backend.get_vocab(with_added_tokens=True).values()) + 1
-        self.dtype = np.dtype("<u2") if self.vocabulary_size <= 1 << 16 else np.dtype("<u4")
-        self.end: int | None = None
-        probe = self._backend.encode("a")
-        if not probe.special_tokens_mask or not probe.special_tokens_mask[-1]:
-            named = (tokenizer.eos_token_id, tokenizer.sep_token_id)
-            self.end = next((token for token in named if token is not None), None)
-            if self.end is None:
-                advice = "expected an eos_token; name one in tokenizer_config.json"
-                raise UserError(f"{place}: has no token that ends a text; {advice}")
+    The side of a document depends on its text alone. So the same text is never on both sides, and a document stays on its
+    side whatever else is added, removed or moved. `max_bytes` limits the training side; the validation side is the same
+    for samples of any size, as in WECHSEL (Minixhofer et al., 2022, table 11).
 
-    def encode(self, documents: Iterable[str]) -> Iterator[tuple[int, np.ndarray]]:
-        """Yields (number of documents, their tokens (n,)) for one group of documents after the other."""
-        end = [] if self.end is None else [self.end]
-        for group in _groups(documents):
-            ids = [encoding.ids + end for encoding in self._backend.encode_batch_fast(group)]
-            yield len(group), np.concatenate([np.asarray(document, self.dtype) for document in ids])
+    Args:
+      validation_fraction: the share of documents that is held out, above 0 and below 1; the number of documents on the
+        side varies around it as that of coin tosses does.
 
+    Returns:
+      {"train": manifest, "validation": manifest}.
 
-def _groups(documents: Iterable[str]) -> Iterator[list[str]]:
-    group, characters = [], 0
-    for document in documents:
-        group.append(document)
-        characters += len(document)
-        if characters >= _GROUP_CHARACTERS or len(group) == _GROUP_DOCUMENTS:
-            yield group
-            group, characters = [], 0
-    if group:
-        yield group
+    Raises:
+      UserError: as `prepare`, or a side would be empty.
+    """
+    if not 0 < validation_fraction < 1:
+        raise UserError(f"validation_fraction: is {validation_fraction}; expected a share above 0 and below 1")
+    settings = {"documents_are": documents, "text_field": text_field, "max_bytes": max_bytes, "deduplicate": deduplicate}
+    return _prepare(texts, tokenizer, Path(output), {**settings, "validation_fraction": validation_fraction}, processes)
 
 
-def _write(path: Path, groups: Iterable[tuple[int, np.ndarray]], bar: tqdm) -> dict[str, Any]:
-    """Writes groups of tokens to a file; returns what the manifest says about them."""
-    digest, tokens, documents, size = hashlib.sha256(), 0, 0, 0
-    with open(path, "wb") as handle:
-        for count, ids in groups:
-            raw = ids.tobytes()
-            handle.write(raw)
-            digest.update(raw)
-            tokens, documents, size = tokens + ids.size, documents + count, size + len(raw)
-            bar.set_postfix_str(f"{tokens:,} tokens")
-        handle.flush()
-        os.fsync(handle.fileno())
-    return {"tokens": tokens, "documents": documents, "bytes": size, "sha256": digest.hexdigest()}
+@dataclasses.dataclass(frozen=True)
+class _Job:
+    """A preparation: what is read, and the fields of its manifests that tell it from another one."""
+
+    sources: list[Source]
+    encoder: Encoder
+    recipe: dict[str, Any]
+    processes: int
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """Directories below the output; "" is the output itself."""
+        return SIDES if self.recipe["validation_fraction"] else ("",)
+
+    @property
+    def chooses(self) -> bool:
+        """Whether all documents must be known before the first is tokenised."""
+        return bool(self.recipe["deduplicate"] or self.recipe["max_bytes"])
+
+    def recipe_of(self, side: str) -> dict[str, Any]:
+        return {**self.recipe, "side": side} if side else self.recipe
 
 
-def _reuse(output: Path, recipe: dict[str, Any]) -> dict[str, Any]:
-    """Returns the manifest of an earlier call with the same inputs, or says what differs."""
-    advice = "choose another output or delete it"
-    if not (output / MANIFEST).is_file():
-        raise UserError(f"{output}: exists already and holds no prepared text; {advice}")
-    found = read_manifest(output)
-    if found["tokenizer"].get("sha256") != recipe["tokenizer"]["sha256"]:
-        raise UserError(f"{output}: was prepared with another tokenizer; {advice}")
-    old, new = ([(entry.get("name"), entry.get("sha256")) for entry in one["inputs"]] for one in (found, recipe))
-    if old != new:
-        changed = next((name for name, digest in new if (name, digest) not in old), None)
-        what = "the same files in another order or number" if changed is None else f"other text than {changed} holds now"
-        raise UserError(f"{output}: was prepared from {what}; {advice}")
-    for field in ("documents_are", "dtype", "vocabulary_size", "end_token"):
-        if found.get(field) != recipe[field]:
-            raise UserError(f"{output}: was prepared with {field} = {found.get(field)!r}, not {recipe[field]!r}; {advice}")
+def _prepare(
+    texts: Sequence[str | os.PathLike] | str | os.PathLike,
+    tokenizer: str | os.PathLike,
+    output: Path,
+    settings: dict[str, Any],
+    processes: int | None,
+) -> dict[str, dict[str, Any]]:
+    job, before = _describe(texts, tokenizer, settings, processes)
+    told = False
+    while not _exists(output):
+        with lock(output) as mine:
+            if mine and not _exists(output):
+                try:
+                    return _make(job, output, before)
+                except OSError as error:
+                    if error.errno not in FULL:
+                        raise
+                    raise disk_full(output, error) from None
+        if not mine:
+            if not told:
+                print(f"{output}: another process prepares it; waiting for that", file=sys.stderr)
+            told = True
+            time.sleep(_POLL_SECONDS)
+    found = {side: reuse(output / side, job.recipe_of(side)) for side in job.sides}
+    if scratch_directory(output).exists():
+        # A call that was killed after its last step.
+        with lock(output) as mine:
+            if mine:
+                shutil.rmtree(scratch_directory(output), ignore_errors=True)
     return found
 
 
-def _file_hash(path: Path) -> str:
-    with open(path, "rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
+def _describe(
+    texts: Sequence[str | os.PathLike] | str | os.PathLike,
+    tokenizer: str | os.PathLike,
+    settings: dict[str, Any],
+    processes: int | None,
+) -> tuple[_Job, list[tuple[int, int]]]:
+    """Finds and reads what the text will be made of; also returns the state of its files before they were hashed."""
+    names = [texts] if isinstance(texts, (str, os.PathLike)) else list(texts)
+    if not names:
+        raise UserError("texts: no file is named; expected at least one text file")
+    check_kind(settings["documents_are"])
+    if settings["max_bytes"] < 0 or (processes is not None and processes < 0):
+        raise UserError(f"max_bytes={settings['max_bytes']}, processes={processes}; expected 0 or more")
+    sources = find_sources(names, settings["text_field"])
+    loaded = load_tokenizer(tokenizer)
+    encoder = Encoder.of(loaded, str(tokenizer))
+    before = _state(sources)
+    cores = len(os.sched_getaffinity(0))
+    sources, inputs = identify(sources, cores)
+    if processes is None:
+        small = all(not source.on_hub for source in sources) and sum(entry["bytes"] for entry in inputs) < _SMALL_BYTES
+        processes = 0 if small else cores
+    made_with = {"name": Path(tokenizer).name, "sha256": _tokenizer_hash(loaded)}
+    described = {"dtype": encoder.dtype.name, "vocabulary_size": encoder.vocabulary_size, "end_token": encoder.end}
+    recipe = {"format": FORMAT, **settings, **described, "tokenizer": made_with, "inputs": inputs}
+    return _Job(sources, encoder, recipe, processes), before
+
+
+def _exists(output: Path) -> bool:
+    return output.exists() and not (output.is_dir() and not any(output.iterdir()))
+
+
+def _make(job: _Job, output: Path, before: list[tuple[int, int]]) -> dict[str, dict[str, Any]]:
+    """Makes the output, or goes on making it."""
+    work = Unfinished(output, {**job.recipe, "part_bytes": PART_BYTES, "versions": _versions()})
+    try:
+        choice, dropped = _choose(job, work) if job.chooses else (None, {})
+        with work.stage("tokens", [f"{RESULT}/{side}/{TOKENS}" for side in job.sides]) as stage:
+            _run(job, stage, Worker(job.encoder, job.recipe["validation_fraction"]), f"tokens for {output.name}", choice)
+            if _state(job.sources) != before:
+                raise UserError(f"{output}: a source has changed while it was read; run the command again")
+            manifests = {side: _manifest(job, stage, index, dropped) for index, side in enumerate(job.sides)}
+        for side, manifest in manifests.items():
+            with new_file(work.result / side / MANIFEST, "w") as handle:
+                json.dump(manifest, handle, indent=1)
+        work.finish()
+        return manifests
+    except BaseException as error:
+        # After a mistake in the text, other text must come, and with that the work begins again.
+        mistake = isinstance(error, UserError) and not isinstance(error, ProcessEnded)
+        if mistake or not work.worth_keeping:
+            work.remove()
+        elif isinstance(error, KeyboardInterrupt):
+            print(f"{output}: stopped; the same command goes on from there", file=sys.stderr)
+        raise
+
+
+def _choose(job: _Job, work: Unfinished) -> tuple[_Choice, dict[str, Any]]:
+    """Reads all documents once to decide about them; the decision is made anew each time, from what was read."""
+    with work.stage("facts", ["facts.bin", "counts.bin"]) as stage:
+        _run(job, stage, Worker(None), f"reading for {work.output.name}", None)
+    counts = np.fromfile(work.directory / "counts.bin", "<u8").astype(np.int64)
+    total = int(counts.sum())
+    sides = np.zeros(0, np.uint8)
+    dropped: dict[str, Any] = {"blank": {"documents": stage.counts["blank"]}}
+    if total:
+        with open(work.directory / "choice.bin", "wb") as handle:
+            # A mapped file for which there is no room would end the process without a word.
+            os.posix_fallocate(handle.fileno(), 0, total)
+        sides = np.memmap(work.directory / "choice.bin", np.uint8, "r+", shape=(total,))
+        facts = np.memmap(work.directory / "facts.bin", FACTS, "r", shape=(total,))
+        names = ("deduplicate", "validation_fraction", "max_bytes")
+        dropped |= choose(facts, sides, **{name: job.recipe[name] for name in names})
+    if total and dropped["subsample"]["documents"] and not np.any(sides == TRAIN):
+        raise UserError(f"max_bytes: {job.recipe['max_bytes']:,} is less than one document; expected more")
+    ends = np.cumsum(counts)
+    return (lambda number: sides[ends[number] - counts[number] : ends[number]]), dropped
+
+
+def _run(job: _Job, stage: Stage, worker: Worker, title: str, choice: _Choice | None) -> None:
+    """Takes a stage from where it is to its end."""
+    if stage.done:
+        return
+    size = sum(entry["bytes"] for entry in job.recipe["inputs"])
+    with tqdm(total=size or None, unit="B", unit_scale=True, disable=None, desc=title) as bar:
+        read = (read_parts(source, job.recipe["documents_are"], PART_BYTES) for source in job.sources)
+        parts = enumerate(itertools.chain.from_iterable(read))
+        # Closing it ends the processes at once, where something goes wrong.
+        with contextlib.closing(work_through(worker, _tasks(parts, stage.parts, choice, bar), job.processes)) as results:
+            for task, result in results:
+                stage.append(task.number + 1, result.counts, result.data[: len(stage.sizes)])
+                bar.update(task.progress)
+                bar.set_postfix_str(f"{sum(stage.sizes):,} bytes written")
+    stage.save(done=True)
+
+
+def _tasks(parts: Iterator[tuple[int, Part]], done: int, choice: _Choice | None, bar: tqdm) -> Iterator[Task]:
+    """The parts of which something is wanted, and that are not done."""
+    progress = 0
+    for number, part in parts:
+        if number < done:
+            bar.update(part.progress)
+            continue
+        progress += part.progress
+        wanted = None if choice is None else np.asarray(choice(number))
+        if wanted is None or np.any(wanted != DROPPED):
+            yield Task(number, part, progress, wanted)
+            progress = 0
+    bar.update(progress)
+
+
+def _manifest(job: _Job, stage: Stage, index: int, dropped: dict[str, Any]) -> dict[str, Any]:
+    """What is said about one side; see `read_manifest`."""
+    side = job.sides[index]
+    counted = {name: stage.counts[f"{side or 'train'}_{name}"] for name in ("documents", "text_bytes")}
+    if not stage.counts["train_documents"] and not stage.counts["validation_documents"]:
+        raise UserError(f"{job.sources[0].name}: holds nothing but white space; expected text")
+    if not counted["documents"]:
+        raise UserError(
+            f"validation_fraction: {job.recipe['validation_fraction']} leaves no document for {side}; "
+            "expected another share, or more documents"
+        )
+    size = stage.sizes[index]
+    written = {"tokens": size // job.encoder.dtype.itemsize, "bytes": size, "sha256": stage.sha256()[index]}
+    dropped = dropped or {"blank": {"documents": stage.counts["blank"]}}
+    return {**job.recipe_of(side), **written, **counted, "dropped": dropped, "versions": _versions()}
+
+
+def _state(sources: Sequence[Source]) -> list[tuple[int, int]]:
+    stats = (os.stat(file) for source in sources for file in source.files())
+    return [(stat.st_size, stat.st_mtime_ns) for stat in stats]
+
+
+def _versions() -> dict[str, str]:
+    return {"tokenizers": tokenizers.__version__}
 
 
 def _tokenizer_hash(tokenizer: "PreTrainedTokenizerFast") -> str:
@@ -166,5 +318,5 @@ def _tokenizer_hash(tokenizer: "PreTrainedTokenizerFast") -> str:
         place = Path(tokenizer.name_or_path)
         for path in (place, place / "tokenizer.json"):
             if path.is_file():
-                return _file_hash(path)
+                return file_hash(path)
     return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()

@@ -1,0 +1,138 @@
+"""Measures how fast text becomes tokens on disk, beside `tokenizers` alone on the same text with as many threads.
+
+    PYTHONPATH=. python benchmarks/preparation.py --text=german.txt.xz --tokenizer=gpt2/ --output=benchmarks/preparation.json
+
+The floor is `Tokenizer.encode_batch` on the documents of the text in memory, which reads nothing and writes nothing. Rounds
+of both follow each other, so that a busy machine is busy for both; processor seconds (of all processes) say more there than
+seconds on the clock. `prepare` is a command of its own: its figures count the start of every process, and hashing. Last, the
+peak memory of preparing --memory_megabytes of that text, made by repeating it, and its processor seconds a byte over those of
+`tokenizers`: there the start of processes no longer counts.
+"""
+
+import json
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from absl import app, flags
+
+from wechsel_jax.data.documents import read_documents
+from wechsel_jax.files import new_file
+
+_TEXT = flags.DEFINE_string("text", None, "A text file, a document a line.", required=True)
+_TOKENIZER = flags.DEFINE_string("tokenizer", None, "A directory with a tokenizer.json.", required=True)
+_MEGABYTES = flags.DEFINE_integer("megabytes", 20, "How much of the text is used.", lower_bound=1)
+_MEMORY_MEGABYTES = flags.DEFINE_integer("memory_megabytes", 300, "Size of the text for the peak memory.", lower_bound=1)
+_PROCESSES = flags.DEFINE_integer("processes", 2, "Processes of `prepare`, and threads of `tokenizers`.", lower_bound=1)
+_ROUNDS = flags.DEFINE_integer("rounds", 3, "Rounds of both.", lower_bound=1)
+_OUTPUT = flags.DEFINE_string("output", None, "JSON file for the result.")
+
+_FLOOR = """
+import sys, time
+from pathlib import Path
+from tokenizers import Tokenizer
+tokenizer = Tokenizer.from_file(sys.argv[2])
+documents = [line for line in Path(sys.argv[1]).read_text("utf-8").split("\\n") if line and not line.isspace()]
+seconds, processor = time.perf_counter(), time.process_time()
+tokens = sum(map(len, tokenizer.encode_batch(documents)))
+print(time.perf_counter() - seconds, time.process_time() - processor, tokens)
+"""
+
+
+def main(argv: list[str]) -> None:
+    if len(argv) > 1:
+        raise app.UsageError(f"unexpected argument {argv[1]}")
+    with tempfile.TemporaryDirectory(prefix="wechsel-preparation-") as place:
+        text = Path(place) / "text.txt"
+        size = write_text(text, _MEGABYTES.value * 10**6)
+        rounds = [{"tokenizers": floor(text), "prepare": prepare(text, Path(place) / f"{i}")} for i in range(_ROUNDS.value)]
+        excerpt = text.read_bytes()
+        with open(text, "wb") as handle:
+            for _ in range(-(-_MEMORY_MEGABYTES.value * 10**6 // len(excerpt))):
+                handle.write(excerpt)
+        memory = prepare(text, Path(place) / "memory") | {"text_bytes": text.stat().st_size}
+    floor_per_byte = statistics.median(per_byte(one["tokenizers"], size) for one in rounds)
+    result = {
+        "machine": {
+            "processor": processor(),
+            "cores": os.cpu_count(),
+            "load": os.getloadavg(),
+            "python": platform.python_version(),
+        },
+        "text": {"name": Path(_TEXT.value).name, "bytes": size, "tokenizer": Path(_TOKENIZER.value).name},
+        "processes": _PROCESSES.value,
+        "rounds": rounds,
+        "prepare_over_tokenizers": {
+            unit: statistics.median(one["prepare"][unit] / one["tokenizers"][unit] for one in rounds)
+            for unit in ("seconds", "processor_seconds")
+        },
+        "large_text_over_tokenizers": {"processor_seconds": per_byte(memory, memory["text_bytes"]) / floor_per_byte},
+        "memory": memory,
+    }
+    print(json.dumps(result, indent=1))
+    if _OUTPUT.value:
+        with new_file(_OUTPUT.value, "w") as handle:
+            handle.write(json.dumps(result, indent=1) + "\n")
+
+
+def per_byte(measured: dict[str, float], size: int) -> float:
+    """Processor seconds a byte of text."""
+    return measured["processor_seconds"] / size
+
+
+def write_text(path: Path, size: int) -> int:
+    """Writes the beginning of the text; returns its bytes."""
+    with open(path, "w", encoding="utf-8", newline="") as handle:
+        for document in read_documents(_TEXT.value, "lines"):
+            handle.write(document + "\n")
+            if handle.tell() >= size:
+                break
+    return path.stat().st_size
+
+
+def floor(text: Path) -> dict[str, float]:
+    environment = {**os.environ, "RAYON_NUM_THREADS": str(_PROCESSES.value), "TOKENIZERS_PARALLELISM": "true"}
+    command = [sys.executable, "-c", _FLOOR, str(text), str(Path(_TOKENIZER.value) / "tokenizer.json")]
+    seconds, processor_seconds, tokens = subprocess.check_output(command, env=environment, text=True).split()
+    return {"seconds": float(seconds), "processor_seconds": float(processor_seconds), "tokens": int(tokens)}
+
+
+def prepare(text: Path, output: Path) -> dict[str, float]:
+    arguments = [f"--input={text}", f"--tokenizer={_TOKENIZER.value}", f"--output={output}", f"--processes={_PROCESSES.value}"]
+    before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    child = subprocess.Popen([sys.executable, "-m", "wechsel_jax.cli", "prepare", *arguments], stdout=subprocess.DEVNULL)
+    peak = 0
+    while child.poll() is None:
+        peak = max(peak, resident(child.pid))
+        time.sleep(0.05)
+    seconds, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
+    if child.returncode:
+        raise SystemExit(child.returncode)
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    tokens = json.loads((output / "manifest.json").read_text())["tokens"]
+    return {"seconds": seconds, "processor_seconds": used, "tokens": tokens, "peak_resident_bytes_of_all": peak}
+
+
+def resident(pid: int) -> int:
+    """Resident memory of a process and those that it started, shared pages counted for each."""
+    try:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        pages = sum(int(Path(f"/proc/{process}/statm").read_text().split()[1]) for process in (pid, *children))
+    except OSError:
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+if __name__ == "__main__":
+    app.run(main)

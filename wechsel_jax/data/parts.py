@@ -1,0 +1,245 @@
+"""A source in parts of some megabytes, each of whole documents, that any process can turn into documents."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterator
+from typing import IO, TYPE_CHECKING, Any
+
+import numpy as np
+
+from wechsel_jax.data.documents import BadLine, json_documents, packed_documents, text_documents
+from wechsel_jax.data.sources import SOURCE_FILE, Source, import_datasets
+from wechsel_jax.errors import UserError
+from wechsel_jax.text_files import is_compressed, open_counted
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# Small enough that all processes have work near the end and that memory stays small; where a part ends changes no token.
+PART_BYTES = 1 << 21
+_ROWS = 512
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """Text of one source, from one end of a document to another.
+
+    Attributes:
+      name: of the source, for messages.
+      kind: "lines", "paragraphs" or "files" (text), "json" (lines) or "packed" (documents one after the other).
+      field: of JSON lines.
+      progress: bytes of the source on disk that were read for this part.
+      start: where it begins in the source: a byte of the file, or of the text that was compressed.
+      path: the file whose `size` bytes from `start` are the text; "" where `raw` is it.
+      size: see path.
+      lines_before: how many lines, or rows, the source has before `raw`.
+      raw: the text.
+      sizes: (n,) int64, bytes of each document in raw, where it is packed.
+    """
+
+    name: str
+    kind: str
+    progress: int
+    field: str = ""
+    start: int = 0
+    path: str = ""
+    size: int = 0
+    lines_before: int = 0
+    raw: bytes = dataclasses.field(default=b"", repr=False)
+    sizes: np.ndarray | None = dataclasses.field(default=None, repr=False)
+
+    def documents(self) -> tuple[list[str], int]:
+        """Returns the documents, and how many records held nothing but white space.
+
+        Raises:
+          UserError: a line is not what it should be; the message names file and line.
+        """
+        raw = self._read()
+        try:
+            if self.kind == "packed":
+                return packed_documents(raw, self.sizes)
+            if self.kind == "json":
+                return json_documents(raw, self.field, self.start == 0)
+            return text_documents(raw, self.kind, self.start == 0), 0
+        except BadLine as bad:
+            unit = "row" if self.kind == "packed" else "line"
+            raise UserError(f"{self.name}: {unit} {self._lines_before() + bad.line + 1}: {bad.reason}") from None
+
+    def pack(self) -> list[bytes]:
+        """As bytes that can be sent to another process; `unpack` undoes it."""
+        fields = {name: value for name, value in vars(self).items() if name not in ("raw", "sizes")}
+        sizes = b"" if self.sizes is None else np.asarray(self.sizes, np.int64).tobytes()
+        return [json.dumps(fields).encode(), self.raw, sizes]
+
+    @classmethod
+    def unpack(cls, packed: list[bytes]) -> "Part":
+        header, raw, sizes = packed
+        return cls(**json.loads(header), raw=raw, sizes=np.frombuffer(sizes, np.int64))
+
+    def _read(self) -> bytes:
+        if not self.path:
+            return self.raw
+        with open(self.path, "rb") as handle:
+            handle.seek(self.start)
+            raw = handle.read(self.size)
+        if len(raw) != self.size:
+            raise UserError(f"{self.path}: became shorter while it was being read; run the command again")
+        return raw
+
+    def _lines_before(self) -> int:
+        if not self.path:
+            return self.lines_before
+        count, left = 0, self.start
+        with open(self.path, "rb") as handle:
+            while left:
+                chunk = handle.read(min(left, PART_BYTES))
+                count, left = count + chunk.count(b"\n"), left - len(chunk)
+        return count
+
+
+def read_parts(source: Source, kind: str, part_bytes: int = PART_BYTES) -> Iterator[Part]:
+    """Yields a source in parts, in order; the same ones each time.
+
+    Of plain text and JSON lines only the places where parts begin and end are read here.
+
+    Args:
+      source: of `find_sources`.
+      kind: what a document of a text file is: "lines", "paragraphs" or "files".
+      part_bytes: about how many bytes of text a part holds; a longer document stays whole.
+
+    Raises:
+      UserError: the source is damaged, or a table has no such column of text.
+    """
+    if source.kind in ("text", "json"):
+        kind = "json" if source.kind == "json" else kind
+        return (_packed_lines if is_compressed(source.place) else _ranges)(source, kind, part_bytes)
+    return _tables(source, part_bytes)
+
+
+def _ranges(source: Source, kind: str, part_bytes: int) -> Iterator[Part]:
+    with open_counted(source.place, SOURCE_FILE) as (handle, _):
+        length, start = os.fstat(handle.fileno()).st_size, 0
+        while start < length:
+            end = length
+            if kind != "files" and start + part_bytes < length:
+                handle.seek(start + part_bytes)
+                end = start + part_bytes + sum(map(len, _rest(handle, kind)))
+            yield Part(source.name, kind, end - start, source.field, start, source.place, end - start)
+            start = end
+
+
+def _packed_lines(source: Source, kind: str, part_bytes: int) -> Iterator[Part]:
+    with open_counted(source.place, SOURCE_FILE) as (handle, tell):
+        start = lines = reported = 0
+        while raw := handle.read(-1 if kind == "files" else part_bytes):
+            raw = b"".join((raw, *_rest(handle, kind)))
+            # The reader may hold what it has read ahead, so the file is only known to be read at its end.
+            read = tell()
+            yield Part(source.name, kind, read - reported, source.field, start, lines_before=lines, raw=raw)
+            start, lines, reported = start + len(raw), lines + raw.count(b"\n"), read
+
+
+def _rest(handle: IO[bytes], kind: str) -> Iterator[bytes]:
+    """What is left of the line that the handle is in, and of a paragraph the lines up to a blank one."""
+    yield handle.readline()
+    while kind == "paragraphs" and (line := handle.readline()):
+        yield line
+        if line.decode("utf-8", "replace").isspace():
+            return
+
+
+def _tables(source: Source, part_bytes: int) -> Iterator[Part]:
+    """Collects rows until there are enough."""
+    total, reported, start, rows = source.size, 0, 0, 0
+    raw: list[bytes] = []
+    sizes: list[np.ndarray] = []
+
+    def part(read: int) -> Part:
+        packed = {"raw": b"".join(raw), "sizes": np.concatenate(sizes)}
+        return Part(source.name, "packed", read - reported, source.field, start, lines_before=rows, **packed)
+
+    for text, lengths, share in _rows(source):
+        raw.append(text)
+        sizes.append(lengths)
+        if sum(map(len, raw)) >= part_bytes:
+            yield part(read := int(total * share))
+            start, rows, reported = start + sum(map(len, raw)), rows + sum(map(len, sizes)), read
+            raw.clear()
+            sizes.clear()
+    if sizes:
+        yield part(total)
+
+
+def _rows(source: Source) -> Iterator[tuple[bytes, np.ndarray, float]]:
+    """Yields (text of some rows, their sizes in bytes, share of the source that has been read)."""
+    if source.kind == "hub":
+        return _hub_rows(source)
+    return (_parquet_rows if source.kind == "parquet" else _saved_rows)(source)
+
+
+def _parquet_rows(source: Source) -> Iterator[tuple[bytes, np.ndarray, float]]:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise UserError(f"{source.name}: expected the package pyarrow to read Parquet: pip install pyarrow") from None
+    try:
+        with pq.ParquetFile(source.place) as file:
+            _check_column(source, file.schema_arrow.names)
+            done = 0
+            for batch in file.iter_batches(_ROWS, columns=[source.field]):
+                done += batch.num_rows
+                yield *_strings(source, batch.column(0)), done / max(1, file.metadata.num_rows)
+    except (pa.ArrowException, OSError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"{source.name}: the Parquet file is damaged or cut short ({reason}); fetch it again") from None
+
+
+def _saved_rows(source: Source) -> Iterator[tuple[bytes, np.ndarray, float]]:
+    dataset = source.open_saved()
+    _check_column(source, dataset.column_names)
+    arrow, done = dataset.select_columns([source.field]).with_format("arrow"), 0
+    for table in arrow.iter(_ROWS):
+        done += table.num_rows
+        for chunk in table.column(0).chunks:
+            yield *_strings(source, chunk), done / max(1, dataset.num_rows)
+
+
+def _hub_rows(source: Source) -> Iterator[tuple[bytes, np.ndarray, float]]:
+    import_datasets(source.name)
+    import pyarrow as pa
+
+    for columns in source.open_hub().iter(_ROWS):
+        _check_column(source, columns)
+        try:
+            strings = pa.array(columns[source.field], pa.large_string())
+        except (pa.ArrowException, TypeError):
+            raise UserError(
+                f"{source.name}: field {source.field!r} holds something else than text; name another field"
+            ) from None
+        yield *_strings(source, strings), 0.0
+
+
+def _check_column(source: Source, names: Any) -> None:
+    if source.field not in names:
+        known = ", ".join(names)
+        raise UserError(f"{source.name}: has no field {source.field!r}; expected one of {known}: name it with text_field")
+
+
+def _strings(source: Source, column: "pa.Array") -> tuple[bytes, np.ndarray]:
+    """The UTF-8 of a column one after the other, and the sizes of its rows; null is text of no length."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type)):
+        raise UserError(f"{source.name}: field {source.field!r} is {column.type}; expected text; name another with text_field")
+    column = pc.fill_null(column.cast(pa.large_string()), "")
+    if not len(column):
+        return b"", np.zeros(0, np.int64)
+    _, offsets, text = column.buffers()
+    places = np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1]
+    raw = b"" if text is None else text.slice(int(places[0]), int(places[-1] - places[0])).to_pybytes()
+    return raw, np.diff(places)

@@ -1,0 +1,213 @@
+"""Work that can be killed at any moment and goes on: files that only grow, and a record of how far they are good."""
+
+import collections
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from wechsel_jax.errors import UserError
+from wechsel_jax.files import new_file
+
+_PLAN, _RECORD, RESULT = "plan.json", "progress.json", "output"
+# What a kill can cost.
+_RECORD_SECONDS = 10.0
+_CHUNK = 1 << 22
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Unfinished:
+    """A hidden directory beside an output, in which the output is made.
+
+    Attributes:
+      output: where the result will be.
+      directory: of what is not finished.
+      result: the directory in it that will become the output.
+    """
+
+    def __init__(self, output: Path, plan: Mapping[str, Any]):
+        """Goes on with what an earlier call left, if that had the same plan; otherwise begins."""
+        self.output, self.directory = output, scratch_directory(output)
+        self.result = self.directory / RESULT
+        self._record: dict[str, Any] = {}
+        plan = json.loads(json.dumps(plan))
+        if _read(self.directory / _PLAN) == plan:
+            self._record = _read(self.directory / _RECORD) or {}
+        else:
+            shutil.rmtree(self.directory, ignore_errors=True)
+            self.directory.mkdir(parents=True)
+            with new_file(self.directory / _PLAN, "w") as handle:
+                json.dump(plan, handle)
+        self.result.mkdir(exist_ok=True)
+
+    @contextlib.contextmanager
+    def stage(self, name: str, files: Sequence[str]) -> Iterator["Stage"]:
+        """Opens files to append to, each cut back to where it is known to be good."""
+        stage = Stage(self, name, [self.directory / file for file in files], self._record.get(name))
+        try:
+            yield stage
+        finally:
+            stage.close()
+
+    def record(self, stage: str, reached: Mapping[str, Any]) -> None:
+        """Writes down how far a stage has come; its files are on disk up to there."""
+        self._record[stage] = reached
+        with new_file(self.directory / _RECORD, "w") as handle:
+            json.dump(self._record, handle)
+
+    @property
+    def worth_keeping(self) -> bool:
+        """Whether a later call has something to go on with."""
+        return any(reached["parts"] for reached in self._record.values())
+
+    def finish(self) -> None:
+        """Puts the result in its place, whole."""
+        _sync_directories(self.result)
+        os.replace(self.result, self.output)
+        _sync(self.output.parent)
+        self.remove()
+
+    def remove(self) -> None:
+        """Deletes what is not finished."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+class Stage:
+    """Files that grow by the same parts.
+
+    Attributes:
+      parts: how many parts are in the files.
+      counts: numbers added over these parts.
+      done: whether these are all.
+      sizes: bytes of each file.
+    """
+
+    def __init__(self, owner: Unfinished, name: str, paths: list[Path], reached: Mapping[str, Any] | None):
+        self._owner, self._name, self._paths = owner, name, paths
+        self._hashes = [hashlib.sha256() for _ in paths]
+        self.parts, self.done, self.sizes = 0, False, [0] * len(paths)
+        self.counts: collections.Counter[str] = collections.Counter()
+        for path in paths:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        # Unbuffered: after a full disk nothing is left that closing would try to write once more.
+        self._handles = [path.open("a+b", buffering=0) for path in paths]
+        if reached is not None:
+            self._go_on(reached)
+        for handle, size in zip(self._handles, self.sizes, strict=True):
+            handle.truncate(size)
+        self._recorded = time.monotonic()
+
+    def append(self, parts: int, counts: Mapping[str, int], data: Sequence[bytes]) -> None:
+        """Appends to each file what comes from the parts up to number `parts`."""
+        for i, (handle, piece) in enumerate(zip(self._handles, data, strict=True)):
+            view = memoryview(piece)
+            while view:
+                view = view[handle.write(view) :]
+            self._hashes[i].update(piece)
+            self.sizes[i] += len(piece)
+        self.counts.update(counts)
+        self.parts = parts
+        if time.monotonic() - self._recorded >= _RECORD_SECONDS:
+            self.save()
+
+    def save(self, done: bool = False) -> None:
+        """Makes sure that what has been appended so far outlives this process; `done` where it is all."""
+        for handle in self._handles:
+            os.fsync(handle.fileno())
+        self.done = done
+        reached = {"parts": self.parts, "counts": self.counts, "done": done, "sizes": self.sizes}
+        self._owner.record(self._name, {**reached, "sha256": self.sha256()})
+        self._recorded = time.monotonic()
+
+    def sha256(self) -> list[str]:
+        """Of each file, as far as it has been written."""
+        return [digest.hexdigest() for digest in self._hashes]
+
+    def close(self) -> None:
+        for handle in self._handles:
+            handle.close()
+
+    def _go_on(self, reached: Mapping[str, Any]) -> None:
+        hashes = [_hash_of(path, size) for path, size in zip(self._paths, reached["sizes"], strict=True)]
+        # What is not as it was recorded was damaged since; then the stage begins again.
+        if [digest.hexdigest() for digest in hashes] == reached["sha256"]:
+            self._hashes, self.sizes, self.parts, self.done = hashes, list(reached["sizes"]), reached["parts"], reached["done"]
+            self.counts.update(reached["counts"])
+
+
+def scratch_directory(output: Path) -> Path:
+    """Where an output is made before it is whole."""
+    return output.parent / f".{output.name}.partial"
+
+
+@contextlib.contextmanager
+def lock(output: Path) -> Iterator[bool]:
+    """Says whether this is the only process that makes `output`; if so, no other one is told the same within the block.
+
+    The lock is the system's, on a file beside the output: it ends with the process that holds it, however that ends.
+    """
+    path = output.parent / f".{output.name}.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "ab") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        except OSError as error:
+            # Some network file systems know no locks. There one process must do the work alone, as training sees to.
+            if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS):
+                raise
+        # Whoever held it before may have deleted the file after this one had opened it.
+        mine = path.exists() and os.path.samestat(os.fstat(handle.fileno()), os.stat(path))
+        try:
+            yield mine
+        finally:
+            if mine:
+                path.unlink(missing_ok=True)
+
+
+def disk_full(output: Path, error: OSError) -> UserError:
+    """The message for a disk without room."""
+    return UserError(
+        f"{output}: no room left on the disk ({error.strerror}); free some space and run the same command again: "
+        "it goes on where it stopped"
+    )
+
+
+def _hash_of(path: Path, size: int) -> "hashlib._Hash":
+    """sha256 of the first `size` bytes; of fewer where there are fewer."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as handle:
+        while size and (chunk := handle.read(min(size, _CHUNK))):
+            digest.update(chunk)
+            size -= len(chunk)
+    return digest
+
+
+def _read(path: Path) -> Any:
+    """What a file of JSON holds; None where there is none, or it is damaged."""
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def _sync_directories(top: Path) -> None:
+    for directory, _, _ in os.walk(top):
+        _sync(Path(directory))
+
+
+def _sync(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

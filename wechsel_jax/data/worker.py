@@ -1,0 +1,37 @@
+"""The program that a worker process runs: parts of text in, tokens out, over one socket."""
+
+import contextlib
+import json
+import signal
+import sys
+import traceback
+from multiprocessing.connection import Connection
+
+import numpy as np
+
+from wechsel_jax.data.parts import Part
+from wechsel_jax.data.processes import FAILURE, FINE, MISTAKE, receive, send
+from wechsel_jax.data.work import Worker
+from wechsel_jax.errors import UserError
+
+
+def serve(connection: Connection) -> None:
+    """Does one task after the other until the other side goes away."""
+    worker = Worker.unpack(receive(connection))
+    while True:
+        header, *part, choice = receive(connection)
+        chosen = np.frombuffer(choice, np.uint8) if json.loads(header)["chosen"] else None
+        try:
+            result = worker(Part.unpack(part), chosen)
+            message = [FINE, json.dumps(result.counts).encode(), *result.data]
+        except UserError as error:
+            message = [MISTAKE, str(error).encode()]
+        except Exception:
+            message = [FAILURE, traceback.format_exc().encode()]
+        send(connection, message)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(UserError):
+        serve(Connection(int(sys.argv[1])))
