@@ -18,9 +18,11 @@ VERBS = {
     "vectors train": "train word vectors on text",
     "vectors align": "bring the word vectors of two languages into one space",
     "vectors inspect": "show what a file of word vectors holds",
+    "prepare": "make text into tokens on disk, once for all runs",
     "table": "make an embedding table for a new model from pretrained vectors",
     "inspect": "show what a checkpoint or a transfer holds, and score it before any training",
     "report": "write one HTML file about training runs",
+    "export": "write a checkpoint of a training run as a model",
     "push": "upload a model to the hub",
 }
 _HELP = ("-h", "--help", "-help", "help")

@@ -1,6 +1,7 @@
 import html.parser
 import itertools
 import json
+import os
 import re
 import shutil
 import struct
@@ -124,7 +125,9 @@ def test_norms_timings_settings_versions(page):
 
 
 def test_curves_are_drawn_for_both_widths_with_names_and_the_phase_switch(page):
-    drawings = [attributes for tag, attributes in page.elements if tag == "svg" and "viewbox" in attributes]
+    drawings = [
+        attributes for tag, attributes in page.elements if tag == "svg" and attributes.get("class") in ("wide", "narrow")
+    ]
     assert [drawing["class"] for drawing in drawings] == ["wide", "narrow"]
     assert all(drawing["role"] == "img" for drawing in drawings)
     curves = [
@@ -224,7 +227,14 @@ def test_a_transfer_without_training(tmp_path, runs):
 def test_a_run_that_is_still_going(tmp_path):
     run = make_run(tmp_path, "trans_inner", last=75)
     page = page_of([run], tmp_path)
-    assert "TransInner is recorded up to step 75 of 200: still running, or stopped." in page.text
+    # The fixture's steps take 0.7 seconds, and its metrics were written just now.
+    assert "TransInner is running: step 75 of 200, about 1 min 28 s left." in page.text
+    (row,) = page.table("Run")[1:2]
+    assert row[:5] == ["TransInner running", "75", "200", "1 min 28 s", "5.000"] and row[-1].endswith("ago")
+    os.utime(run / "metrics.jsonl", (1, 1))
+    page = page_of([run], tmp_path)
+    assert "TransInner stopped at step 75 of 200; the same command goes on from its newest checkpoint." in page.text
+    assert page.table("Run")[1][0] == "TransInner stopped" and page.table("Run")[1][3] == "–"
 
 
 def test_a_run_that_has_just_begun(tmp_path):

@@ -46,7 +46,7 @@ def test_runs_of_different_length_are_compared_where_both_are(tmp_path, runs):
     going = make_run(tmp_path, "full_rand", last=100)
     text = comparison_table([runs[0], going])
     assert "WECHSEL stands after 100 steps at perplexity 421, 53 % lower than FullRand (905)." in text
-    assert "FullRand is recorded up to step 100 of 200: still running, or stopped." in text
+    assert "FullRand is running: step 100 of 200, about 1 min 10 s left." in text
 
 
 def test_a_tie_has_no_winner(tmp_path):

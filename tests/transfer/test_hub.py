@@ -1,13 +1,17 @@
-"""The model card and the upload; the hub itself is a recording stand-in, or out of reach."""
+"""The model card of a transfer and of a training run; uploads go to a hub on this machine."""
 
 import json
 import shutil
 
 import pytest
 import yaml
+from huggingface_hub import ModelCard, constants
 
+from tests.hub.stub import StubHub
 from wechsel_jax.errors import UserError
-from wechsel_jax.hub import model_card, push
+from wechsel_jax.hub import model_card, push, read_facts
+from wechsel_jax.hub.citations import bibtex
+from wechsel_jax.initializers import METHODS
 from wechsel_jax.transfer_job import transfer
 
 
@@ -21,28 +25,25 @@ def model(world, source, tmp_path_factory):
 
 @pytest.fixture
 def hub(monkeypatch):
-    """Records what an upload asks of the hub."""
-    calls = []
-
-    class Api:
-        endpoint = "https://hub.example"
-
-        def __init__(self, token=None):
-            calls.append(("token", token))
-
-        def __getattr__(self, name):
-            return lambda *arguments, **options: calls.append((name, arguments, options))
-
-    monkeypatch.setattr("huggingface_hub.HfApi", Api)
-    return calls
+    """An empty hub on this machine."""
+    stub = StubHub("token")
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    yield stub
+    stub.close()
 
 
-def test_push_makes_the_repository_and_uploads_the_directory(model, hub):
-    assert push(model, "me/german", private=True, token="secret") == "https://hub.example/me/german"
-    assert hub[0] == ("token", "secret")
-    (create, arguments, options), (upload, _, folder) = hub[1:]
-    assert create == "create_repo" and arguments == ("me/german",) and options == {"private": True, "exist_ok": True}
-    assert upload == "upload_folder" and folder["folder_path"] == model and folder["repo_id"] == "me/german"
+def push_to(hub, directory, **options):
+    push(directory, "me/german", token="token", endpoint=hub.endpoint, say=lambda line: None, **options)
+    return hub.files("me/german")
+
+
+def test_a_transfer_is_uploaded_whole(model, hub):
+    files = push_to(hub, model, private=True)
+    assert files.keys() == {path.name for path in model.iterdir()} and hub.repos["me/german"]["private"]
+    card = files["README.md"].decode()
+    assert 'from_pretrained("me/german")' in card and "path/to/this/directory" not in card
+    assert {name for name, content in files.items() if content != (model / name).read_bytes()} == {"README.md"}
 
 
 def test_an_export_without_a_card_gets_one_from_the_run(model, hub, tmp_path):
@@ -54,10 +55,68 @@ def test_an_export_without_a_card_gets_one_from_the_run(model, hub, tmp_path):
         {"kind": "eval", "step": 1200, "perplexity": 321.98, "loss": 5.7, "tokens": 9},
     ]
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    push(run / "export", "me/german")
-    uploads = {options.get("path_in_repo"): options for name, _, options in (call for call in hub if len(call) == 3)}
-    card = uploads["README.md"]["path_or_fileobj"].decode()
+    card = push_to(hub, run / "export", license="mit", language=["de"])["README.md"].decode()
     assert "| 1,200 | 322.0 |" in card and 'from_pretrained("me/german")' in card and "not been trained" not in card
+    front = yaml.safe_load(card.split("---")[1])
+    assert front["license"] == "mit" and front["language"] == ["de"] and front["pipeline_tag"] == "text-generation"
+    assert not (run / "export" / "README.md").exists()
+
+
+def test_the_card_of_a_run_holds_its_transfer_and_its_training(model, tmp_path):
+    """The hub's own reader understands the front matter, scores included."""
+    run = tmp_path / "german"
+    (run / "model").mkdir(parents=True)
+    shutil.copy(model / "transfer.json", run / "model")
+    settings = {"objective": "clm", "steps": 400, "batch_size": 32, "block_length": 128, "seed": 0, "dtype": "bfloat16"}
+    settings |= {"model": {"checkpoint": str(model)}, "data": {"train": ["/secret/german.txt"], "validation": []}}
+    settings["optimizer"] = {"peak_learning_rate": 1.5e-3, "b1": 0.9}
+    settings["phases"] = [{"name": "all", "fraction": 1.0, "warmup": 0.1, "decay": "linear", "trainable": "all"}]
+    (run / "config.json").write_text(json.dumps(settings))
+    lines = []
+    for step, perplexity in ((0, 900.0), (100, 310.0), (200, 290.5), (300, 300.0)):
+        train = {"kind": "train", "step": step, "seconds": step * 36.0, "tokens_per_second": 2e5, "mfu": 0.31}
+        lines += [
+            train,
+            {"kind": "eval", "step": step, "perplexity": perplexity, "tokens": 98304},
+            {"kind": "new", "step": step},
+        ]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (run / "metrics.jsonl").write_text(text + '{"kind": "eval", "step": 400, "perp')
+    starts = [
+        {"seconds": 0.0, "devices": 8, "device_kind": "TPU v3"},
+        {"seconds": 3600.0, "devices": 16, "device_kind": "TPU v3"},
+    ]
+    (run / "machine.json").write_text(json.dumps({"starts": starts}))
+    facts = read_facts(run, 200)
+    card = model_card(facts.transfer, facts=facts, model={"architectures": ["GPT2LMHeadModel"]}, language=["de"])
+    (result,) = ModelCard(card).data.eval_results
+    assert (result.metric_type, result.metric_value) == ("perplexity", 290.5)
+    for row in (
+        "| 200 | 290.5 | the best |",
+        "These weights are those of step 200.",
+        "| steps | 200 of 400 planned |",
+        "| batch | 32 x 128 = 4,096 tokens |",
+        "| optimizer | AdamW: b1 0.9 |",
+        "| train | `german.txt` |  | not recorded |",
+        "| devices | 8 x TPU v3, then 16 x TPU v3 |",
+        "| hours | 2 |",
+        "| device hours | 24.0 |",
+        "| tokens a second (median) | 200,000 |",
+        "| model FLOPs utilisation (median) | 31.0% |",
+        "@inproceedings{de-vries-nissim-2021-good,",
+        "## Where the tokens came from",
+    ):
+        assert row in card, row
+    assert "300" not in card.split("```python")[0].split("held-out perplexity")[1] and "/secret" not in card
+    assert str(tmp_path) not in card
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_has_a_paper_to_cite(method):
+    entries = bibtex(method, "0.1.0")
+    assert entries.count("@") == 2 and entries.count("{") == entries.count("}")
+    first = METHODS[method].paper.split(",")[0].split(" et al")[0].split(" and ")[0]
+    assert first.split()[-1] in entries and METHODS[method].paper.split(":")[0].split(",")[-1].strip()[:4] in entries
 
 
 def test_a_card_has_front_matter_and_the_counts(model):
@@ -113,25 +172,17 @@ def test_what_cannot_be_pushed_is_one_line(model, tmp_path):
         (tmp_path / "no", "a/b", "no such directory"),
         (tmp_path, "a/b", r"config\.json: no such file"),
         (model, "german", "not the name of a repository; expected user/name"),
-        (model, "a/b", "the hub did not take the upload"),
+        (model, "a/b", "the hub did not take the upload .*offline"),
     ]:
         with pytest.raises(UserError, match=message) as caught:
-            push(directory, repo)
+            push(directory, repo, token="token", say=lambda line: None)
         assert "\n" not in str(caught.value)
 
 
-def test_a_refusal_of_the_hub_is_one_line(model, monkeypatch, hub):
-    def refuse(*_arguments, **_options):
-        raise PermissionError("401 Client Error\nUnauthorized")
-
-    monkeypatch.setattr("huggingface_hub.HfApi", lambda token=None: type("Api", (), {"create_repo": staticmethod(refuse)})())
-    with pytest.raises(UserError, match="401 Client Error Unauthorized"):
-        push(model, "a/b")
-
-
-def test_a_damaged_record_is_named(model, hub, tmp_path):
+def test_a_damaged_record_is_named(model, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(model, copy, ignore=shutil.ignore_patterns("README.md"))
-    (copy / "transfer.json").write_text("[]")
-    with pytest.raises(UserError, match=r"transfer\.json: not a record of a transfer"):
-        push(copy, "a/b")
+    for contents, told in (("[]", "holds no JSON object"), ('{"method": 3}', "not a record of a transfer")):
+        (copy / "transfer.json").write_text(contents)
+        with pytest.raises(UserError, match=rf"transfer\.json: {told}"):
+            push(copy, "a/b", token="token", say=lambda line: None)

@@ -1,8 +1,10 @@
-"""Uploads a model directory to the Hugging Face hub, with a model card if it has none.
+"""Uploads a model directory to the Hugging Face hub in one commit, with a model card if it has none.
 
-  wechsel-jax push german-gpt2/ --repo=user/german-gpt2
+  wechsel-jax push german-gpt2/ --repo=user/german-gpt2 --dry_run
+  wechsel-jax push german-gpt2/ --repo=user/german-gpt2 --private
 
-The token is that of `hf auth login` or of the environment variable HF_TOKEN.
+The token is that of `hf auth login` or of the environment variable HF_TOKEN; it is never shown. After a failure run the same
+command again: files that have arrived are not sent again.
 """
 
 from absl import flags
@@ -14,11 +16,16 @@ REQUIRED = ("repo",)
 def define(values: flags.FlagValues) -> None:
     """Defines the flags of `hub.push`."""
     flags.DEFINE_string("repo", None, "Repository, user/name; made where it does not exist.", flag_values=values)
-    flags.DEFINE_boolean("private", False, "Make a new repository private.", flag_values=values)
+    flags.DEFINE_boolean("private", False, "Make a new repository private; refuse a public one.", flag_values=values)
+    flags.DEFINE_string("revision", None, "Branch, made where it does not exist; main by default.", flag_values=values)
+    flags.DEFINE_boolean("dry_run", False, "Only list the files and their sizes.", flag_values=values)
+    flags.DEFINE_string("license", None, "Licence for a card that is made now, e.g. apache-2.0.", flag_values=values)
+    flags.DEFINE_list("language", [], "Languages for a card that is made now, e.g. de.", flag_values=values)
 
 
 def run(values: flags.FlagValues, arguments: list[str]) -> None:
     """Uploads and prints the address."""
     from wechsel_jax.hub import push
 
-    print(push(arguments[0], values.repo, private=values.private))
+    options = {name: values[name].value for name in ("private", "revision", "dry_run", "license", "language")}
+    print(push(arguments[0], values.repo, **options))

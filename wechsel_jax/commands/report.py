@@ -1,6 +1,8 @@
 """Writes one self-contained HTML file about training runs: curves, tables, where tokens came from.
 
 wechsel-jax report runs/demo/wechsel runs/demo/full_rand --output=report.html
+
+A run may still be going: the page says where it stands and when it will be done, and what was measured until now.
 """
 
 from absl import flags

@@ -4,8 +4,9 @@ import math
 from collections.abc import Sequence
 
 from wechsel_jax.report.curves import baseline, best_at, common_steps, head_start, incomparable, perplexity_at, steps_needed
-from wechsel_jax.report.display import number, percent, plural
+from wechsel_jax.report.display import duration, number, percent, plural
 from wechsel_jax.report.records import RunRecord
+from wechsel_jax.report.state import RUNNING, STOPPED
 
 # A sentence is text with runs in it, so that a page can give their names a colour.
 Sentence = tuple[str | RunRecord, ...]
@@ -50,9 +51,7 @@ def evidence(runs: Sequence[RunRecord]) -> list[Sentence]:
     elif len(evaluated) > 1:
         sentences += _head_start(evaluated) + _lead(evaluated)
     for run in runs:
-        if run.unfinished:
-            so_far = f" is recorded up to step {run.last_step:,} of {run.planned_steps:,}: still running, or stopped."
-            sentences.append((run, so_far))
+        sentences += _progress_of(run)
         if any(not math.isfinite(point.perplexity) for point in run.evaluations):
             sentences.append((run, " has evaluations whose perplexity is not finite; its curve leaves them out."))
     return sentences
@@ -72,6 +71,21 @@ def leader(runs: Sequence[RunRecord]) -> RunRecord | None:
     step = decisive_step(evaluated) if evaluated and not incomparable(evaluated) else None
     best = best_at(evaluated, step) if step is not None else []
     return best[0] if len(best) == 1 else None
+
+
+def _progress_of(run: RunRecord) -> list[Sentence]:
+    """Where a run stands that has not come to its last step, and that a finished one stopped early."""
+    where = f"step {run.last_step:,} of {run.planned_steps:,}" if run.last_step is not None and run.planned_steps else ""
+    if run.state.kind == RUNNING:
+        left = "" if run.state.seconds_left is None else f", about {duration(run.state.seconds_left)} left"
+        return [(run, f" is running: {where}{left}.")]
+    if run.state.kind == STOPPED:
+        return [(run, f" stopped at {where}; the same command goes on from its newest checkpoint.")]
+    stops = run.of_kind("stop")
+    if stops and where:
+        best = "" if run.best is None else f"; its lowest perplexity is {number(run.best[1])}, at step {run.best[0]:,}"
+        return [(run, f" ended early, at {where}, since it got no better{best}.")]
+    return []
 
 
 def _head_start(runs: Sequence[RunRecord]) -> list[Sentence]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file
-from wechsel_jax.report import detail_sections, quality_sections, sections, token_sections
+from wechsel_jax.report import detail_sections, quality_sections, sections, token_sections, watching_sections
 from wechsel_jax.report.figures import render
 from wechsel_jax.report.headline import headline, plain
 from wechsel_jax.report.palette import css_variables
@@ -56,8 +56,10 @@ def _page(report: Report, title: str, files: Sequence[str]) -> str:
     style = resources.files("wechsel_jax.report").joinpath("style.css").read_text(encoding="utf-8")
     body = "".join(
         (
+            watching_sections.standing(report),
             sections.curves(report),
             sections.perplexities(report),
+            watching_sections.history(report),
             quality_sections.verdicts(report),
             token_sections.origins(report),
             quality_sections.coverage(report),

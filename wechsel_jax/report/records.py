@@ -11,6 +11,7 @@ from typing import Any
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import require_directory
+from wechsel_jax.report.state import DONE, FINISHED, State, find_state
 from wechsel_jax.report.transfers import TransferRecord, is_number, read_json, read_transfer
 
 BASELINE = "full_rand"
@@ -60,6 +61,8 @@ class RunRecord:
       config: what config.json holds; empty where there is none.
       evaluations: by step.
       training: the "train" lines of metrics.jsonl, by step.
+      others: the lines of all other kinds but "eval", in their order: updates that were skipped, an early stop, the end.
+      state: whether it is still going.
       transfer: how the model that the run started from was made; None where that was not recorded.
     """
 
@@ -68,6 +71,8 @@ class RunRecord:
     config: Mapping[str, Any] = field(default_factory=dict)
     evaluations: tuple[Evaluation, ...] = ()
     training: tuple[Mapping[str, Any], ...] = ()
+    others: tuple[Mapping[str, Any], ...] = ()
+    state: State = DONE
     transfer: TransferRecord | None = None
 
     @property
@@ -83,8 +88,7 @@ class RunRecord:
     @property
     def last_step(self) -> int | None:
         """The last step that anything was recorded of."""
-        steps = [point.step for point in self.evaluations] + [line["step"] for line in self.training]
-        return max(steps, default=None)
+        return _last_step(self.evaluations, self.training)
 
     @property
     def planned_steps(self) -> int | None:
@@ -94,8 +98,18 @@ class RunRecord:
 
     @property
     def unfinished(self) -> bool:
-        """Whether fewer steps were recorded than planned: the run is still going, or was stopped."""
-        return self.planned_steps is not None and self.last_step is not None and self.last_step < self.planned_steps
+        """Whether fewer steps were recorded than planned, and not by intent: the run is still going, or was stopped."""
+        return self.state.kind != FINISHED
+
+    @property
+    def best(self) -> tuple[int, float] | None:
+        """(step, perplexity) of the lowest finite perplexity after at least one step; None where there is none."""
+        trained = [point for point in self.curve if point[0]]
+        return min(trained, key=lambda point: point[1], default=None)
+
+    def of_kind(self, kind: str) -> list[Mapping[str, Any]]:
+        """The lines of a kind among `others`."""
+        return [line for line in self.others if line.get("kind") == kind]
 
     @cached_property
     def phases(self) -> tuple[Phase, ...]:
@@ -121,15 +135,20 @@ def read_run(path: str | Path) -> RunRecord:
     # The config.json of a directory that transfer wrote is the model's.
     config = path / "config.json"
     own_config = config.exists() and places != [path]
-    evaluations, training = _read_metrics(metrics) if metrics.exists() else ((), ())
+    evaluations, training, others = _read_metrics(metrics) if metrics.exists() else ((), (), ())
+    settings = read_json(config, "expected the settings of the run") if own_config else {}
+    planned = settings.get("steps") if isinstance(settings.get("steps"), int) else None
+    ended = any(line.get("kind") in ("stop", "end") for line in others)
     transfer = read_transfer(places[0]) if places else None
     name = transfer.method if transfer else path.resolve().name
     return RunRecord(
         path=path,
         label=METHOD_NAMES.get(name, name),
-        config=read_json(config, "expected the settings of the run") if own_config else {},
+        config=settings,
         evaluations=evaluations,
         training=training,
+        others=others,
+        state=find_state(path, training, planned, _last_step(evaluations, training), ended),
         transfer=transfer,
     )
 
@@ -178,9 +197,15 @@ def _expand(path: Path) -> list[Path]:
     return [path / name for name in methods]
 
 
-def _read_metrics(file: Path) -> tuple[tuple[Evaluation, ...], tuple[Mapping[str, Any], ...]]:
+def _last_step(evaluations: Sequence[Evaluation], training: Sequence[Mapping[str, Any]]) -> int | None:
+    return max([point.step for point in evaluations] + [line["step"] for line in training], default=None)
+
+
+def _read_metrics(file: Path) -> tuple[tuple[Evaluation, ...], tuple[Mapping[str, Any], ...], tuple[Mapping[str, Any], ...]]:
+    """The evaluations and the training lines by step, and what is neither."""
     evaluations: dict[int, Evaluation] = {}
     training: dict[int, Mapping[str, Any]] = {}
+    others: list[Mapping[str, Any]] = []
     lines = file.read_bytes().split(b"\n")
     # What comes after the last newline is nothing, or a line that is being written.
     for number, text in enumerate(lines[:-1], 1):
@@ -192,11 +217,14 @@ def _read_metrics(file: Path) -> tuple[tuple[Evaluation, ...], tuple[Mapping[str
                 evaluations[line["step"]] = _evaluation(line)
             elif line.get("kind") == "train":
                 training[line["step"]] = line
+            else:
+                others.append(line)
         except (ValueError, RecursionError) as error:
             raise UserError(
                 f"{file}: line {number}: not a line of metrics ({error}); expected a JSON object; remove it"
             ) from error
-    return tuple(evaluations[step] for step in sorted(evaluations)), tuple(training[step] for step in sorted(training))
+    by_step = (tuple(found[step] for step in sorted(found)) for found in (evaluations, training))
+    return (*by_step, tuple(others))
 
 
 def _evaluation(line: Mapping[str, Any]) -> Evaluation:

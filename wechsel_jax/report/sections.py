@@ -135,6 +135,9 @@ def _by_run(report: Report, runs: Sequence[RunRecord], steps: Sequence[int]) -> 
 def _by_step(report: Report, runs: Sequence[RunRecord], steps: Sequence[int]) -> str:
     """A row for each evaluation."""
     shown = chosen_steps(steps, _MOST_ROWS)
+    alone = runs[0] if len(runs) == 1 and runs[0].best else None
+    if alone:
+        shown = sorted({*shown, alone.best[0]})
     column = needed_column(runs)
     comparable = incomparable(runs) is None
     head = "".join(f'<th scope="col">{report.name(run)}</th>' for run in runs)
@@ -143,6 +146,7 @@ def _by_step(report: Report, runs: Sequence[RunRecord], steps: Sequence[int]) ->
     rows = []
     for step in shown:
         best = best_at(runs, step) if comparable else []
+        best = [alone] if alone and step == alone.best[0] else best
         cells = "".join(_perplexity(report, run, step, run in best) for run in runs)
         if column:
             text = needed_text(column[2], step, column[1])
@@ -151,6 +155,8 @@ def _by_step(report: Report, runs: Sequence[RunRecord], steps: Sequence[int]) ->
         kind = "end" if step == shown[-1] else ""
         rows.append(f'<tr class="{kind}"><th scope="row">{name}</th>{cells}</tr>')
     about = ["Bold, with a dot: the lowest of its row."] if comparable and len(runs) > 1 else []
+    if alone:
+        about.append(f"Bold, with a dot: the lowest after training began, {number(alone.best[1])} at step {alone.best[0]:,}.")
     if column:
         about.append(
             f"Last column: after how many steps {report.name(column[1])} is where {report.name(column[0])} is in this row, "

@@ -1,0 +1,272 @@
+"""Uploads to a hub on this machine that breaks in every way that a real one does."""
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+
+import numpy as np
+import pytest
+from huggingface_hub import constants
+from safetensors.numpy import save_file
+
+from tests.hub.stub import StubHub
+from wechsel_jax.errors import UserError
+from wechsel_jax.hub import push
+
+TOKEN = "hf_" + "Zx9" * 11
+REPO = "me/german"
+SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    """A model directory of two shards, a card that names no repository yet, a hidden file. Read only."""
+    directory = tmp_path_factory.mktemp("model") / "german"
+    (directory / "onnx").mkdir(parents=True)
+    (directory / "config.json").write_text('{"model_type": "gpt2", "vocab_size": 40}')
+    index = {}
+    for i, name in enumerate(SHARDS):
+        save_file({f"t{i}": np.full((40, 32), i + 1.5, np.float32)}, directory / name)
+        index[f"t{i}"] = name
+    (directory / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
+    (directory / "README.md").write_text('---\nlicense: mit\n---\nfrom_pretrained("path/to/this/directory")\n')
+    (directory / "onnx" / "note.txt").write_text("below\n")
+    (directory / ".cache").mkdir()
+    (directory / ".cache" / "secret").write_text("hidden\n")
+    return directory
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """An empty hub; pauses between tries take no time and are in `pauses`."""
+    stub = StubHub(TOKEN)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    stub.pauses = []
+    real = time.sleep
+    monkeypatch.setattr(time, "sleep", lambda seconds: stub.pauses.append(seconds) if seconds >= 0.5 else real(seconds))
+    yield stub
+    stub.close()
+
+
+def upload(hub: StubHub, model: Path, **options) -> list[str]:
+    lines: list[str] = []
+    push(model, REPO, token=TOKEN, endpoint=hub.endpoint, say=lines.append, **options)
+    return lines
+
+
+def test_everything_arrives_in_one_commit(hub, model):
+    lines = upload(hub, model)
+    files = hub.files(REPO)
+    expected = {path.relative_to(model).as_posix(): path.read_bytes() for path in model.rglob("*") if path.is_file()}
+    del expected[".cache/secret"]
+    expected["README.md"] = expected["README.md"].replace(b"path/to/this/directory", REPO.encode())
+    assert files == expected
+    assert hub.repos[REPO]["commits"] == ["Upload from wechsel-jax"] and not hub.repos[REPO]["private"]
+    assert any("model-00001-of-00002.safetensors" in line and "5.2 kB" in line for line in lines)
+
+
+def test_a_second_upload_sends_nothing_and_makes_no_commit(hub, model):
+    upload(hub, model)
+    before = hub.sent("PUT", "/storage/")
+    upload(hub, model)
+    assert hub.sent("PUT", "/storage/") == before == 2
+    assert hub.repos[REPO]["commits"] == ["Upload from wechsel-jax"]
+
+
+def test_a_dry_run_sends_nothing(hub, model, monkeypatch):
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    lines = []
+    push(model, REPO, dry_run=True, endpoint=hub.endpoint, say=lines.append)
+    assert hub.requests == []
+    assert [line.split()[0] for line in lines[:-1]] == sorted(
+        ["README.md", "config.json", "model.safetensors.index.json", "onnx/note.txt", *SHARDS]
+    )
+    assert "6 files" in lines[-1] and "nothing was sent" in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/api/repos/create"),
+        ("POST", "/preupload/"),
+        ("POST", "/objects/batch"),
+        ("PUT", "/storage/"),
+        ("POST", "/commit/"),
+    ],
+)
+@pytest.mark.parametrize("status", [500, 429, 0])
+def test_passing_failures_are_tried_again(hub, model, method, path, status):
+    hub.fail(method, path, status, times=2, headers={"Retry-After": "7"} if status == 429 else {})
+    lines = upload(hub, model)
+    assert len(hub.files(REPO)) == 6 and len(hub.repos[REPO]["commits"]) == 1
+    # One pause follows each failure; the hub's own wish counts, and the library adds up to a second to it.
+    assert len(hub.pauses) == 2 and any("again in" in line or "Retrying in" in line or "Waiting" in line for line in lines)
+    assert (
+        all(7 <= pause <= 8 for pause in hub.pauses) if status == 429 else hub.pauses[0] < hub.pauses[1] or path == "/storage/"
+    )
+    assert not any("s3cr3t" in line for line in lines)
+
+
+def test_a_commit_whose_answer_was_lost_is_not_made_twice(hub, model):
+    hub.fail("POST", "/commit/", 0, after=True)
+    upload(hub, model)
+    assert hub.repos[REPO]["commits"] == ["Upload from wechsel-jax"] and len(hub.files(REPO)) == 6
+
+
+def test_large_files_go_in_parts_and_a_part_is_tried_again(hub, model):
+    hub.chunk = 2048
+    hub.fail("PUT", "/2?", 500)
+    upload(hub, model)
+    # Three parts a shard, one of them twice; each assembled and checked by its hash.
+    assert hub.sent("PUT", "/storage/") == 7 and hub.sent("POST", "/complete") == 2
+    assert hub.files(REPO)[SHARDS[1]] == (model / SHARDS[1]).read_bytes()
+
+
+def test_a_broken_upload_goes_on_where_it_stopped(hub, model):
+    hub.fail("PUT", "/storage/", 403, skip=1, body='{"error": "the storage is closed"}')
+    with pytest.raises(UserError, match="403"):
+        upload(hub, model)
+    assert len(hub.blobs) == 1 and hub.repos[REPO]["commits"] == [] and hub.files(REPO) == {}
+    before = hub.sent("PUT", "/storage/")
+    upload(hub, model)
+    assert hub.sent("PUT", "/storage/") == before + 1 and len(hub.files(REPO)) == 6
+
+
+def test_a_hub_that_stays_broken_is_one_line(hub, model):
+    hub.fail("POST", "/commit/", 503, times=99)
+    with pytest.raises(UserError, match=r"did not take the upload \(.*503.*\); run the same command again") as caught:
+        upload(hub, model)
+    assert "\n" not in str(caught.value) and hub.sent("POST", "/commit/") == 6 and hub.files(REPO) == {}
+    assert hub.pauses == [1, 2, 4, 8, 16]
+
+
+def test_a_hub_that_is_not_there_is_one_line(hub, model):
+    hub.server.server_close()
+    with pytest.raises(UserError, match="did not take the upload"):
+        upload(hub, model)
+    assert len(hub.pauses) == 5
+
+
+def test_refusals_are_one_clear_line_at_once(hub, model, monkeypatch):
+    for status, told in ((401, "does not accept the token"), (403, "may not write there"), (404, "knows no such place")):
+        for path in ("/preupload/", "/objects/batch", "/commit/"):
+            hub.fail("POST", path, status, body='{"error": "no"}')
+            with pytest.raises(UserError, match=rf"^me/german: .*{told}.*{status}") as caught:
+                upload(hub, model)
+            assert "\n" not in str(caught.value) and hub.pauses == []
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    with pytest.raises(UserError, match="no token for the hub; log in with"):
+        push(model, REPO, endpoint=hub.endpoint, say=lambda line: None)
+    with pytest.raises(UserError, match="does not accept the token"):
+        push(model, REPO, token="hf_wrong", endpoint=hub.endpoint, say=lambda line: None)
+
+
+def test_private_means_private(hub, model):
+    upload(hub, model, private=True)
+    assert hub.repos[REPO]["private"]
+    hub.make("me/open")
+    with pytest.raises(UserError, match="me/open: exists already and is public; expected a private repository"):
+        push(model, "me/open", private=True, token=TOKEN, endpoint=hub.endpoint, say=lambda line: None)
+    assert hub.files("me/open") == {}
+
+
+def test_a_branch_of_its_own(hub, model):
+    address = push(model, REPO, token=TOKEN, revision="step-500", endpoint=hub.endpoint, say=lambda line: None)
+    assert address == f"{hub.endpoint}/{REPO}/tree/step-500"
+    assert len(hub.files(REPO, "step-500")) == 6 and hub.files(REPO) == {}
+    push(model, REPO, token=TOKEN, revision="step-500", endpoint=hub.endpoint, say=lambda line: None)
+
+
+@pytest.mark.parametrize("status", [400, 403, 500, 0])
+@pytest.mark.parametrize("path", ["/api/repos/create", "/preupload/", "/objects/batch", "/storage/", "/commit/"])
+def test_the_token_is_never_shown(hub, model, path, status, capfd, caplog, monkeypatch):
+    caplog.set_level(logging.DEBUG)
+    echo = {"X-Error-Message": f"bad token {TOKEN}", "X-Request-Id": TOKEN, "X-Error-Code": "Odd"}
+    body = json.dumps({"error": f"Authorization: Bearer {TOKEN}"})
+    for method in ("POST", "PUT"):
+        hub.fail(method, path, status, times=99, headers=echo, body=body)
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    monkeypatch.setattr("wechsel_jax.hub.client.TRIES", 2)
+    with pytest.raises(UserError) as caught:
+        push(model, REPO, endpoint=hub.endpoint)
+    shown = capfd.readouterr()
+    chain = "".join(traceback.format_exception(caught.value))
+    seen = [shown.out, shown.err, caplog.text, str(caught.value), repr(caught.value), chain]
+    assert caught.value.__context__ is None and caught.value.__cause__ is None
+    assert not any(TOKEN in text for text in seen)
+    assert "uploading 6 files" in shown.err
+
+
+@pytest.mark.parametrize(("status", "told"), [(401, "does not accept the token"), (403, "may not write there")])
+def test_refusals_of_the_newer_storage_are_the_same_line(hub, model, status, told, monkeypatch, capfd):
+    pytest.importorskip("hf_xet")
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", False)
+    hub.fail("GET", "xet-write-token", status, times=99, body=json.dumps({"error": TOKEN}), headers={"X-Error-Message": TOKEN})
+    with pytest.raises(UserError, match=rf"^me/german: .*{told}.*{status}") as caught:
+        push(model, REPO, token=TOKEN, endpoint=hub.endpoint)
+    shown = capfd.readouterr()
+    assert hub.pauses == [] and TOKEN not in str(caught.value) + shown.out + shown.err
+
+
+@pytest.fixture
+def command(hub, model, tmp_path):
+    """Starts the real command, with a home of its own."""
+
+    def start(*flags: str) -> subprocess.Popen:
+        home = {
+            "HF_ENDPOINT": hub.endpoint,
+            "HF_TOKEN": TOKEN,
+            "HF_HUB_DISABLE_XET": "1",
+            "HF_HUB_OFFLINE": "0",
+            "HF_HOME": str(tmp_path / "home"),
+        }
+        return subprocess.Popen(
+            [sys.executable, "-m", "wechsel_jax.cli", "push", str(model), f"--repo={REPO}", *flags],
+            env={**os.environ, **home}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    return start
+
+
+def test_a_killed_upload_goes_on_where_it_stopped(hub, command, model, tmp_path):
+    """The second shard's storage does not answer until the process is dead."""
+    import hashlib
+
+    second = hashlib.sha256((model / SHARDS[1]).read_bytes()).hexdigest()
+    hub.hold[second] = threading.Event()
+    process = command()
+    deadline = time.monotonic() + 60
+    while (len(hub.blobs) < 1 or not hub.sent("PUT", second)) and time.monotonic() < deadline:
+        threading.Event().wait(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert len(hub.blobs) == 1 and hub.files(REPO) == {}
+    # What was in flight when the process died is lost, as it is on a real server.
+    hub.hold.pop(second).set()
+    threading.Event().wait(0.1)
+    hub.blobs.pop(second, None)
+    puts = hub.sent("PUT", "/storage/")
+    process = command()
+    out, error = process.communicate(timeout=60)
+    assert process.returncode == 0, error
+    assert out == f"{hub.endpoint}/{REPO}\n" and hub.sent("PUT", "/storage/") == puts + 1
+    assert len(hub.files(REPO)) == 6 and len(hub.repos[REPO]["commits"]) == 1
+    assert TOKEN not in out + error
+    kept = [path for path in tmp_path.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()]
+    assert kept == []
+
+
+def test_a_run_is_not_a_model(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text("")
+    (tmp_path / "config.json").write_text('{"steps": 5}')
+    with pytest.raises(UserError, match=r"is the workdir of a run; expected a model directory, such as .*export"):
+        push(tmp_path, REPO, token=TOKEN)

@@ -1,0 +1,182 @@
+"""The model card: README.md with the hub's front matter, from what a transfer and a training run recorded."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from wechsel_jax.errors import UserError
+from wechsel_jax.hub.citations import bibtex
+from wechsel_jax.hub.markdown import hub_id, name_of
+from wechsel_jax.hub.run_facts import RunFacts, is_number
+from wechsel_jax.hub.run_part import run_lines, score_lines
+from wechsel_jax.hub.transfer_part import introduction, transfer_lines
+
+PROJECT = "wechsel-jax"
+# What the loading example names until the model has a place on the hub; `push` puts the repository there.
+PLACEHOLDER = "path/to/this/directory"
+_TASKS = (("MaskedLM", "fill-mask"), ("CausalLM", "text-generation"), ("LMHeadModel", "text-generation"))
+_LICENSE = re.compile(r"[a-z0-9][a-z0-9.-]*")
+_LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]+)*")
+
+
+def model_card(
+    record: Mapping | None,
+    evaluations: Sequence[Mapping] = (),
+    repo: str = PLACEHOLDER,
+    *,
+    facts: RunFacts | None = None,
+    model: Mapping[str, Any] | None = None,
+    license: str | None = None,
+    language: Sequence[str] = (),
+) -> str:
+    """Writes a README.md for a model that was transferred, trained, or both.
+
+    Args:
+      record: the content of transfer.json; None for a model whose vocabulary was not replaced here.
+      evaluations: lines of metrics.jsonl of kind "eval" ({"step", "perplexity", ...}), for a model that was trained afterwards;
+        those of `facts` count where these are given.
+      repo: what the loading example names.
+      facts: what the training run recorded, see `read_facts`.
+      model: the content of the model's config.json; needed without `record`.
+      license: as the hub spells it, e.g. "mit" or "apache-2.0".
+      language: codes of the model's languages, e.g. ("de",).
+
+    Returns:
+      Markdown with the hub's front matter.
+
+    Raises:
+      UserError: the licence or a language is not spelled as the hub spells them.
+    """
+    check_names(license, language)
+    evaluations = facts.evaluations if facts is not None else evaluations
+    place = record["source"]["model"] if record else (facts.config.get("model", {}).get("checkpoint") or "") if facts else ""
+    loader = _loader(record, model)
+    title = _title(record, facts, place)
+    return "\n".join(
+        [
+            "---",
+            *_front_matter(record, facts, title, hub_id(place), loader, license, language),
+            "---",
+            "",
+            f"# {title}",
+            "",
+            *_introduction(record, facts, evaluations, model),
+            "",
+            *score_lines(evaluations, facts),
+            "```python",
+            f"from transformers import {loader}, AutoTokenizer",
+            "",
+            f'model = {loader}.from_pretrained("{repo}")',
+            f'tokenizer = AutoTokenizer.from_pretrained("{repo}")',
+            "```",
+            "",
+            *(run_lines(facts) if facts else []),
+            *(transfer_lines(record) if record else []),
+            *_licence_lines(license, place),
+            *_citation_lines(record, facts),
+        ]
+    )
+
+
+def check_names(license: str | None, language: Sequence[str]) -> None:
+    """Raises `UserError` where a licence or a language is not spelled as the hub spells them."""
+    if license and not _LICENSE.fullmatch(license):
+        raise UserError(
+            f"license: {license!r} is not one of the hub's names; expected e.g. mit, apache-2.0, cc-by-sa-4.0, other"
+        )
+    for code in language:
+        if not _LANGUAGE.fullmatch(code):
+            raise UserError(f"language: {code!r} is no language code; expected e.g. de, sw or zh")
+
+
+def _loader(record: Mapping | None, model: Mapping[str, Any] | None) -> str:
+    classes = (model or {}).get("architectures") or []
+    return (classes[0] if classes else None) or (record["source"].get("class") if record else None) or "AutoModel"
+
+
+def _title(record: Mapping | None, facts: RunFacts | None, place: str) -> str:
+    if record:
+        return f"{name_of(place)} with the vocabulary of {name_of(record['target']['tokenizer'])}"
+    return f"{name_of(place)}, trained further" if place else facts.name if facts else "A language model"
+
+
+def _front_matter(
+    record: Mapping | None,
+    facts: RunFacts | None,
+    title: str,
+    base: str | None,
+    loader: str,
+    license: str | None,
+    language: Sequence[str],
+) -> list[str]:
+    # JSON's texts are YAML's too, whatever they hold.
+    task = next((task for end, task in _TASKS if loader.endswith(end)), None)
+    tags = [PROJECT, *([record["method"].replace("_", "-")] if record else [])]
+    return [
+        "library_name: transformers",
+        *([f"base_model: {base}"] if base else []),
+        *([f"license: {license}"] if license else []),
+        *(["language:", *(f"- {json.dumps(code)}" for code in language)] if language else []),
+        *([f"pipeline_tag: {task}"] if task else []),
+        "tags:",
+        *(f"- {tag}" for tag in tags),
+        *(_model_index(facts, title, task) if facts and task else []),
+    ]
+
+
+def _model_index(facts: RunFacts, title: str, task: str) -> list[str]:
+    """The perplexity of these weights, or the best one where these were not evaluated, for programs that read cards."""
+    line = facts.last or facts.best
+    if line is None or not is_number(line.get("perplexity")):
+        return []
+    return [
+        "model-index:",
+        f"- name: {json.dumps(title, ensure_ascii=False)}",
+        "  results:",
+        "  - task:",
+        f"      type: {task}",
+        "    dataset:",
+        "      name: held-out text",
+        "      type: text",
+        "    metrics:",
+        "    - type: perplexity",
+        f"      value: {line['perplexity']:.4f}",
+        f"      name: perplexity at step {line['step']}",
+    ]
+
+
+def _introduction(
+    record: Mapping | None, facts: RunFacts | None, evaluations: Sequence[Mapping], model: Mapping[str, Any] | None
+) -> list[str]:
+    if record:
+        lines = [introduction(record)]
+        trained = "It was then trained in the new language."
+    else:
+        lines = []
+        size = (model or {}).get("vocab_size")
+        tokens = f" with a vocabulary of {size:,} tokens" if isinstance(size, int) else ""
+        began = (
+            "trained from new parameters"
+            if facts and not facts.config.get("model", {}).get("checkpoint")
+            else "trained further"
+        )
+        trained = f"A {(model or {}).get('model_type', 'language')} model{tokens}, {began}."
+    if not evaluations and not facts:
+        untrained = "It has not been trained in the new language yet: continue its training before you use it."
+        return [*lines, "", untrained] if record else lines
+    return [*lines, *([""] if lines else []), trained]
+
+
+def _licence_lines(license: str | None, place: str) -> list[str]:
+    lines = ["## Licence", ""]
+    lines.append(f"`{license}`." if license else "None is stated here.")
+    if place:
+        lines[-1] += f" The model was made from `{hub_id(place) or name_of(place)}`, whose licence applies to it as well."
+    lines[-1] += " Check the terms of the text that it was trained on, too."
+    return [*lines, ""]
+
+
+def _citation_lines(record: Mapping | None, facts: RunFacts | None) -> list[str]:
+    versions = (record or {}).get("versions") or (facts.versions if facts else {})
+    return ["## Citation", "", "```bibtex", bibtex((record or {}).get("method"), versions.get(PROJECT)), "```", ""]

@@ -1,0 +1,84 @@
+"""The part of a model card that tells how the vocabulary was replaced, from transfer.json."""
+
+from collections.abc import Mapping
+
+from wechsel_jax.hub.markdown import cell, public, table
+
+_EXAMPLE_SOURCES = 5
+# Settings that name files, or a model that may be a directory.
+_PLACES = ("source_vectors", "target_vectors", "dictionary", "helper")
+
+
+def introduction(record: Mapping) -> str:
+    """One sentence: what was replaced, by what, how."""
+    source, target = record["source"], record["target"]
+    return (
+        f"A {source['architecture']} model whose vocabulary of {source['vocabulary_size']:,} tokens was replaced by one of "
+        f"{target['vocabulary_size']:,}, with the method `{record['method']}` ({record['paper']})."
+    )
+
+
+def transfer_lines(record: Mapping) -> list[str]:
+    """The sections about where the tokens came from and how."""
+    counts = record["counts"]
+    return [
+        "## Where the tokens came from",
+        "",
+        *table(("", "tokens"), [(how, f"{counts[how]:,}") for how in ("copied", "mixed", "random")], (1,)),
+        *_coverage_lines(record.get("coverage")),
+        *_alignment_lines(record),
+        *table(("target token", "how", "source tokens (weight)"), [_example(example) for example in record["examples"]]),
+        "## How the vocabulary was replaced",
+        "",
+        *(f"- {_without_folders(sentence, record)}" for sentence in [*record["behaviour"], *record["notes"]]),
+        "",
+        *table(("setting", "value"), [(name, cell(value)) for name, value in _settings(record).items()]),
+        "Made with " + ", ".join(f"{name} {version}" for name, version in record["versions"].items()) + ".",
+        "",
+    ]
+
+
+def _alignment_lines(record: Mapping) -> list[str]:
+    lines = []
+    alignment, similarity = record["alignment"], record["similarity"]
+    if alignment:
+        precision = alignment.get("precision_at_1")
+        held_out = "" if precision is None else f", precision at 1 on held-out words {precision:.3f}"
+        pairs = f"{alignment['pairs']:,} word pairs"
+        how = f"without a dictionary, {pairs} found" if alignment.get("method") == "adversarial" else f"on {pairs}"
+        lines.append(f"Word vectors aligned {how}{held_out}, residual {alignment['residual']:.3f}.")
+    if similarity:
+        lines.append(f"Similarity of a token to its nearest source token: mean {similarity['mean_top1']:.3f}.")
+    return [*lines, ""] if lines else []
+
+
+def _coverage_lines(coverage: Mapping | None) -> list[str]:
+    """What became of the tokens that each rule of the overlap matched; none for a record from before there was one."""
+    if not coverage:
+        return []
+    head = ("shared by rule", "tokens", "copied", "mixed", "random", "e.g.")
+    return table(head, [_rule(row) for row in coverage["rows"] if row["tokens"]], (1, 2, 3, 4))
+
+
+def _rule(row: Mapping) -> tuple[str, ...]:
+    target, source = next(iter(row["examples"]), (None, None))
+    shown = "" if target is None else cell(target) + ("" if source is None else f" from {cell(source)}")
+    return (row["rule"], *(f"{row[name]:,}" for name in ("tokens", "copied", "mixed", "noise")), shown)
+
+
+def _example(example: Mapping) -> tuple[str, ...]:
+    shown = ", ".join(f"{cell(token)} ({weight:.2f})" for token, weight in example["sources"][:_EXAMPLE_SOURCES])
+    return cell(example["target"]), example["how"], shown
+
+
+def _settings(record: Mapping) -> dict:
+    settings = {"parity": record["parity"], **record["settings"]}
+    return {name: public(value) if name in _PLACES and value else value for name, value in settings.items()}
+
+
+def _without_folders(sentence: str, record: Mapping) -> str:
+    """A sentence with files by name only."""
+    for place in (record["settings"].get(name) for name in _PLACES):
+        if place:
+            sentence = sentence.replace(place, public(place))
+    return sentence

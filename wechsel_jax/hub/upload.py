@@ -1,0 +1,127 @@
+"""A model directory on the hub: all of it in one commit, whatever the network does meanwhile."""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from wechsel_jax.checkpoint import Checkpoint, read_json
+from wechsel_jax.errors import UserError
+from wechsel_jax.files import require_directory
+from wechsel_jax.hub.card import PLACEHOLDER, PROJECT, check_names, model_card
+from wechsel_jax.hub.client import Client
+from wechsel_jax.hub.markdown import HUB_ID
+from wechsel_jax.hub.run_facts import read_facts, read_lines
+
+_CARD = "README.md"
+_RECORD = "transfer.json"
+
+
+def push(
+    directory: str | os.PathLike,
+    repo: str,
+    private: bool = False,
+    token: str | None = None,
+    *,
+    revision: str | None = None,
+    dry_run: bool = False,
+    license: str | None = None,
+    language: Sequence[str] = (),
+    endpoint: str | None = None,
+    say: Callable[[str], None] | None = None,
+) -> str:
+    """Uploads a model directory to the hub, with a model card if it has none.
+
+    Everything is uploaded first and becomes visible with one commit at the end. What a broken upload had sent already is not
+    sent again by the next one. Busy servers and broken connections are tried again.
+
+    Args:
+      directory: what `transfer`, `export` or a training run's export wrote. Hidden files in it are left out.
+      repo: "user/name"; made where it does not exist.
+      private: make a new repository private; an existing one that is public is refused.
+      token: of the hub; by default the one that the environment or an earlier login holds. It is never shown or stored.
+      revision: the branch; made where it does not exist. None: main.
+      dry_run: only list what would be uploaded; nothing is sent.
+      license: for a card that is made here, see `model_card`.
+      language: likewise.
+      endpoint: of another hub; by default huggingface.co, or what HF_ENDPOINT says.
+      say: called with lines of progress; by default they go to stderr.
+
+    Returns:
+      The address of the repository.
+
+    Raises:
+      UserError: it is no model directory, the name is malformed, or the hub refuses or cannot be reached.
+    """
+    say = say or (lambda line: print(line, file=sys.stderr, flush=True))
+    directory = require_directory(directory, "a model directory")
+    _refuse_runs(directory)
+    model = Checkpoint.open(directory)
+    if not HUB_ID.fullmatch(repo):
+        raise UserError(f"{repo}: not the name of a repository; expected user/name")
+    check_names(license, language)
+    files = _files(directory)
+    card = _card(directory, repo, model.config, license, language)
+    sizes = {name: path.stat().st_size for name, path in files.items()} | ({_CARD: len(card)} if card is not None else {})
+    for name in sorted(sizes):
+        made = " (made now)" if name == _CARD and name not in files else ""
+        say(f"  {name}  {_size(sizes[name])}{made}")
+    total = f"{len(sizes)} files, {_size(sum(sizes.values()))}"
+    client = Client(repo, token, endpoint, say)
+    address = client.address + (f"/tree/{revision}" if revision else "")
+    if dry_run:
+        say(f"{total} would go to {address}; nothing was sent")
+        return address
+    say(f"uploading {total} to {address}")
+    contents: dict[str, Any] = {name: str(path) for name, path in files.items()}
+    if card is not None:
+        contents[_CARD] = card
+    client.upload(contents, f"Upload from {PROJECT}", private=private, revision=revision)
+    return address
+
+
+def _refuse_runs(directory: Path) -> None:
+    """A run's workdir has a config.json, too, which is not a model's."""
+    if (directory / "metrics.jsonl").exists() and "model_type" not in read_json(directory / "config.json", "a config.json"):
+        raise UserError(
+            f"{directory}: is the workdir of a run; expected a model directory, such as {directory / 'export'}; "
+            "`wechsel-jax export` makes one of any checkpoint"
+        )
+
+
+def _files(directory: Path) -> dict[str, Path]:
+    """Name in the repository -> file, hidden ones left out."""
+    found = {path.relative_to(directory): path for path in sorted(directory.rglob("*")) if path.is_file()}
+    return {name.as_posix(): path for name, path in found.items() if not any(part.startswith(".") for part in name.parts)}
+
+
+def _card(directory: Path, repo: str, model: dict, license: str | None, language: Sequence[str]) -> bytes | None:
+    """Returns the directory's card with the repository in its example, or a new one where something was recorded."""
+    own = directory / _CARD
+    if own.exists():
+        return own.read_bytes().replace(f'"{PLACEHOLDER}"'.encode(), f'"{repo}"'.encode())
+    facts = read_facts(directory.parent)
+    places = [directory / _RECORD, directory.parent / "transfer" / _RECORD]
+    place = next((place for place in places if place.exists()), None)
+    record = read_json(place, "what `wechsel-jax transfer` wrote") if place else facts.transfer if facts else None
+    if record is None and facts is None:
+        return None
+    metrics = directory.parent / "metrics.jsonl"
+    lines = read_lines(metrics) if metrics.exists() else []
+    evaluations = [line for line in lines if line.get("kind") == "eval"]
+    try:
+        card = model_card(record, evaluations, repo, facts=facts, model=model, license=license, language=language)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(
+            f"{place or directory.parent}: not a record of a transfer; expected what `wechsel-jax transfer` writes"
+        ) from None
+    return card.encode()
+
+
+def _size(count: int) -> str:
+    for unit in ("bytes", "kB", "MB"):
+        if count < 1000:
+            return f"{count:,.0f} {unit}" if unit == "bytes" else f"{count:,.1f} {unit}"
+        count /= 1000
+    return f"{count:,.2f} GB"
