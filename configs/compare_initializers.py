@@ -19,9 +19,8 @@ from ml_collections import ConfigDict
 
 from wechsel_jax import demo
 from wechsel_jax.comparison import default_config
-from wechsel_jax.errors import UserError
 from wechsel_jax.initializers import METHODS
-from wechsel_jax.training import one_phase, trans_inner_phases
+from wechsel_jax.training import config_arguments, one_phase, trans_inner_phases
 
 DICTIONARIES = {"de": "german", "fr": "french", "sw": "swahili", "zh": "chinese"}
 VARIANTS = {
@@ -32,11 +31,8 @@ VARIANTS = {
 
 
 def get_config(arguments: str = "") -> ConfigDict:
-    chosen = {"lang": "de", "data": "data", "steps": "60", "methods": ""}
-    chosen |= dict(part.split("=", 1) for part in arguments.split(",") if part)
+    chosen = config_arguments(arguments, lang=(*DICTIONARIES,), data="data", steps="60", methods="")
     language, data, steps = chosen["lang"], Path(chosen["data"]), int(chosen["steps"])
-    if language not in DICTIONARIES:
-        raise UserError(f"lang={language}: expected one of {', '.join(DICTIONARIES)}")
     config = default_config()
     config.source = demo.path("english-gpt2")
     config.text.train = (str(data / f"{language}.train.txt"),)

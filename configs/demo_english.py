@@ -10,15 +10,15 @@ Expected: held-out perplexity 87.3.
 from ml_collections import ConfigDict
 
 from wechsel_jax import demo
-from wechsel_jax.training import default_config, one_phase
+from wechsel_jax.training import config_arguments, default_config, one_phase
 
 
 def get_config(arguments: str = "") -> ConfigDict:
-    chosen = dict(part.split("=", 1) for part in arguments.split(",") if part)
+    chosen = config_arguments(arguments, text="english.seen.txt", tokenizer="tokenizer-en")
     config = default_config()
-    config.data.train = (chosen.get("text", "english.seen.txt"),)
+    config.data.train = (chosen["text"],)
     config.data.validation = (demo.path("english.validation.txt.xz"),)
-    config.model.tokenizer = chosen.get("tokenizer", "tokenizer-en")
+    config.model.tokenizer = chosen["tokenizer"]
     config.model.config = ConfigDict(
         {"model_type": "gpt2", "vocab_size": 8192, "n_embd": 256, "n_layer": 4, "n_head": 4, "n_positions": 128}
     )

@@ -7,28 +7,45 @@ Command:  python -m train.pretrain --workdir=DIR \
 Cost:     the paper: about 4 days on a TPU v3-8. Not run by this project yet.
 Expected: the paper's table 3.
 
-`trans_inner=1` behind the colon takes TransInner's two phases.
+Behind the colon: `schedule=trans_inner` trains the new tokens alone for the first tenth (section 4), `schedule=freeze` all
+embeddings alone for the first tenth of 75,000 steps (section 5.3), `schedule=frozen` nothing but the embeddings for 75,000
+steps (first version of the paper, section 5.4.1). `low_resource=1` evaluates every 2,500 steps and stops after 10,000 without
+gain (section 5.2.2). `bytes=` takes a sample of so many bytes of the text.
 """
 
 from ml_collections import ConfigDict
 
-from wechsel_jax.training import default_config, one_phase, trans_inner_phases
+from wechsel_jax.training import config_arguments, default_config, one_phase, trans_inner_phases
+
+SCHEDULES = {
+    "one": one_phase(warmup=0.1),
+    "trans_inner": trans_inner_phases(first=0.1, warmup=0.1),
+    "freeze": trans_inner_phases(first=0.1, warmup=0.1, trainable="embeddings"),
+    "frozen": one_phase(warmup=0.1, trainable="embeddings"),
+}
 
 
 def get_config(arguments: str = "") -> ConfigDict:
-    chosen = dict(part.split("=", 1) for part in arguments.split(",") if part)
+    chosen = config_arguments(
+        arguments,
+        **{"model": "gpt2-target", "text": "train.txt", "validation": "valid.txt"},
+        **{"schedule": (*SCHEDULES,), "low_resource": ("0", "1"), "bytes": "0"},
+    )
     config = default_config()
-    config.model.checkpoint = chosen.get("model", "gpt2-target")
-    config.data.train = (chosen.get("text", "train.txt"),)
-    config.data.validation = (chosen.get("validation", "valid.txt"),)
-    config.steps = 250_000
+    config.model.checkpoint = chosen["model"]
+    config.data.train = (chosen["text"],)
+    config.data.validation = (chosen["validation"],)
+    config.data.max_bytes = int(chosen["bytes"])
+    config.steps = 75_000 if chosen["schedule"] in ("freeze", "frozen") else 250_000
     config.batch_size = 512
     config.block_length = 512
     config.accumulation = 8
     config.dtype = "bfloat16"
     config.optimizer.peak_learning_rate = 5e-4
-    config.phases = trans_inner_phases() if chosen.get("trans_inner") == "1" else one_phase(warmup=0.1)
-    config.eval_every = 12_500
+    config.phases = SCHEDULES[chosen["schedule"]]
+    config.eval_every = 2_500 if chosen["low_resource"] == "1" else 12_500
+    config.patience = 10_000 if chosen["low_resource"] == "1" else 0
     config.checkpoint_every = 2_500
+    config.keep_every = 25_000
     config.log_every = 100
     return config

@@ -8,20 +8,27 @@ Command:  python -m train.pretrain --workdir=DIR \
 Cost:     the paper: about 4 days on a TPU v3-8. Not run by this project yet.
 Expected: the paper's table 2 (after fine-tuning).
 
-`trans_inner=1` behind the colon takes TransInner's two phases.
+Behind the colon: `schedule=trans_inner` takes TransInner's two phases, `bytes=` a sample of so many bytes of the text.
 """
 
 from ml_collections import ConfigDict
 
-from wechsel_jax.training import default_config, one_phase, trans_inner_phases
+from wechsel_jax.training import config_arguments, default_config, one_phase, trans_inner_phases
+
+SCHEDULES = {"one": one_phase(warmup=0.1), "trans_inner": trans_inner_phases(first=0.1, warmup=0.1)}
 
 
 def get_config(arguments: str = "") -> ConfigDict:
-    chosen = dict(part.split("=", 1) for part in arguments.split(",") if part)
+    chosen = config_arguments(
+        arguments,
+        **{"model": "roberta-target", "text": "train.txt", "validation": "valid.txt"},
+        **{"schedule": (*SCHEDULES,), "bytes": "0"},
+    )
     config = default_config()
-    config.model.checkpoint = chosen.get("model", "roberta-target")
-    config.data.train = (chosen.get("text", "train.txt"),)
-    config.data.validation = (chosen.get("validation", "valid.txt"),)
+    config.model.checkpoint = chosen["model"]
+    config.data.train = (chosen["text"],)
+    config.data.validation = (chosen["validation"],)
+    config.data.max_bytes = int(chosen["bytes"])
     config.objective = "mlm"
     config.steps = 250_000
     config.batch_size = 512
@@ -29,8 +36,9 @@ def get_config(arguments: str = "") -> ConfigDict:
     config.accumulation = 8
     config.dtype = "bfloat16"
     config.optimizer.peak_learning_rate = 1e-4
-    config.phases = trans_inner_phases() if chosen.get("trans_inner") == "1" else one_phase(warmup=0.1)
+    config.phases = SCHEDULES[chosen["schedule"]]
     config.eval_every = 12_500
     config.checkpoint_every = 2_500
+    config.keep_every = 25_000
     config.log_every = 100
     return config

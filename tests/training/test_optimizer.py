@@ -5,8 +5,9 @@ import pytest
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.models import family
+from wechsel_jax.models.weights import flatten, unflatten
 from wechsel_jax.training import default_config
-from wechsel_jax.training.optimizer import decayed, make_optimizer, trainable_paths
+from wechsel_jax.training.optimizer import decayed, join, kept, make_optimizer, split, trainable_paths
 
 SHAPES = {"token_embedding/embedding": (11, 4), "mlp/up/kernel": (4, 8), "mlp/up/bias": (8,), "final_norm/scale": (4,)}
 
@@ -51,6 +52,34 @@ def test_biases_and_norms_are_not_decayed(name):
 
 def test_a_regex_that_trains_nothing_is_refused():
     with pytest.raises(UserError, match="matches no parameter"):
-        trainable_paths(family("gpt2"), ["a/b"], "^c$")
+        trainable_paths(family("gpt2"), {"a/b": (1,)}, "^c$")
     with pytest.raises(UserError, match="no regular expression"):
-        trainable_paths(family("gpt2"), ["a/b"], "(")
+        trainable_paths(family("gpt2"), {"a/b": (1,)}, "(")
+
+
+def test_some_of_the_layers_train():
+    shapes = {"token_embedding/embedding": (5, 2), "layers/mlp/up/kernel": (6, 2, 3), "layers/mlp/up/bias": (6, 3)}
+    params = {path: np.arange(np.prod(shape), dtype=np.float32).reshape(shape) for path, shape in shapes.items()}
+    trainable = trainable_paths(family("gpt2"), shapes, "all", layers="2:5")
+    assert trainable == {"token_embedding/embedding", "layers/mlp/up/kernel[2:5]", "layers/mlp/up/bias[2:5]"}
+    trained, frozen = split(unflatten(params), trainable)
+    assert trained["layers/mlp/up/kernel[2:5]"].shape == (3, 2, 3) and set(trained) == trainable
+    assert set(frozen) == {f"layers/mlp/up/{name}{part}" for name in ("kernel", "bias") for part in ("[0:2]", "[5:6]")}
+    assert decayed(trained)["layers/mlp/up/kernel[2:5]"] and not decayed(trained)["layers/mlp/up/bias[2:5]"]
+    for path, value in flatten(join(trained, frozen)).items():
+        np.testing.assert_array_equal(value, params[path])
+    assert trainable_paths(family("gpt2"), shapes, "all", layers="0:6") == frozenset(shapes)
+    for layers in ("6:", "3:3", ":7"):
+        with pytest.raises(UserError, match="of a model with 6 layers"):
+            trainable_paths(family("gpt2"), shapes, "all", layers=layers)
+
+
+def test_a_phase_can_keep_what_the_optimizer_knows():
+    optimizer = make_optimizer(default_config().optimizer)
+    params = {"a/kernel": np.ones((2, 2), np.float32), "b/kernel": np.ones((3,), np.float32)}
+    alone = {"a/kernel": params["a/kernel"]}
+    _, old = optimizer.update(alone, optimizer.init(alone), alone)
+    state = kept(optimizer.init(params), old)
+    assert int(state[1].count) == 1
+    np.testing.assert_array_equal(state[1].mu["a/kernel"], old[1].mu["a/kernel"])
+    assert float(np.abs(old[1].mu["a/kernel"]).max()) > 0 and float(np.abs(state[1].mu["b/kernel"]).max()) == 0

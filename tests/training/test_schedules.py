@@ -27,6 +27,21 @@ def test_cosine_equals_optax():
     )
 
 
+@pytest.mark.parametrize("decay", ["linear", "cosine"])
+def test_floors_and_warmup_in_steps_equal_optax(decay):
+    (phase,) = make_phases([{"name": "a", "steps": 90, "warmup_steps": 7, "decay": decay, "floor": 0.1, "peak": 2.0}], 90, 1e-3)
+    down = {"linear": optax.linear_schedule(2e-3, 2e-4, 83), "cosine": optax.cosine_decay_schedule(2e-3, 83, alpha=0.1)}[decay]
+    expected = optax.join_schedules([optax.linear_schedule(0.0, 2e-3, 7), down], [7])
+    assert [phase.learning_rate(i) for i in range(90)] == pytest.approx(
+        [float(expected(i)) for i in range(90)], rel=1e-4, abs=1e-9
+    )
+
+
+def test_one_phase_can_train_the_embeddings_alone():
+    (phase,) = make_phases(one_phase(trainable="embeddings"), 50, 1.0)
+    assert (phase.name, phase.trainable, phase.steps) == ("embeddings", "embeddings", 50)
+
+
 def test_trans_inner_is_two_warmups():
     first, second = make_phases(trans_inner_phases(), 1000, 1e-4)
     assert (first.start, first.steps, first.trainable) == (0, 100, "tokens")
@@ -68,6 +83,12 @@ def test_phases_fill_the_run_and_stay_below_the_peak(total, parts, warmup, decay
         ([{"name": "a", "fraction": 1.0, "decay": "exponential"}], r"phases\[0\].decay"),
         ([{"name": "a"}], "either fraction or steps"),
         ([{"name": "a", "fraction": 0.001}, {"name": "b", "fraction": 0.999}], r"phases\[0\]: lasts 0"),
+        ([{"name": "a", "fraction": 1.0, "warmup": 0.1, "warmup_steps": 3}], "either warmup"),
+        ([{"name": "a", "fraction": 1.0, "warmup_steps": 101}], r"phases\[0\].warmup_steps: 101 is more"),
+        ([{"name": "a", "fraction": 1.0, "warmup_steps": 0.5}], r"phases\[0\].warmup_steps: is 0.5"),
+        ([{"name": "a", "fraction": 1.0, "floor": -1.0}], r"phases\[0\].floor"),
+        ([{"name": "a", "fraction": 1.0, "layers": "6"}], r"phases\[0\].layers"),
+        ([{"name": "a", "fraction": 1.0, "keep_optimizer": 1}], r"phases\[0\].keep_optimizer"),
         (["all"], r"phases\[0\]"),
     ],
 )

@@ -10,11 +10,16 @@ from ml_collections import ConfigDict, FieldReference, config_dict
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file
+from wechsel_jax.training.profiling import profiled_steps
 from wechsel_jax.training.schedules import Phase, make_phases, one_phase
 
 # These decide where and how fast a run goes, not what it computes, so a run may go on with other values.
-FREE_FIELDS = ("mesh", "distributed", "compilation_cache", "keep", "checkpoint_every")
+FREE_FIELDS = (
+    *("mesh", "distributed", "compilation_cache", "keep", "keep_every", "checkpoint_every"),
+    *("prefetch", "profile_steps", "statistics", "trackers"),
+)
 DTYPES = ("float32", "bfloat16")
+REMATS = ("none", "dots", "full")
 EXPORT_DTYPES = ("float32", "float16", "bfloat16")
 
 
@@ -32,10 +37,15 @@ def default_config() -> ConfigDict:
     config.accumulation = 1
     config.block_length = 128
     config.dtype = "float32"
+    config.loss_chunk = 32
+    config.mask_rate = 0.15
     config.model = ConfigDict({"checkpoint": "", "config": ConfigDict(), "tokenizer": "", "embeddings": ""})
     config.model.dropout = config_dict.placeholder(float)
-    config.model.remat = False
-    config.data = ConfigDict({"train": (), "validation": (), "documents": "lines"})
+    config.model.remat = "none"
+    config.model.scan_layers = True
+    config.model.pad_vocabulary = 1
+    config.data = ConfigDict({"train": (), "validation": (), "documents": "lines", "text_field": "text"})
+    config.data.update({"validation_fraction": 0.0, "max_bytes": 0, "deduplicate": False})
     config.optimizer = ConfigDict(
         {"peak_learning_rate": 1e-4, "b1": 0.9, "b2": 0.98, "eps": 1e-6, "weight_decay": 0.01, "clip_norm": 1.0}
     )
@@ -46,9 +56,17 @@ def default_config() -> ConfigDict:
     config.eval_batches = config_dict.placeholder(int)
     config.checkpoint_every = 100
     config.keep = 2
+    config.keep_every = 0
+    config.keep_best = True
+    config.patience = 0
+    config.skip_nonfinite = 0
+    config.prefetch = 2
+    config.statistics = False
+    config.profile_steps = ""
+    config.trackers = ConfigDict({"tensorboard": False, "wandb": ""})
     config.export_dtype = "float32"
     config.compilation_cache = ""
-    config.distributed = ConfigDict({"coordinator": "", "processes": 0, "process": -1})
+    config.distributed = ConfigDict({"coordinator": "", "processes": 0, "process": -1, "timeout": 300})
     return config
 
 
@@ -59,8 +77,11 @@ def validate(config: ConfigDict) -> None:
       UserError: a field is unknown, missing, of the wrong type or impossible; the message names it.
     """
     _check_fields(as_dict(config), as_dict(default_config()), "")
-    for name in ("steps", "batch_size", "accumulation", "log_every", "eval_every", "checkpoint_every", "keep"):
+    for name in ("steps", "batch_size", "accumulation", "log_every", "eval_every", "checkpoint_every", "keep", "loss_chunk"):
         _check(name, config[name], config[name] >= 1, "at least 1")
+    for name in ("keep_every", "patience", "skip_nonfinite", "prefetch"):
+        _check(name, config[name], config[name] >= 0, "0 (off) or more")
+    _check("mask_rate", config.mask_rate, 0 < config.mask_rate <= 1, "a share above 0 and at most 1")
     _check("block_length", config.block_length, config.block_length >= 2, "at least 2 tokens")
     _check("seed", config.seed, 0 <= config.seed < 2**31, "a number from 0 to 2147483647")
     _check("dtype", config.dtype, config.dtype in DTYPES, " or ".join(DTYPES))
@@ -73,6 +94,10 @@ def validate(config: ConfigDict) -> None:
         _check("eval_batches", config.eval_batches, config.eval_batches >= 1, "at least 1, or None for all")
     if config.model.dropout is not None:
         _check("model.dropout", config.model.dropout, 0 <= config.model.dropout < 1, "a rate from 0 to less than 1")
+    _check("model.remat", config.model.remat, config.model.remat in REMATS, ", ".join(REMATS))
+    _check("model.pad_vocabulary", config.model.pad_vocabulary, config.model.pad_vocabulary >= 1, "at least 1 (no padding)")
+    _check("distributed.timeout", config.distributed.timeout, config.distributed.timeout >= 1, "at least 1 second")
+    profiled_steps(config.profile_steps)
     _check_optimizer(config.optimizer)
     _check_sources(config)
     phases(config)
@@ -216,12 +241,23 @@ def _check_sources(config: ConfigDict) -> None:
         raise UserError(
             "model.tokenizer: is empty; a new model needs a tokenizer's directory; `wechsel-jax tokenizer` makes one"
         )
-    for side in ("train", "validation"):
-        paths = config.data[side]
-        if not paths or not all(isinstance(path, (str, Path)) and str(path) for path in paths):
-            raise UserError(f"data.{side}: is {as_dict(paths)!r}; expected a tuple of text files or prepared directories")
+    _check_data(config.data)
     for name in ("data", "fsdp", "tensor"):
         size = config.mesh[name]
         _check(f"mesh.{name}", size, size >= 1 or size == -1, "at least 1, or -1 for all remaining devices")
     if list(as_dict(config.mesh).values()).count(-1) > 1:
         raise UserError("mesh: more than one axis is -1; expected at most one to take the remaining devices")
+
+
+def _check_data(data: ConfigDict) -> None:
+    fraction = data.validation_fraction
+    _check("data.validation_fraction", fraction, 0 <= fraction < 1, "a share from 0 to less than 1")
+    _check("data.max_bytes", data.max_bytes, data.max_bytes >= 0, "0 (everything) or more bytes")
+    if data.validation and fraction:
+        raise UserError("data.validation_fraction: data.validation names files already; expected one of the two")
+    for side in ("train", "validation"):
+        paths = data[side]
+        if side == "validation" and not paths and fraction:
+            continue
+        if not paths or not all(isinstance(path, (str, Path)) and str(path) for path in paths):
+            raise UserError(f"data.{side}: is {as_dict(paths)!r}; expected a tuple of text files or prepared directories")

@@ -5,14 +5,17 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 from ml_collections import ConfigDict
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.models import Family
 from wechsel_jax.models.weights import flatten, unflatten
+from wechsel_jax.training.schedules import NAMED
 
 _NO_DECAY = r"(^|/)bias$|norm/scale$"
+_LAYERS = "layers/"
 
 
 def make_optimizer(settings: ConfigDict) -> optax.GradientTransformation:
@@ -33,42 +36,112 @@ def make_optimizer(settings: ConfigDict) -> optax.GradientTransformation:
 
 def decayed(flat: Mapping[str, Any]) -> dict[str, bool]:
     """Says for every path whether weight decay applies to it."""
-    return {path: re.search(_NO_DECAY, path) is None for path in flat}
+    return {path: re.search(_NO_DECAY, whole(path)) is None for path in flat}
 
 
-def trainable_paths(family: Family, paths: list[str], trainable: str) -> frozenset[str]:
-    """Returns the paths that a phase trains.
+def trainable_paths(family: Family, shapes: Mapping[str, tuple[int, ...]], trainable: str, layers: str = "") -> frozenset[str]:
+    """Returns the paths that a phase trains; "path[first:end]" where only some of the stacked layers do.
 
     Args:
       family: gives "tokens" and "embeddings" their meaning.
-      paths: "/"-joined paths of all parameters.
+      shapes: "/"-joined path -> shape of every parameter; those under "layers/" have a leading axis of layers.
       trainable: "all", "tokens", "embeddings" or a regex, searched for in the path.
+      layers: "first:end" of the layers that train; "" for all. Parameters outside the layers are not concerned.
 
     Raises:
-      UserError: no regex, or one that matches no parameter.
+      UserError: no regex, one that matches no parameter, or layers that the model has not.
     """
-    named = {"all": "", "tokens": family.token_parameters, "embeddings": family.embedding_parameters}
+    named = dict(zip(NAMED, ("", family.token_parameters, family.embedding_parameters), strict=True))
     try:
         pattern = re.compile(named.get(trainable, trainable))
     except re.error as error:
         raise UserError(
             f"phases: trainable {trainable!r} is no regular expression ({error}); expected one, or {', '.join(named)}"
         ) from error
-    found = frozenset(path for path in paths if pattern.search(path))
+    found = frozenset(path for path in shapes if pattern.search(path))
     if not found:
-        raise UserError(f"phases: trainable {trainable!r} matches no parameter; expected one of {', '.join(sorted(paths))}")
-    return found
+        raise UserError(f"phases: trainable {trainable!r} matches no parameter; expected one of {', '.join(sorted(shapes))}")
+    if not layers:
+        return found
+    return frozenset(_part(path, shapes[path][0], layers) if path.startswith(_LAYERS) else path for path in found)
 
 
-def split(params: Mapping[str, Any], trainable: frozenset[str]) -> tuple[dict[str, jax.Array], dict[str, jax.Array]]:
-    """Splits nested parameters into flat (trainable, frozen)."""
-    flat = flatten(params)
-    return (
-        {path: value for path, value in flat.items() if path in trainable},
-        {path: value for path, value in flat.items() if path not in trainable},
-    )
+def _part(path: str, count: int, layers: str) -> str:
+    first, _, end = layers.partition(":")
+    first, end = int(first or 0), int(end or count)
+    if not 0 <= first < end <= count:
+        raise UserError(f"phases: layers {layers!r} of a model with {count} layers; expected first:end with first below end")
+    return path if (first, end) == (0, count) else f"{path}[{first}:{end}]"
+
+
+def whole(path: str) -> str:
+    """The path of the whole parameter that a trainable path is, or is a part of."""
+    return path.partition("[")[0]
+
+
+def trained_shardings(shardings: Mapping[str, Any], trainable: frozenset[str]) -> dict[str, Any]:
+    """The shardings of the trainable paths, from the nested ones of all parameters (the layer axis is never split)."""
+    flat = flatten(shardings)
+    return {path: flat[whole(path)] for path in trainable}
+
+
+def split(params: Mapping[str, Any], trainable: frozenset[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Splits nested parameters into flat (trainable, frozen); of a parameter that trains in part, the rest is frozen.
+
+    Args:
+      params: nested arrays, or `jax.ShapeDtypeStruct`s.
+      trainable: what `trainable_paths` returns.
+    """
+    trained, frozen = {}, {}
+    parts = {whole(path): path for path in trainable if whole(path) != path}
+    for path, value in flatten(params).items():
+        if path in parts:
+            first, end = _bounds(parts[path])
+            trained[parts[path]] = _slice(value, first, end)
+            for start, stop in ((0, first), (end, value.shape[0])):
+                if start < stop:
+                    frozen[f"{path}[{start}:{stop}]"] = _slice(value, start, stop)
+        else:
+            (trained if path in trainable else frozen)[path] = value
+    return trained, frozen
 
 
 def join(trainable: Mapping[str, jax.Array], frozen: Mapping[str, jax.Array]) -> dict[str, Any]:
     """Undoes `split`; keys come sorted, so that the tree is the same whatever the split was."""
-    return unflatten(dict(sorted({**trainable, **frozen}.items())))
+    flat: dict[str, Any] = {}
+    parts: dict[str, dict[int, jax.Array]] = {}
+    for path, value in {**trainable, **frozen}.items():
+        if whole(path) == path:
+            flat[path] = value
+        else:
+            parts.setdefault(whole(path), {})[_bounds(path)[0]] = value
+    for path, pieces in parts.items():
+        flat[path] = jnp.concatenate([pieces[first] for first in sorted(pieces)])
+    return unflatten(dict(sorted(flat.items())))
+
+
+def kept(new: Any, old: Any) -> Any:
+    """Optimizer state of a phase that goes on with what the phase before knew.
+
+    Args:
+      new: the phase's own state, at zero.
+      old: the last state of the phase before. Moments of the paths that both hold are taken from it, and the count of updates:
+        parameters that join later are corrected for the bias of their zeros no more.
+    """
+    known = {jax.tree_util.keystr(place): leaf for place, leaf in jax.tree_util.tree_leaves_with_path(old)}
+
+    def take(place: tuple, leaf: jax.Array) -> jax.Array:
+        return known.get(jax.tree_util.keystr(place), leaf)
+
+    return jax.tree_util.tree_map_with_path(take, new)
+
+
+def _bounds(path: str) -> tuple[int, int]:
+    first, _, end = path[path.index("[") + 1 : -1].partition(":")
+    return int(first), int(end)
+
+
+def _slice(value: Any, first: int, end: int) -> Any:
+    if isinstance(value, jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct((end - first, *value.shape[1:]), value.dtype)
+    return value[first:end]

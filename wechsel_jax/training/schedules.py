@@ -2,13 +2,17 @@
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wechsel_jax.errors import UserError
 
 DECAYS = ("linear", "cosine", "constant")
-FIELDS = {"name", "fraction", "steps", "trainable", "warmup", "decay", "peak"}
+NAMED = ("all", "tokens", "embeddings")
+_DEFAULTS = {"trainable": "all", "layers": "", "decay": "linear", "peak": 1.0, "floor": 0.0, "keep_optimizer": False}
+FIELDS = {"name", "fraction", "steps", "warmup", "warmup_steps", *_DEFAULTS}
+_LAYERS = re.compile(r"(\d*:\d*)?")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,8 +25,11 @@ class Phase:
       steps: how many steps it lasts.
       trainable: "all", "tokens", "embeddings" or a regex over "/"-joined parameter paths.
       warmup_steps: steps from 0 to the peak.
-      decay: "linear" (to 0 after the last step), "cosine" (likewise) or "constant".
+      decay: "linear" (to the floor after the last step), "cosine" (likewise) or "constant".
       peak: highest learning rate.
+      floor: learning rate that the decay ends at.
+      layers: which of the stacked layers train, "first:end" as Python slices them ("6:", ":6"); "" for all.
+      keep_optimizer: whether parameters that the phase before trained keep their optimizer state; otherwise it starts at 0.
     """
 
     name: str
@@ -32,6 +39,9 @@ class Phase:
     warmup_steps: int
     decay: str
     peak: float
+    floor: float = 0.0
+    layers: str = ""
+    keep_optimizer: bool = False
 
     @property
     def end(self) -> int:
@@ -42,24 +52,27 @@ class Phase:
         """Learning rate of the update number `step` of this phase, counted from 0.
 
         Warm-up is peak * step / warmup_steps, so that the first update has rate 0, as in optax's and Hugging Face's
-        schedules; the decay would reach 0 at step `steps`, one after the last.
+        schedules; the decay would reach the floor at step `steps`, one after the last.
         """
         if step < self.warmup_steps:
             return self.peak * step / self.warmup_steps
         if self.decay == "constant":
             return self.peak
         done = (step - self.warmup_steps) / max(1, self.steps - self.warmup_steps)
-        if self.decay == "linear":
-            return self.peak * max(0.0, 1.0 - done)
-        return self.peak * 0.5 * (1.0 + math.cos(math.pi * min(1.0, done)))
+        left = 1.0 - done if self.decay == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
+        return self.floor + (self.peak - self.floor) * left
 
 
-def one_phase(warmup: float = 0.1, decay: str = "linear") -> tuple[dict[str, Any], ...]:
-    """All parameters, warm-up over a fraction of the steps, then decay (Minixhofer et al., 2022, appendix B)."""
-    return ({"name": "all", "fraction": 1.0, "trainable": "all", "warmup": warmup, "decay": decay, "peak": 1.0},)
+def one_phase(warmup: float = 0.1, decay: str = "linear", trainable: str = "all") -> tuple[dict[str, Any], ...]:
+    """Warm-up over a fraction of the steps, then decay (linear: Minixhofer et al., 2022, appendix B; cosine: SALT, appendix C).
+
+    With `trainable="embeddings"` everything else stays frozen to the end (Minixhofer et al., v1, section 5.4.1).
+    """
+    name = trainable if trainable in NAMED else "chosen"
+    return ({"name": name, "fraction": 1.0, "trainable": trainable, "warmup": warmup, "decay": decay, "peak": 1.0},)
 
 
-def trans_inner_phases(first: float = 0.1, warmup: float = 0.1) -> tuple[dict[str, Any], ...]:
+def trans_inner_phases(first: float = 0.1, warmup: float = 0.1, trainable: str = "tokens") -> tuple[dict[str, Any], ...]:
     """TransInner's two phases: the new tokens alone, then everything (Minixhofer et al., 2022, section 4).
 
     The papers leave open what follows the first warm-up; here the whole first phase is warm-up.
@@ -67,9 +80,10 @@ def trans_inner_phases(first: float = 0.1, warmup: float = 0.1) -> tuple[dict[st
     Args:
       first: fraction of all steps that trains the token table and the head's bias only.
       warmup: fraction of the second phase from 0 to the peak; then linear to 0.
+      trainable: of the first phase; "embeddings" trains the position table too.
     """
     return (
-        {"name": "tokens", "fraction": first, "trainable": "tokens", "warmup": 1.0, "decay": "constant", "peak": 1.0},
+        {"name": trainable, "fraction": first, "trainable": trainable, "warmup": 1.0, "decay": "constant", "peak": 1.0},
         {"name": "all", "fraction": 1.0 - first, "trainable": "all", "warmup": warmup, "decay": "linear", "peak": 1.0},
     )
 
@@ -79,7 +93,8 @@ def make_phases(descriptions: Sequence[Mapping[str, Any]], total_steps: int, pea
 
     Args:
       descriptions: dictionaries with "name" and "fraction" (of `total_steps`) or "steps", and as a choice "trainable" ("all"),
-        "warmup" (0.0, fraction of the phase), "decay" ("linear") and "peak" (1.0, multiplies `peak_learning_rate`).
+        "layers" (""), "warmup" (0.0, fraction of the phase) or "warmup_steps", "decay" ("linear"), "peak" (1.0, multiplies
+        `peak_learning_rate`), "floor" (0.0, multiplies the phase's peak) and "keep_optimizer" (False).
       total_steps: of the whole run; the phases must fill it.
       peak_learning_rate: of phases with peak 1.
 
@@ -103,9 +118,24 @@ def make_phases(descriptions: Sequence[Mapping[str, Any]], total_steps: int, pea
         steps = end - start
         if steps < 1:
             raise UserError(f"{where}: lasts {steps} of {total_steps} steps; expected at least 1; raise fraction or steps")
-        warmup = round(values["warmup"] * steps)
+        warmup = values.get("warmup_steps", round(values.get("warmup", 0.0) * steps))
+        if warmup > steps:
+            raise UserError(f"{where}.warmup_steps: {warmup} is more than the phase's {steps} steps; expected at most that")
         peak = values["peak"] * peak_learning_rate
-        phases.append(Phase(values["name"], start, steps, values["trainable"], warmup, values["decay"], peak))
+        phases.append(
+            Phase(
+                name=values["name"],
+                start=start,
+                steps=steps,
+                trainable=values["trainable"],
+                warmup_steps=warmup,
+                decay=values["decay"],
+                peak=peak,
+                floor=values["floor"] * peak,
+                layers=values["layers"],
+                keep_optimizer=values["keep_optimizer"],
+            )
+        )
         start = end
     if start != total_steps:
         raise UserError(f"phases: they last {start} steps together; expected steps={total_steps}; fractions must sum to 1")
@@ -120,21 +150,29 @@ def phase_at(phases: Sequence[Phase], step: int) -> int:
 def _checked(where: str, description: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(description, Mapping):
         raise UserError(f"{where}: is {description!r}; expected a dictionary with {', '.join(sorted(FIELDS))}")
-    values = {"name": f"phase {where[7:-1]}", "trainable": "all", "warmup": 0.0, "decay": "linear", "peak": 1.0, **description}
+    values = {"name": f"phase {where[7:-1]}", **_DEFAULTS, **description}
     unknown = sorted(set(values) - FIELDS)
     if unknown:
         raise UserError(f"{where}.{unknown[0]}: no such field; expected {', '.join(sorted(FIELDS))}")
     if ("fraction" in values) == ("steps" in values):
         raise UserError(f"{where}: expected either fraction or steps")
-    for name, low, high in (("fraction", 0.0, 1.0), ("warmup", 0.0, 1.0), ("peak", 0.0, math.inf)):
+    if "warmup" in values and "warmup_steps" in values:
+        raise UserError(f"{where}: expected either warmup (a fraction) or warmup_steps")
+    for name, low, high in (("fraction", 0.0, 1.0), ("warmup", 0.0, 1.0), ("peak", 0.0, math.inf), ("floor", 0.0, 1.0)):
         value = values.get(name, 0.0)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
             raise UserError(f"{where}.{name}: is {value!r}; expected a number from {low:g} to {high:g}")
-    if "steps" in values and (isinstance(values["steps"], bool) or not isinstance(values["steps"], int)):
-        raise UserError(f"{where}.steps: is {values['steps']!r}; expected a whole number")
+    for name in ("steps", "warmup_steps"):
+        value = values.get(name, 0)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise UserError(f"{where}.{name}: is {value!r}; expected a whole number")
     for name in ("name", "trainable"):
         if not isinstance(values[name], str) or not values[name]:
             raise UserError(f"{where}.{name}: is {values[name]!r}; expected a text")
+    if not isinstance(values["layers"], str) or not _LAYERS.fullmatch(values["layers"]):
+        raise UserError(f"{where}.layers: is {values['layers']!r}; expected first:end, e.g. 6: or :6, or nothing for all")
+    if not isinstance(values["keep_optimizer"], bool):
+        raise UserError(f"{where}.keep_optimizer: is {values['keep_optimizer']!r}; expected True or False")
     if values["decay"] not in DECAYS:
-        raise UserError(f"{where}.decay: is {values['decay']!r}; expected one of {', '.join(DECAYS)}")
+        raise UserError(f"{where}.decay: is {values['decay']!r}; expected {', '.join(DECAYS)}")
     return values

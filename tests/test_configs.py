@@ -1,0 +1,76 @@
+"""Every file of configs/ makes settings that pass the checks, and says what its paper says."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+from ml_collections import ConfigDict
+
+from wechsel_jax.errors import UserError
+from wechsel_jax.training import config_arguments, validate
+from wechsel_jax.training.config import phases
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+NAMES = sorted(path.stem for path in CONFIGS.glob("*.py"))
+COMPARISONS = ("demo", "compare_initializers")
+
+
+def load(name: str, arguments: str = "") -> ConfigDict:
+    spec = importlib.util.spec_from_file_location(f"configs_{name}", CONFIGS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.get_config(arguments) if arguments else module.get_config()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_file_makes_settings_that_pass(name):
+    config = load(name)
+    if name in COMPARISONS:
+        config.training.model.checkpoint, config.training.data.train, config.training.data.validation = "a", ("b",), ("c",)
+        config = config.training
+    validate(config)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_file_says_how_to_run_it(name):
+    text = (CONFIGS / f"{name}.py").read_text(encoding="utf-8")
+    assert f"--config=configs/{name}.py" in text and "Command:" in text and "Cost:" in text
+
+
+def test_wechsel_schedules_are_the_papers():
+    (one,) = phases(load("wechsel_gpt2"))
+    assert (one.steps, one.warmup_steps, one.peak, one.trainable) == (250_000, 25_000, 5e-4, "all")
+    first, second = phases(load("wechsel_roberta", "schedule=trans_inner"))
+    assert (first.steps, first.trainable, second.steps, second.warmup_steps) == (25_000, "tokens", 225_000, 22_500)
+    first, second = phases(load("wechsel_gpt2", "schedule=freeze"))
+    assert (first.steps, first.trainable, second.end) == (7_500, "embeddings", 75_000)
+    (frozen,) = phases(load("wechsel_gpt2", "schedule=frozen"))
+    assert (frozen.trainable, frozen.steps) == ("embeddings", 75_000)
+    low = load("wechsel_gpt2", "low_resource=1,bytes=16777216")
+    assert (low.eval_every, low.patience, low.data.max_bytes) == (2_500, 10_000, 16 * 2**20)
+
+
+def test_salt_is_a_cosine():
+    (phase,) = phases(load("salt", "steps=2000"))
+    assert (phase.decay, phase.warmup_steps, phase.peak) == ("cosine", 100, 1e-5)
+
+
+def test_trelm_freezes_what_the_paper_freezes():
+    (phase,) = phases(load("trelm"))
+    assert (phase.steps, phase.warmup_steps, phase.peak) == (20_000, 500, 3e-5)
+    assert [phases(load("trelm", f"phase=transfer,half={half}"))[0].layers for half in ("upper", "lower")] == ["6:", ":6"]
+    (phase,) = phases(load("trelm", "phase=language"))
+    assert (phase.steps, phase.peak, phase.trainable, phase.layers) == (80_000, 2e-5, "all", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ("langauge=de", "'langauge=de' .* expected some of lang=, steps="),
+        ("lang", "expected some of lang=, steps="),
+        ("steps=3,lang=en", "expected lang to be one of de, sw"),
+    ],
+)
+def test_unknown_arguments_are_refused(arguments, named):
+    with pytest.raises(UserError, match=named):
+        config_arguments(arguments, lang=("de", "sw"), steps="1")

@@ -1,0 +1,69 @@
+"""Every setting of a run is read by something that is neither the check nor the record of the settings."""
+
+import sys
+
+import pytest
+from ml_collections import ConfigDict
+
+from wechsel_jax.errors import UserError
+from wechsel_jax.training import distributed, loop
+from wechsel_jax.training.config import as_dict
+
+
+def leaves(values: dict, prefix: str = "") -> set[str]:
+    """ "."-joined names of all fields that hold no further fields; a model's own config.json counts as one."""
+    found = set()
+    for name, value in values.items():
+        inner = isinstance(value, dict) and prefix + name != "model.config"
+        found |= leaves(value, f"{prefix}{name}.") if inner else {prefix + name}
+    return found
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """Returns (names that have been read, function that watches the fields of a ConfigDict)."""
+    names, places = set(), {}
+    original = ConfigDict.__getitem__
+
+    def recorded() -> bool:
+        """Whether `as_dict`, which copies settings whole, is what reads (in Python 3.11 from a frame of its own)."""
+        frame = sys._getframe(2)
+        return "as_dict" in (frame.f_code.co_name, frame.f_back.f_code.co_name)
+
+    def getitem(self, key):
+        if id(self) in places and not recorded():
+            names.add(places[id(self)] + key)
+        return original(self, key)
+
+    def watch(config, prefix=""):
+        places[id(config)] = prefix
+        for name, value in config.items():
+            if isinstance(value, ConfigDict):
+                watch(value, f"{prefix}{name}.")
+
+    monkeypatch.setattr(ConfigDict, "__getitem__", getitem)
+    monkeypatch.setattr(ConfigDict, "__getattr__", lambda self, name: self[name])
+    return names, watch
+
+
+def test_every_setting_is_read(make_config, tmp_path, read, monkeypatch):
+    names, watch = read
+    config = make_config(steps=2, eval_every=2, checkpoint_every=2, patience=100)
+    for check in ("validate", "check_config", "record_config"):
+        monkeypatch.setattr(loop, check, lambda *_: None)
+    watch(config)
+    names.clear()
+    loop.train(config, tmp_path / "run")
+    with config.ignore_type(), pytest.raises(UserError):
+        config.distributed.coordinator = "localhost:1"
+        distributed.start(config.distributed)
+    assert leaves(as_dict(config)) - names == set()
+
+
+def test_what_nothing_reads_is_noticed(make_config, tmp_path, read, monkeypatch):
+    names, watch = read
+    config = make_config()
+    watch(config)
+    names.clear()
+    assert config.optimizer.b2 == 0.98 and as_dict(config)["steps"]
+    assert "optimizer.b2" in names and not {"optimizer.b1", "steps"} & names
