@@ -58,6 +58,16 @@ def refuse_existing(path: str | os.PathLike, overwrite: bool = False) -> None:
         raise UserError(f"{path}: exists already; choose another output or pass --overwrite")
 
 
+def remove_leftovers(directory: str | os.PathLike) -> None:
+    """Removes what killed processes left of `new_file` and `new_directory` in a directory where nobody else is writing."""
+    for pattern in (".*.partial", ".*.old"):
+        for path in Path(directory).glob(pattern):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
+
 def require_file(path: str | os.PathLike, what: str) -> Path:
     """Returns `path`, or raises `UserError` where it is no readable, non-empty file; `what` says what was expected."""
     path = Path(path)

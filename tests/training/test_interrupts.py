@@ -1,8 +1,13 @@
+import contextlib
+import ctypes
 import os
 import signal
+import threading
+import time
 
 import pytest
 
+from wechsel_jax.training import interrupts as interrupts_module
 from wechsel_jax.training.interrupts import Interrupted, Interrupts
 
 
@@ -43,3 +48,34 @@ def test_handlers_are_put_back():
     with Interrupts().installed():
         assert signal.getsignal(signal.SIGTERM) != before
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_where_there_is_nothing_to_save_a_signal_ends_the_program(capsys):
+    with Interrupts().installed() as interrupts:
+        interrupts.graceful = True
+        with pytest.raises(SystemExit) as exit_, interrupts.nothing_to_save("nothing new since step 7"):
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert exit_.value.code == 143 and interrupts.graceful
+    assert capsys.readouterr().err.splitlines() == ["SIGTERM: nothing new since step 7"]
+
+
+def test_a_signal_ends_a_program_that_is_inside_a_compiler(monkeypatch, capfd):
+    """The main thread is in C, where no Python handler runs; another thread gets the signal, as the system chooses."""
+    left = []
+    monkeypatch.setattr(os, "_exit", lambda status: left.append((status, time.monotonic())))
+    monkeypatch.setattr(interrupts_module, "_PATIENCE_SECONDS", 0.1)
+    libc = ctypes.CDLL(None)
+    with Interrupts().installed() as interrupts:
+        interrupts.graceful = True
+        with contextlib.suppress(SystemExit), interrupts.nothing_to_save("nothing new since step 7"):
+            old = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+            sender = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM))
+            try:
+                sender.start()
+                began = time.monotonic()
+                libc.usleep(900_000)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, old)
+    ((status, ended),) = left
+    assert status == 143 and ended - began < 0.8
+    assert "SIGTERM: nothing new since step 7" in capfd.readouterr().err

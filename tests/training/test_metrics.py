@@ -1,10 +1,12 @@
+import errno
 import json
 import math
+import os
 
 import pytest
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.training.metrics import MetricsFile, final_metrics, read_metrics
+from wechsel_jax.training.metrics import MetricsFile, best_evaluation, final_metrics, losses, read_metrics
 
 
 def train_line(step: int) -> dict:
@@ -50,3 +52,42 @@ def test_infinite_numbers_stay_json(tmp_path):
     file = MetricsFile(tmp_path / "metrics.jsonl", None)
     file.write({"kind": "eval", "step": 1, "perplexity": math.inf})
     assert read_metrics(file.path) == [{"kind": "eval", "step": 1, "perplexity": None}]
+
+
+def test_what_a_full_disk_does_not_take_is_written_later(tmp_path, monkeypatch):
+    """The disk takes ten bytes of a line, then nothing; nothing is lost, nothing is there twice, and it is said once."""
+    said, write = [], os.write
+    file = MetricsFile(tmp_path / "metrics.jsonl", None, say=said.append)
+    file.write(train_line(1))
+    space = [10]
+
+    def little(descriptor: int, data: bytes) -> int:
+        if not space[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written = write(descriptor, data[: space[0]])
+        space[0] -= written
+        return written
+
+    monkeypatch.setattr(os, "write", little)
+    file.write(train_line(2))
+    file.write(train_line(3))
+    assert not file.sync() and read_metrics(file.path) == [train_line(1)]
+    assert said == [f"{file.path}: cannot be written (No space left on device); its lines are kept in memory; training goes on"]
+    space[0] = 10_000
+    file.write(train_line(4))
+    assert file.sync() and read_metrics(file.path) == file.lines == [train_line(step) for step in range(1, 5)]
+    file.close()
+    assert len(said) == 1
+
+
+def test_the_best_evaluation_and_the_end_of_a_run(tmp_path):
+    file = MetricsFile(tmp_path / "metrics.jsonl", None)
+    for step, loss in ((0, 1.0), (10, 4.0), (20, 3.0), (30, math.nan), (40, 3.0)):
+        file.write({"kind": "eval", "step": step, "loss": loss})
+    lines = read_metrics(file.path)
+    assert losses(lines) == {10: 4.0, 20: 3.0, 40: 3.0} and best_evaluation(lines)["step"] == 20
+    assert best_evaluation(lines[:1]) is None and final_metrics(file.path, 100) is None
+    file.write({"kind": "stop", "step": 40, "best_step": 20, "best_loss": 3.0})
+    assert final_metrics(file.path, 100)["step"] == 40
+    file.write({"kind": "end", "step": 40, "exported_step": 20})
+    assert final_metrics(file.path, 100)["step"] == 20

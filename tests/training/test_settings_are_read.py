@@ -2,11 +2,12 @@
 
 import sys
 
+import jax
 import pytest
 from ml_collections import ConfigDict
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.training import distributed, loop
+from wechsel_jax.training import distributed, loop, one_phase
 from wechsel_jax.training.config import as_dict
 
 
@@ -54,9 +55,14 @@ def test_every_setting_is_read(make_config, tmp_path, read, monkeypatch):
     watch(config)
     names.clear()
     loop.train(config, tmp_path / "run")
-    with config.ignore_type(), pytest.raises(UserError):
-        config.distributed.coordinator = "localhost:1"
-        distributed.start(config.distributed)
+    # Only a run that goes wrong reads how many updates it may skip, and only one of several processes how long it may wait.
+    config.optimizer.peak_learning_rate = 1e30
+    config.phases, config.steps = one_phase(warmup=0.0), 4
+    with pytest.raises(UserError, match="finite"):
+        loop.train(config, tmp_path / "nonfinite")
+    config.distributed.update({"coordinator": "localhost:1", "processes": 2, "process": 1, "timeout": 1})
+    monkeypatch.setattr(jax.distributed, "initialize", lambda *_, **__: None)
+    distributed.start(config.distributed)
     assert leaves(as_dict(config)) - names == set()
 
 

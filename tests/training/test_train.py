@@ -1,5 +1,6 @@
 """Whole runs in this process: what they write, how they go on, what they refuse."""
 
+import hashlib
 import json
 import math
 import shutil
@@ -10,15 +11,13 @@ import pytest
 from ml_collections import ConfigDict
 from safetensors.numpy import load_file
 
-from wechsel_jax.data import TokenBlocks
+from wechsel_jax.data import TokenBlocks, training_batch
 from wechsel_jax.errors import UserError
 from wechsel_jax.tensors import write_tensors
 from wechsel_jax.tokens import load_tokenizer
 from wechsel_jax.training import train
 from wechsel_jax.training.ingredients import gather
-from wechsel_jax.training.metrics import read_metrics
-
-TIMING = ("tokens_per_second", "seconds")
+from wechsel_jax.training.metrics import TIMING, read_metrics
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +100,26 @@ def test_a_run_goes_on_on_another_mesh(finished, make_config, cache, tmp_path):
     assert [line for line in lines if line["step"] <= 15] == [line for line in expected if line["step"] <= 15]
 
 
+def test_settings_of_speed_and_memory_change_nothing(finished, make_config, cache, tmp_path):
+    """305 tokens become 384 rows on the device, layers are unrolled and computed again: the same run but for rounding."""
+    _, workdir, _ = finished
+    config = make_config(mesh__data=1, compilation_cache=cache, prefetch=0, statistics=True, loss_chunk=5)
+    config.model.update({"pad_vocabulary": 128, "scan_layers": False, "remat": "dots"})
+    train(config, tmp_path / "run")
+    lines = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    expected = read_metrics(workdir / "metrics.jsonl")
+    assert [(line["kind"], line["step"]) for line in lines] == [(line["kind"], line["step"]) for line in expected]
+    for line, other in zip(lines, expected, strict=True):
+        if "loss" in line:
+            assert line["loss"] == pytest.approx(other["loss"], abs=2e-4), line["step"]
+    assert any(name.startswith("update_norm/") for name in lines[-2] | lines[1])
+    shapes = [
+        {name: tensor.shape for name, tensor in load_file(run / "export" / "model.safetensors").items()}
+        for run in (tmp_path / "run", workdir)
+    ]
+    assert shapes[0] == shapes[1] and shapes[0]["transformer.wte.weight"][0] % 128
+
+
 def test_a_model_that_another_run_exported_can_be_trained_on(finished, make_config, cache, tmp_path):
     _, workdir, result = finished
     changes = {"model__checkpoint": str(workdir / "export"), "model__config": ConfigDict(), "model__tokenizer": ""}
@@ -150,11 +169,66 @@ def test_a_masked_model_is_trained(make_config, texts, cache, tmp_path):
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(make_config, cache, tmp_path):
+    """After as many skipped updates as allowed, with what is needed to make the batch again; likewise when started again."""
     config = make_config(optimizer__peak_learning_rate=1e30, mesh__data=1, compilation_cache=cache, eval_every=100)
-    with pytest.raises(UserError, match=r"loss .* at step \d+; expected finite numbers; .* lower optimizer.peak_learning_rate"):
+    config.skip_nonfinite, config.checkpoint_every = 2, 1
+    message = (
+        r"loss .* at step (\d+) after 2 skipped updates; expected finite numbers; .*nonfinite-step-\1.json holds the batch"
+    )
+    with pytest.raises(UserError, match=message) as first:
         train(config, tmp_path / "run")
     assert not (tmp_path / "run" / "export").exists()
-    assert all(math.isfinite(line["loss"]) for line in read_metrics(tmp_path / "run" / "metrics.jsonl"))
+    lines = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    skipped = [line["step"] for line in lines if line["kind"] == "skipped"]
+    assert len(skipped) == 2 and not set(skipped) & {line["step"] for line in lines if line["kind"] == "train"}
+    assert all(line["loss"] is not None for line in lines if line["kind"] in ("train", "eval"))
+    (file,) = (tmp_path / "run").glob("nonfinite-step-*.json")
+    report = json.loads(file.read_text())
+    blocks = TokenBlocks.open(tmp_path / "run" / "data" / "train", config.block_length)
+    tokens = blocks.blocks(np.array(report["blocks"]))
+    assert np.array_equal(tokens, training_batch(blocks, report["step"] - 1, config.batch_size, config.seed)["tokens"])
+    assert hashlib.sha256(np.ascontiguousarray(tokens).tobytes()).hexdigest() == report["tokens_sha256"]
+    assert report["skipped_before"] == skipped and report["config"]["batch_size"] == config.batch_size
+    assert report["checkpoint"].endswith(str(report["step"] - 1)) and report["seed"] == 0
+    with pytest.raises(UserError) as second:
+        train(config, tmp_path / "run")
+    assert str(second.value) == str(first.value)
+    assert [line["step"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if line["kind"] == "skipped"] == skipped
+
+
+def test_a_run_without_gain_stops_early_and_exports_its_best(make_config, cache, tmp_path, capsys):
+    """After eight good steps the learning rate destroys the model; a run of those eight steps is the oracle."""
+    good, bad = (
+        {"name": name, "steps": 8, "decay": "constant", "peak": peak} for name, peak in (("good", 1.0), ("bad", 3000.0))
+    )
+    settings = {"mesh__data": 1, "compilation_cache": cache, "keep": 1}
+    config = make_config(eval_every=2, patience=6, checkpoint_every=5, steps=16, phases=(good, bad), **settings)
+    result = train(config, tmp_path / "run")
+    lines = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    losses = {line["step"]: line["loss"] for line in lines if line["kind"] == "eval" and line["step"]}
+    best = min(losses, key=losses.get)
+    (stop,), (end,) = ([line for line in lines if line["kind"] == kind] for kind in ("stop", "end"))
+    assert best == 8 and stop["step"] == max(losses) == 14 and lines[-1] == end
+    assert (stop["best_step"], end["best_step"], end["exported_step"], result["step"]) == (best,) * 4
+    assert {int(path.name) for path in (tmp_path / "run" / "checkpoints").iterdir()} == {best, stop["step"]}
+    said = capsys.readouterr().err
+    assert f"exported the weights of step {best}" in said and f"perplexity {result['perplexity']:,.2f}, at step {best}" in said
+
+    exported = (tmp_path / "run" / "export" / "model.safetensors").read_bytes()
+    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
+    assert train(config, tmp_path / "run") == result
+    assert f"stopped early at step 14 of 16; the best was step {best}; nothing to train" in capsys.readouterr().err
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
+
+    # An export that was lost is made again, and nothing else.
+    shutil.rmtree(tmp_path / "run" / "export")
+    assert train(config, tmp_path / "run") == result
+    assert (tmp_path / "run" / "export" / "model.safetensors").read_bytes() == exported
+    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
+
+    shorter = make_config(eval_every=2, checkpoint_every=5, steps=8, phases=(good,), **settings)
+    assert train(shorter, tmp_path / "shorter")["loss"] == result["loss"]
+    assert (tmp_path / "shorter" / "export" / "model.safetensors").read_bytes() == exported
 
 
 @pytest.mark.parametrize(
@@ -198,7 +272,7 @@ def test_a_new_model_begins_with_a_given_table(make_config, texts, tmp_path):
         for i, place in enumerate(("", str(tmp_path / "table.safetensors")))
     )
     assert plain.load_parameters is None
-    drawn = plain.family.to_hugging_face(jax.device_get(plain.draw(0, None)), plain.model)
+    drawn = plain.family.to_hugging_face(jax.device_get(plain.initial(0, None)), plain.model)
     made = given.family.to_hugging_face(given.load_parameters(), given.model)
     assert [name for name in drawn if not np.array_equal(drawn[name], made[name])] == ["transformer.wte.weight"]
     assert np.array_equal(made["transformer.wte.weight"], table)
@@ -218,6 +292,37 @@ def test_changed_text_is_refused(finished, make_config, cache, texts, tmp_path):
     (tmp_path / "run" / "config.json").write_text(json.dumps(recorded))
     with pytest.raises(UserError, match=r"data\.train: the text or tokenizer has changed since this run began"):
         train(config, tmp_path / "run")
+
+
+def test_another_tokenizer_is_refused_and_another_version_is_said(finished, make_config, cache, texts, tmp_path, capsys):
+    config, workdir, _ = finished
+    shutil.copytree(workdir, tmp_path / "run", ignore=shutil.ignore_patterns("export"))
+    file = tmp_path / "run" / "data" / "fingerprints.json"
+    recorded = json.loads(file.read_text())
+    assert set(recorded) == {"train", "validation", "tokenizer", "versions"}
+    file.write_text(json.dumps({**recorded, "tokenizer": "0" * 64}))
+    with pytest.raises(UserError, match=r"model\.tokenizer: the tokenizer has changed since this run began"):
+        train(config, tmp_path / "run")
+    file.write_text(json.dumps({**recorded, "versions": {"wechsel_jax": "0.0.1", "jax": jax.__version__}}))
+    train(config, tmp_path / "run")
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("this run began with")]
+    assert len(said) == 1 and "wechsel_jax 0.0.1, now " in said[0]
+
+
+def test_a_damaged_newest_checkpoint_costs_only_its_steps(finished, tmp_path, capsys):
+    config, workdir, result = finished
+    shutil.copytree(workdir, tmp_path / "run", ignore=shutil.ignore_patterns("export"))
+    newest = tmp_path / "run" / "checkpoints" / "20" / "state"
+    biggest = max((path for path in newest.rglob("*") if path.is_file()), key=lambda path: path.stat().st_size)
+    content = bytearray(biggest.read_bytes())
+    content[len(content) // 2] ^= 1
+    biggest.write_bytes(content)
+    again = train(config, tmp_path / "run")
+    said = capsys.readouterr().err
+    assert "20: damaged, " in said and "going on from step 15" in said
+    assert again["loss"] == result["loss"] and without_timing(tmp_path / "run") == without_timing(workdir)
+    exports = [run / "export" / "model.safetensors" for run in (workdir, tmp_path / "run")]
+    assert exports[0].read_bytes() == exports[1].read_bytes()
 
 
 def test_the_compilation_cache_is_given_back(finished):

@@ -1,38 +1,129 @@
 """Checkpoints of a run's state: written in the background, whole or not at all, restored onto any mesh."""
 
+import contextlib
+import logging
+import math
+import os
+import re
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from wechsel_jax.errors import UserError
+from wechsel_jax.training.integrity import damage, seal, sync_directory
 from wechsel_jax.training.step import TrainState
+
+_STATE = "state"
+_NONE, _ALL_DAMAGED = -1, -2
+# How TensorStore, which writes the arrays, passes on what the system said.
+_SYSTEM_ERROR = re.compile(r"os_error_code='(\d+)'")
 
 
 class Checkpoints:
-    """The newest checkpoints of a run, one directory a step.
+    """The checkpoints of a run, one directory a step: `N/state`, and `N/manifest.json` with the checksums of its files.
+
+    Orbax writes the arrays to a hidden directory in the background; once they are all there, a thread of the first process
+    adds the manifest, renames the directory to the step's number, and removes checkpoints that need not be kept. A process
+    that dies on the way leaves a hidden directory, which the next start removes. A checkpoint that cannot be written costs
+    nothing but itself: it is said in one line, and those before it stay.
 
     Args:
       directory: where they are.
-      keep: how many; older ones are removed.
+      keep: how many of the newest stay.
+      keep_every: a checkpoint whose step is a multiple of it stays for good; 0: none does.
+      losses: step -> validation loss, filled by the caller as the run goes on; the best of those that are saved stays.
+      say: shows one line to the user.
+      read_only: leave alone what a run that may be going on here is writing; `save` must not be called then.
+
+    Attributes:
+      saved: the step of the newest whole checkpoint, None where there is none.
+      write_seconds: how long the last one took in the background.
     """
 
-    def __init__(self, directory: str | Path, keep: int):
-        import orbax.checkpoint as ocp
-
-        self._ocp = ocp
+    def __init__(
+        self,
+        directory: str | Path,
+        keep: int,
+        *,
+        keep_every: int = 0,
+        losses: Mapping[int, float] | None = None,
+        say: Callable[[str], None] = print,
+        read_only: bool = False,
+    ):
         self.directory = Path(directory).resolve()
-        options = ocp.CheckpointManagerOptions(max_to_keep=keep, cleanup_tmp_directories=True, create=True)
-        self._manager = ocp.CheckpointManager(self.directory, options=options)
+        self.keep, self.keep_every, self.losses, self._say = keep, keep_every, {} if losses is None else losses, say
+        self.saved: int | None = None
+        self.write_seconds = 0.0
+        self._first = jax.process_index() == 0
+        self._thread: threading.Thread | None = None
+        self._checkpointer: Any = None
+        self._saves = 0
+        self._quiet = contextlib.ExitStack()
+        self._writes = self._first and not read_only
+        if self._writes:
+            self.directory.mkdir(parents=True, exist_ok=True)
+        self._sweep()
 
-    def latest(self) -> int | None:
-        """Returns the step of the newest complete checkpoint, None where there is none."""
-        return self._manager.latest_step()
+    def steps(self) -> list[int]:
+        """Returns the steps of all checkpoints in their order, damaged or not."""
+        return sorted(int(path.name) for path in self.directory.iterdir() if path.name.isdecimal())
+
+    def find(self) -> int | None:
+        """Returns the step of the newest whole checkpoint, the same in every process; None where there is none at all.
+
+        Every file is compared with its checksum first. Damaged checkpoints are said, and are replaced when training gets to
+        their step again.
+
+        Raises:
+          UserError: there are checkpoints, and all of them are damaged.
+        """
+        found = agreed(self._find() if self._first else _NONE)
+        if found == _ALL_DAMAGED:
+            raise UserError(
+                f"{self.directory}: every checkpoint is damaged; expected a whole one; put one back from a copy, "
+                "or remove the directory to begin from step 0"
+            )
+        self.saved = None if found == _NONE else found
+        return self.saved
+
+    def whole(self, step: int) -> bool:
+        """Whether the checkpoint of a step is there and undamaged, the same in every process; says so where it is not."""
+        return bool(agreed(int(self._first and self._whole(step))))
+
+    def best(self) -> int | None:
+        """Returns the step of the saved checkpoint with the lowest validation loss."""
+        steps = [step for step in self.steps() if math.isfinite(self.losses.get(step, math.inf))]
+        return min(steps, key=lambda step: (self.losses[step], step), default=None)
 
     def save(self, step: int, state: TrainState) -> None:
         """Copies the state to the host and writes it in the background; does nothing where `step` is saved already."""
-        if self.latest() != step:
-            self._manager.save(step, args=self._ocp.args.StandardSave(state._asdict()))
+        self._join()
+        if self.saved == step:
+            return
+        self._sweep()
+        self._saves += 1
+        # A name of its own for every try: writes that were under way when an earlier one failed may still arrive there.
+        began, place = time.perf_counter(), self.directory / f".{step}.{self._saves}.saving"
+        if not agreed(self._begin(step, place)):
+            return
+        try:
+            if self._checkpointer is None:
+                self._checkpointer = _checkpointer()
+                self._quiet.close()
+                self._quiet.enter_context(_without_tracebacks())
+            self._checkpointer.save(place / _STATE, state._asdict())
+        except Exception as error:
+            self._failed(step, place, error)
+            return
+        self._thread = threading.Thread(target=self._commit, args=(step, place, began), name="checkpoint")
+        self._thread.start()
 
     def restore(self, step: int, state: TrainState, shardings: TrainState) -> TrainState:
         """Reads a checkpoint.
@@ -43,29 +134,163 @@ class Checkpoints:
           shardings: where the arrays shall live; they may have lived elsewhere when they were saved.
 
         Raises:
-          UserError: the checkpoint is damaged or of another model.
+          UserError: the checkpoint is of another model.
         """
 
         def target(value: Any, where: Any) -> jax.ShapeDtypeStruct:
             return jax.ShapeDtypeStruct(value.shape, value.dtype, sharding=where)
 
         wanted = jax.tree.map(target, state._asdict(), shardings._asdict())
+        place = self.directory / str(step)
         try:
-            restored = self._manager.restore(step, args=self._ocp.args.StandardRestore(wanted))
-        except (ValueError, KeyError, TypeError, FileNotFoundError) as error:
-            reason = " ".join(str(error).split())[:200]
-            where = self.directory / str(step)
+            with contextlib.closing(_checkpointer()) as checkpointer:
+                restored = checkpointer.restore(place / _STATE, wanted)
+        except (ValueError, KeyError, TypeError, OSError) as error:
             raise UserError(
-                f"{where}: cannot be restored ({reason}); remove this directory to go on from an older one"
+                f"{place}: cannot be restored ({_reason(error)}); expected a checkpoint of this model; "
+                "remove this directory to go on from an older one"
             ) from error
-        # Restored arrays may share memory with what the reader holds; the training step donates its input, so give it its own.
+        if jax.default_backend() != "cpu":
+            return TrainState(**restored)
+        # On the host, restored arrays may share memory with what the reader holds, and the training step donates its input.
         own = jax.jit(lambda tree: jax.tree.map(lambda x: x.copy(), tree), out_shardings=shardings._asdict())
         return TrainState(**own(restored))
 
-    def wait(self) -> None:
-        """Returns once everything is on disk."""
-        self._manager.wait_until_finished()
+    def wait(self) -> int | None:
+        """Returns once nothing is being written: the step of the newest whole checkpoint, the same in every process."""
+        self._join()
+        if jax.process_count() > 1:
+            found = agreed(_NONE if self.saved is None else self.saved)
+            self.saved = None if found == _NONE else found
+        return self.saved
 
     def close(self) -> None:
         """Waits and ends the background threads."""
-        self._manager.close()
+        self._join()
+        self._drop_checkpointer()
+        self._quiet.close()
+        self._sweep()
+
+    def _find(self) -> int:
+        steps = self.steps()
+        for step in reversed(steps):
+            if self._whole(step):
+                return step
+        return _ALL_DAMAGED if steps else _NONE
+
+    def _whole(self, step: int) -> bool:
+        place = self.directory / str(step)
+        what = damage(place)
+        if what is not None:
+            self._say(f"{place}: damaged, {what}; it is not used")
+        return what is None
+
+    def _begin(self, step: int, place: Path) -> bool:
+        """Makes the directory; the other processes may only write where the first one could."""
+        try:
+            if self._first:
+                place.mkdir(parents=True)
+        except OSError as error:
+            self._failed(step, place, error)
+            return False
+        return True
+
+    def _sweep(self) -> None:
+        """Removes what dead processes and failed saves left; nothing may be being written."""
+        for leftover in self.directory.glob(".*") if self._writes else ():
+            shutil.rmtree(leftover, ignore_errors=True)
+
+    def _commit(self, step: int, place: Path, began: float) -> None:
+        """In a thread: waits for orbax, which waits for all processes, and makes the checkpoint visible."""
+        try:
+            self._checkpointer.wait_until_finished()
+            if self._first:
+                seal(place, {"step": step})
+                final = self.directory / str(step)
+                if final.exists():
+                    self._remove(final)
+                os.rename(place, final)
+                sync_directory(self.directory)
+            self.saved, self.write_seconds = step, time.perf_counter() - began
+            if self._first:
+                self._prune()
+        except Exception as error:
+            if self.saved != step:
+                self._failed(step, place, error)
+
+    def _prune(self) -> None:
+        """Removes what need not be kept; newer ones than the one just written are damaged, or training would not be here."""
+        steps = [step for step in self.steps() if step <= self.saved]
+        kept = {*steps[-self.keep :], self.best()}
+        kept |= {step for step in steps if self.keep_every and step % self.keep_every == 0}
+        for step in steps:
+            if step not in kept:
+                self._remove(self.directory / str(step))
+
+    def _remove(self, place: Path) -> None:
+        # Out of sight first: what a kill leaves of it must not look like a damaged checkpoint.
+        hidden = self.directory / f".{place.name}.removed"
+        os.rename(place, hidden)
+        shutil.rmtree(hidden, ignore_errors=True)
+
+    def _failed(self, step: int, place: Path, error: Exception) -> None:
+        kept = "there is none yet" if self.saved is None else f"that of step {self.saved:,} is kept"
+        self._say(f"the checkpoint of step {step:,} could not be written ({_reason(error)}); {kept}; the next one is tried")
+        self._drop_checkpointer()
+        if self._first:
+            shutil.rmtree(place, ignore_errors=True)
+
+    def _drop_checkpointer(self) -> None:
+        checkpointer, self._checkpointer = self._checkpointer, None
+        if checkpointer is not None:
+            with contextlib.suppress(Exception):
+                checkpointer.close()
+
+    def _join(self) -> None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join()
+
+
+def _checkpointer() -> Any:
+    import orbax.checkpoint as ocp
+
+    return ocp.StandardCheckpointer()
+
+
+def agreed(value: int) -> int:
+    """Returns the first process's value, in every process; all must call it."""
+    if jax.process_count() == 1:
+        return value
+    from jax.experimental import multihost_utils
+
+    return int(multihost_utils.broadcast_one_to_all(np.int32(value)))
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    text = " ".join(str(error).split())
+    number = _SYSTEM_ERROR.search(text)
+    return os.strerror(int(number[1])) if number else text[:200] or type(error).__name__
+
+
+@contextlib.contextmanager
+def _without_tracebacks() -> Iterator[None]:
+    """Keeps from the screen what orbax logs, and TensorStore's threads print, about a failed save; one line says it here."""
+
+    def not_of_orbax(record: logging.LogRecord) -> bool:
+        return "orbax" not in record.pathname
+
+    def hook(unraisable: Any) -> None:
+        # What is still being written when the first error arrives finds nobody to report to.
+        if str(unraisable.exc_value) != "Event loop is closed":
+            before(unraisable)
+
+    before, sys.unraisablehook = sys.unraisablehook, hook
+    logging.getLogger("absl").addFilter(not_of_orbax)
+    try:
+        yield
+    finally:
+        logging.getLogger("absl").removeFilter(not_of_orbax)
+        sys.unraisablehook = before

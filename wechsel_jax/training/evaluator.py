@@ -26,14 +26,17 @@ class Evaluator:
 
     def __init__(self, ingredients: Ingredients, config: ConfigDict, mesh: Mesh, rows: int):
         self._ingredients, self._limit, self._rows = ingredients, config.eval_batches, rows
-        self._place = lambda batch: sharding.put(batch, sharding.batch_sharding(mesh))
+        self._held = sharding.rows_of_process(mesh, rows)
+        self._place = lambda batch: sharding.put_local(batch, sharding.batch_sharding(mesh), self._held, rows)
         # One key for all evaluations: a masked model is asked for the same tokens each time.
         self._key = stream_key(config.seed, EVALUATION_STREAM)
 
     def __call__(self, params: dict[str, Any], interrupts: Interrupts) -> dict[str, Any]:
         """Returns {"loss": nats a token, "perplexity", "tokens"}; raises `Interrupted` where a signal arrives."""
         ingredients = self._ingredients
-        batches = evaluation_batches(ingredients.validation, self._rows, ingredients.family.causal, limit=self._limit)
+        batches = evaluation_batches(
+            ingredients.validation, self._rows, ingredients.family.causal, limit=self._limit, rows=self._held
+        )
         try:
             return perplexity(ingredients.objective, params, map(self._place, interrupts.watch(batches)), self._key)
         except ValueError as error:

@@ -1,8 +1,9 @@
 """What a run is made of: the tokenizer, the model, the data and the objective that its settings name."""
 
 import dataclasses
+import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,18 +12,20 @@ import ml_dtypes
 import numpy as np
 from ml_collections import ConfigDict
 
+import wechsel_jax
 from wechsel_jax.architectures import ARCHITECTURES
 from wechsel_jax.checkpoint import Checkpoint, write_checkpoint
-from wechsel_jax.data import TokenBlocks, prepare
+from wechsel_jax.data import TokenBlocks, prepare, prepare_split, wait_for
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_directory, new_file
 from wechsel_jax.models import Family, ModelConfig, family
 from wechsel_jax.objectives import Objective, make_objective
 from wechsel_jax.tensors import read_header
 from wechsel_jax.tokens import Vocabulary, load_tokenizer
-from wechsel_jax.training import distributed
+from wechsel_jax.training import distributed, sharding
 from wechsel_jax.training.config import as_dict
 from wechsel_jax.training.step import INIT_STREAM, stream_key
+from wechsel_jax.training.vocabulary_padding import pad, padded, strip
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -44,7 +47,9 @@ class Ingredients:
       objective: what is minimised.
       train: token blocks to train on.
       validation: token blocks to evaluate on.
-      load_parameters: returns the initial parameters, nested float32 numpy arrays; None: they are drawn, see `draw`.
+      load_parameters: returns the initial parameters, nested float32 numpy arrays or functions that each build one; None: they
+        are drawn, see `initial`.
+      multiple: on the devices, vocabulary axes are padded to a multiple of it; exported tensors are not.
     """
 
     family: Family
@@ -56,11 +61,22 @@ class Ingredients:
     train: TokenBlocks
     validation: TokenBlocks
     load_parameters: Callable[[], dict[str, Any]] | None
+    multiple: int = 1
 
-    def draw(self, seed: int, shardings: Any) -> dict[str, Any]:
-        """Draws new parameters where they shall live."""
-        init = jax.jit(lambda key: self.family.init(self.model, key), out_shardings=shardings)
-        return init(stream_key(seed, INIT_STREAM))
+    @property
+    def device_model(self) -> ModelConfig:
+        """The configuration of the parameters on the devices."""
+        return padded(self.model, self.multiple)
+
+    def initial(self, seed: int, shardings: Any) -> dict[str, Any]:
+        """Returns the initial parameters, padded, where they shall live: those of `load_parameters`, or new ones."""
+        if self.load_parameters is not None:
+            return sharding.put(pad(self.load_parameters(), self.family, self.model, self.multiple)[0], shardings)
+
+        def draw(key: jax.Array) -> dict[str, Any]:
+            return pad(self.family.init(self.model, key), self.family, self.model, self.multiple)[0]
+
+        return jax.jit(draw, out_shardings=shardings)(stream_key(seed, INIT_STREAM))
 
 
 def gather(config: ConfigDict, workdir: Path) -> Ingredients:
@@ -73,9 +89,9 @@ def gather(config: ConfigDict, workdir: Path) -> Ingredients:
     place = config.model.tokenizer or str(checkpoint.directory)
     tokenizer = load_tokenizer(place)
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
-    hf_config = dict(checkpoint.config) if checkpoint else _new_config(config, tokenizer, len(vocabulary))
+    hf_config = dict(checkpoint.config) if checkpoint else new_config(config, tokenizer, len(vocabulary))
     model_family = family(hf_config["model_type"])
-    model = model_family.config(hf_config, dropout=config.model.dropout, remat=config.model.remat)
+    model = configured(model_family, hf_config, config)
     hf_config.setdefault("architectures", [model_family.architecture])
     if len(vocabulary) > model.vocabulary_size:
         raise UserError(
@@ -89,10 +105,13 @@ def gather(config: ConfigDict, workdir: Path) -> Ingredients:
     objective = make_objective(
         config.objective,
         model_family,
-        model,
+        padded(model, config.model.pad_vocabulary),
         dtype=config.dtype,
         mask_token_id=vocabulary.id_with_role("mask"),
         special_ids=[int(i) for i in np.flatnonzero(vocabulary.special)],
+        chunk=config.loss_chunk,
+        mask_rate=config.mask_rate,
+        vocabulary_size=model.vocabulary_size,
     )
     blocks = {side: _blocks(config, side, place, workdir / "data" / side) for side in ("train", "validation")}
     for side, block in blocks.items():
@@ -111,7 +130,7 @@ def gather(config: ConfigDict, workdir: Path) -> Ingredients:
         if table is not None:
             return _drawn_with_table(model_family, model, config.seed, table)
         tensors = {name: checkpoint.read(name) for name in checkpoint.names()}
-        return model_family.from_hugging_face(tensors, model)
+        return model_family.from_hugging_face(tensors, model, lazy=True)
 
     return Ingredients(
         model_family,
@@ -123,33 +142,57 @@ def gather(config: ConfigDict, workdir: Path) -> Ingredients:
         blocks["train"],
         blocks["validation"],
         load if checkpoint or table is not None else None,
+        config.model.pad_vocabulary,
     )
 
 
-def check_data(ingredients: Ingredients, workdir: Path, fresh: bool) -> None:
-    """Makes sure that a run goes on with the text it began with.
+def configured(model_family: Family, hf_config: Mapping[str, Any], config: ConfigDict) -> ModelConfig:
+    """Returns a model's configuration with what the settings of a run change about it."""
+    settings = config.model
+    return model_family.config(hf_config, dropout=settings.dropout, remat=settings.remat, scan_layers=settings.scan_layers)
+
+
+def check_data(ingredients: Ingredients, workdir: Path, fresh: bool, say: Callable[[str], None] = print) -> None:
+    """Makes sure that a run goes on with the text and the tokenizer it began with; says where the software is another version.
 
     Args:
       ingredients: of this start.
       workdir: holds `data/fingerprints.json` once a run has begun.
       fresh: whether nothing has been trained yet, so that the fingerprints are written.
+      say: shows one line to the user.
 
     Raises:
-      UserError: the token blocks are other ones.
+      UserError: the token blocks or the tokenizer are other ones.
     """
     file = workdir / "data" / "fingerprints.json"
     now = {"train": ingredients.train.fingerprint, "validation": ingredients.validation.fingerprint}
+    now["tokenizer"] = _tokenizer_fingerprint(ingredients.tokenizer)
+    versions = {"wechsel_jax": wechsel_jax.__version__, "jax": jax.__version__}
     if fresh or not file.exists():
         if distributed.is_first():
             with new_file(file, "w") as handle:
-                json.dump(now, handle, indent=1)
+                json.dump({**now, "versions": versions}, handle, indent=1)
         return
-    recorded = json.loads(file.read_text(encoding="utf-8"))
-    for side, fingerprint in now.items():
-        if recorded.get(side) != fingerprint:
-            raise UserError(
-                f"data.{side}: the text or tokenizer has changed since this run began; restore it or use another workdir"
-            )
+    try:
+        recorded = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(
+            f"{file}: not JSON ({error}); expected what the run began with; put it back or use another workdir"
+        ) from error
+    for name, fingerprint in now.items():
+        if recorded.get(name, fingerprint) != fingerprint:
+            where, what = ("model.tokenizer", "tokenizer") if name == "tokenizer" else (f"data.{name}", "text or tokenizer")
+            raise UserError(f"{where}: the {what} has changed since this run began; restore it or use another workdir")
+    for name, version in recorded.get("versions", {}).items():
+        if versions.get(name, version) != version:
+            say(f"this run began with {name} {version}, now {versions[name]}: numbers may differ in the last digits")
+
+
+def _tokenizer_fingerprint(tokenizer: "PreTrainedTokenizerFast") -> str:
+    """Of tokenizer.json where there is one; its bytes do not change with the version of the library that reads it."""
+    file = Path(tokenizer.name_or_path or "") / "tokenizer.json"
+    raw = file.read_bytes() if file.is_file() else tokenizer.backend_tokenizer.to_str().encode()
+    return hashlib.sha256(raw).hexdigest()
 
 
 def export(ingredients: Ingredients, params: dict[str, Any], dtype: str, directory: Path) -> None:
@@ -157,10 +200,11 @@ def export(ingredients: Ingredients, params: dict[str, Any], dtype: str, directo
 
     Args:
       ingredients: of the run.
-      params: nested numpy arrays.
+      params: nested numpy arrays, as they were on the devices.
       dtype: of the tensors, "float32", "float16" or "bfloat16".
       directory: where to.
     """
+    params = strip(params, ingredients.family, ingredients.model)
     tensors = ingredients.family.to_hugging_face(params, ingredients.model)
     limit = float(ml_dtypes.finfo(_EXPORT_DTYPES[dtype]).max)
     for name, tensor in tensors.items():
@@ -175,7 +219,8 @@ def export(ingredients: Ingredients, params: dict[str, Any], dtype: str, directo
         write_checkpoint(output, hf_config, tensors, ingredients.tokenizer, ingredients.generation_config)
 
 
-def _new_config(config: ConfigDict, tokenizer: "PreTrainedTokenizerFast", size: int) -> dict[str, Any]:
+def new_config(config: ConfigDict, tokenizer: "PreTrainedTokenizerFast", size: int) -> dict[str, Any]:
+    """Returns the config.json of a new model with a vocabulary of `size` tokens."""
     ids = {f"{role}_token_id": getattr(tokenizer, f"{role}_token_id", None) for role in ("bos", "eos", "pad")}
     known = {name: value for name, value in ids.items() if value is not None}
     return {"vocab_size": size, **known, **as_dict(config.model.config)}
@@ -203,10 +248,29 @@ def _drawn_with_table(model_family: Family, model: ModelConfig, seed: int, table
 
 
 def _blocks(config: ConfigDict, side: str, tokenizer: str, output: Path) -> TokenBlocks:
-    paths = [Path(path) for path in config.data[side]]
-    if len(paths) == 1 and (paths[0] / "manifest.json").is_file():
-        return TokenBlocks.open(paths[0], config.block_length)
-    if distributed.is_first():
-        prepare(paths, tokenizer, output, documents=config.data.documents)
+    """The token blocks of one side; called for "train" first, because that makes both sides of a split."""
+    data = config.data
+    texts = [str(text) for text in data[side]]
+    if len(texts) == 1 and (Path(texts[0]) / "manifest.json").is_file():
+        for name in ("validation_fraction", "max_bytes", "deduplicate"):
+            if data[name] and side == "train":
+                raise UserError(
+                    f"data.{name}: data.train is prepared already ({texts[0]}); expected text; "
+                    f"or give --{name} to `wechsel-jax prepare`, and here the directories that it wrote"
+                )
+        return TokenBlocks.open(texts[0], config.block_length)
+    settings = {name: data[name] for name in ("documents", "text_field", "deduplicate")}
+    # What is held out is the same for subsamples of any size.
+    max_bytes = data.max_bytes if side == "train" else 0
+    split = output.parent / "split"
+    output = split / side if data.validation_fraction else output
+    if not distributed.is_first():
+        # Not in a collective, which would give up while an hour's text is prepared.
+        wait_for(output)
+    elif not data.validation_fraction:
+        prepare(texts, tokenizer, output, max_bytes=max_bytes, **settings)
+    elif side == "train":
+        fraction = data.validation_fraction
+        prepare_split(texts, tokenizer, split, validation_fraction=fraction, max_bytes=max_bytes, **settings)
     distributed.barrier(f"data.{side}")
     return TokenBlocks.open(output, config.block_length)

@@ -3,55 +3,94 @@
 import json
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file
 
+# Fields that tell how long something took. All others are the same whenever the same run is made again.
+TIMING = (
+    *("seconds", "tokens_per_second", "mfu", "data_wait", "checkpoint_wait", "checkpoint_write"),
+    "evaluation_seconds",
+)
+
 
 class MetricsFile:
     """Appends lines and remembers them.
+
+    What cannot be written because the disk is full is said once, kept in memory, and written with the next line that can be.
 
     Args:
       path: the file; created where it is missing.
       restored_step: the step that training goes on from; lines of later steps belong to updates that are made again and are
         dropped, and so is a last line that was cut off. None drops everything.
       write: false in all processes but one, which then only remember.
+      say: shows one line to the user.
 
     Attributes:
       lines: what the file holds.
     """
 
-    def __init__(self, path: str | Path, restored_step: int | None, write: bool = True):
-        self.path = Path(path)
+    def __init__(
+        self, path: str | Path, restored_step: int | None, write: bool = True, say: Callable[[str], None] = lambda text: None
+    ):
+        self.path, self._say = Path(path), say
         old = read_metrics(self.path) if restored_step is not None else []
         self.lines = [line for line in old if line["step"] <= restored_step]
-        self._handle = None
+        self._descriptor: int | None = None
+        self._waiting, self._warned = b"", False
         if write:
             with new_file(self.path, "w") as handle:
                 handle.writelines(_encode(line) for line in self.lines)
-            self._handle = self.path.open("a", encoding="utf-8")
+            self._descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND)
 
     def write(self, line: dict[str, Any]) -> None:
-        """Appends one line; it is in the file when this returns."""
+        """Appends one line; it is in the file when this returns, or waits for space on the disk."""
         self.lines.append(line)
-        if self._handle is not None:
-            self._handle.write(_encode(line))
-            self._handle.flush()
+        if self._descriptor is not None:
+            self._waiting += _encode(line).encode()
+            self._flush()
 
     def evaluated(self, step: int) -> bool:
         """Whether there is an evaluation of `step`."""
         return any(line["kind"] == "eval" and line["step"] == step for line in self.lines)
 
-    def sync(self) -> None:
-        """Makes the lines survive a power cut: before a checkpoint says that they are there."""
-        if self._handle is not None:
-            os.fsync(self._handle.fileno())
+    def sync(self) -> bool:
+        """Makes the lines survive a power cut, before a checkpoint says that they are there; False where that fails."""
+        if self._descriptor is None:
+            return True
+        try:
+            if self._flush():
+                os.fsync(self._descriptor)
+        except OSError as error:
+            self._warn(error)
+            return False
+        return not self._waiting
 
     def close(self) -> None:
-        if self._handle is not None:
-            self._handle.close()
+        if self._descriptor is not None:
+            self._flush()
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _flush(self) -> bool:
+        """Writes what waits; False where some of it still does."""
+        try:
+            while self._waiting:
+                # A full disk may take part of a line; the rest goes behind it later.
+                self._waiting = self._waiting[os.write(self._descriptor, self._waiting) :]
+        except OSError as error:
+            self._warn(error)
+            return False
+        self._warned = False
+        return True
+
+    def _warn(self, error: OSError) -> None:
+        if not self._warned:
+            self._warned = True
+            self._say(f"{self.path}: cannot be written ({error.strerror}); its lines are kept in memory; training goes on")
 
 
 def read_metrics(path: str | Path) -> list[dict[str, Any]]:
@@ -81,9 +120,40 @@ def read_metrics(path: str | Path) -> list[dict[str, Any]]:
 
 
 def final_metrics(path: str | Path, steps: int) -> dict[str, Any] | None:
-    """Returns the evaluation after the last step, None where the run has not got there."""
-    found = [line for line in read_metrics(path) if line["kind"] == "eval" and line["step"] == steps]
-    return found[-1] if found else None
+    """Returns the evaluation of the weights that a run has ended with, None where it has not ended.
+
+    A run ends after `steps` updates, or early, with a line of kind "stop". A line of kind "end" names the step whose weights
+    were exported.
+    """
+    lines = read_metrics(path)
+    evaluations = {line["step"]: line for line in lines if line["kind"] == "eval"}
+    stop = early_stop(lines)
+    last = steps if stop is None else stop["step"]
+    exported = next((line["exported_step"] for line in lines if line["kind"] == "end"), last)
+    return evaluations.get(exported)
+
+
+def losses(lines: list[dict[str, Any]]) -> dict[int, float]:
+    """Returns step -> validation loss after at least one update, where it is finite."""
+    found = {line["step"]: line["loss"] for line in lines if line["kind"] == "eval" and line["step"]}
+    return {step: loss for step, loss in found.items() if loss is not None and math.isfinite(loss)}
+
+
+def best_evaluation(lines: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Returns the evaluation with the lowest of `losses`, the first of them; None where there is none."""
+    found = losses(lines)
+    best = min(found, key=lambda step: (found[step], step), default=None)
+    return next((line for line in lines if line["kind"] == "eval" and line["step"] == best), None)
+
+
+def early_stop(lines: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Returns the line that says that the run ended before its last step; None where it did not."""
+    return next((line for line in lines if line["kind"] == "stop"), None)
+
+
+def skipped_steps(lines: list[dict[str, Any]]) -> list[int]:
+    """The steps whose update was left out because it was not finite."""
+    return [line["step"] for line in lines if line["kind"] == "skipped"]
 
 
 def _encode(line: dict[str, Any]) -> str:

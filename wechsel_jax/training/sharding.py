@@ -2,7 +2,8 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import jax
@@ -36,7 +37,12 @@ def make_mesh(sizes: ConfigDict | Mapping[str, int]) -> Mesh:
             raise UserError(f"mesh: {described} does not divide {len(devices)} devices; expected axes whose product does")
         shape = [len(devices) // fixed if size == -1 else size for size in shape]
     used = math.prod(shape)
-    if used > len(devices) or (used < len(devices) and jax.process_count() > 1):
+    if used < len(devices) and jax.process_count() > 1:
+        raise UserError(
+            f"mesh: {described} uses {used} of {len(devices)} devices; expected all of them, as there are several processes; "
+            "set one axis to -1"
+        )
+    if used > len(devices):
         raise UserError(f"mesh: {described} needs {used} devices and there are {len(devices)}; expected at most as many")
     return jax.make_mesh(tuple(shape), AXES, axis_types=(AxisType.Auto,) * len(AXES), devices=devices[:used])
 
@@ -105,19 +111,110 @@ def batch_devices(mesh: Mesh) -> int:
     return math.prod(mesh.shape[axis] for axis in BATCH_AXES)
 
 
-def put(tree: Any, sharding: Any) -> Any:
-    """Places host arrays, of which every process holds the whole, on the mesh.
+def rows_of_process(mesh: Mesh, rows: int) -> np.ndarray:
+    """Returns which rows of a batch the devices of this process hold, int64 (n,), ascending.
+
+    Processes that share rows (an axis "tensor" that spans them) each get all of those; without one the rows of all processes
+    are disjoint and make up the batch.
 
     Args:
-      tree: numpy arrays.
+      mesh: of the run.
+      rows: of the batch of all processes, a multiple of `batch_devices(mesh)`.
+    """
+    held = np.zeros(rows, bool)
+    for (part,) in batch_sharding(mesh).addressable_devices_indices_map((rows,)).values():
+        held[part] = True
+    return np.flatnonzero(held)
+
+
+def put_local(tree: Any, where: NamedSharding, held: np.ndarray, rows: int) -> Any:
+    """Places a batch of which every process has read its own rows only; no process talks to another.
+
+    Args:
+      tree: numpy arrays whose axis of rows, the one that `where` splits over data x fsdp, holds the rows `held`.
+      where: `batch_sharding`.
+      held: `rows_of_process`.
+      rows: of the batch of all processes.
+    """
+    axis = where.spec.index(BATCH_AXES)
+
+    def place(value: np.ndarray) -> jax.Array:
+        shape = (*value.shape[:axis], rows, *value.shape[axis + 1 :])
+
+        def part(index: tuple[slice, ...]) -> np.ndarray:
+            start, stop, _ = index[axis].indices(rows)
+            first = int(np.searchsorted(held, start))
+            return value[(*index[:axis], slice(first, first + stop - start), *index[axis + 1 :])]
+
+        return jax.make_array_from_callback(shape, where, part)
+
+    return jax.device_put(tree, where) if jax.process_count() == 1 else jax.tree.map(place, tree)
+
+
+def put(tree: Any, sharding: Any) -> Any:
+    """Places host arrays, of which every process can make the whole, on the mesh; each copies what its devices hold.
+
+    Args:
+      tree: numpy arrays, or functions that return one: called one after the other, so that no more than one of the arrays
+        is in host memory at a time.
       sharding: one sharding for all of them or a tree of shardings.
     """
     if isinstance(sharding, NamedSharding):
         sharding = jax.tree.map(lambda _: sharding, tree)
 
-    def place(value: np.ndarray, where: NamedSharding) -> jax.Array:
+    def place(value: np.ndarray | Callable[[], np.ndarray], where: NamedSharding) -> jax.Array:
+        lazy = callable(value)
+        value = value() if lazy else value
         if jax.process_count() == 1:
-            return jax.device_put(value, where)
-        return jax.make_array_from_callback(np.shape(value), where, lambda index: np.asarray(value)[index])
+            placed = jax.device_put(value, where)
+        else:
+            placed = jax.make_array_from_callback(np.shape(value), where, lambda index: np.asarray(value)[index])
+        # The copy to the devices runs in the background and holds the array until it is done.
+        return placed.block_until_ready() if lazy else placed
 
     return jax.tree.map(place, tree, sharding)
+
+
+def to_host(params: Any, largest: int = 1 << 30) -> Any:
+    """Copies parameters to the first process, one after the other; every process must call it.
+
+    Args:
+      params: tree of arrays on the mesh.
+      largest: bytes that each device may hold beside its own part while a parameter is on its way; one with a leading axis that
+        is not split (layers) travels in parts of at most that size, at least one layer each.
+
+    Returns:
+      A tree of numpy arrays in the first process, None in the others.
+    """
+    if jax.process_count() == 1:
+        return jax.device_get(params)
+    first = jax.process_index() == 0
+
+    def fetch(value: jax.Array) -> np.ndarray | None:
+        if value.is_fully_replicated:
+            return np.asarray(value.addressable_data(0)) if first else None
+        if value.sharding.shard_shape(value.shape)[0] < value.shape[0]:
+            count = value.shape[0]
+        else:
+            count = max(1, min(value.shape[0], largest * value.shape[0] // value.nbytes))
+        host = np.empty(value.shape, value.dtype) if first else None
+        for start in range(0, value.shape[0], count):
+            part = _gather(value.sharding.mesh, min(count, value.shape[0] - start))(value, start)
+            if host is not None:
+                host[start : start + count] = part.addressable_data(0)
+            # Otherwise the devices could be asked for the next part while they still hold this one.
+            part.block_until_ready().delete()
+        return host
+
+    fetched = jax.tree.map(fetch, params)
+    return fetched if first else None
+
+
+@lru_cache
+def _gather(mesh: Mesh, count: int) -> Callable[[jax.Array, int], jax.Array]:
+    """Returns the jitted (value, start) -> value[start : start + count], whole on every device."""
+
+    def part(value: jax.Array, start: int) -> jax.Array:
+        return jax.lax.dynamic_slice_in_dim(value, start, count)
+
+    return jax.jit(part, out_shardings=replicated(mesh))

@@ -1,0 +1,157 @@
+"""What happens in a run, as lines of its metrics and on the screen."""
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+from ml_collections import ConfigDict
+
+from wechsel_jax.errors import UserError
+from wechsel_jax.training.metrics import MetricsFile, best_evaluation, early_stop, skipped_steps
+from wechsel_jax.training.progress import Clock, Progress
+from wechsel_jax.training.trackers import Trackers
+
+_STANDARD = ("loss", "weight", "gradient_norm", "finite")
+
+
+class _Pending(NamedTuple):
+    """An update whose metrics have not been read from the device yet."""
+
+    step: int
+    phase: str
+    learning_rate: float
+    metrics: dict[str, jax.Array]
+
+
+class Recorder:
+    """Writes lines of metrics; those of an update one step late, so that the device need not wait for them.
+
+    Lines have a "kind": "train", "eval" (validation loss and perplexity after `step` updates), "skipped" (an update that was
+    left out because it was not finite), "stop" (no gain for `patience` steps) and "end" (the weights of `exported_step` were
+    exported). Every line has the "step" it belongs to: updates made so far.
+
+    Args:
+      config: settings of the run.
+      metrics: the file.
+      progress: the screen.
+      clock: of the run.
+      utilisation: tokens a second -> model FLOPs utilisation, None where it is not known.
+      nonfinite: (what a "skipped" line would hold, steps skipped before) -> the error that ends the run.
+      trackers: other programs that take the lines.
+
+    Attributes:
+      stopped: whether the run has ended early.
+      checkpoint_write: seconds that the last checkpoint took in the background.
+    """
+
+    def __init__(
+        self,
+        config: ConfigDict,
+        metrics: MetricsFile,
+        progress: Progress,
+        clock: Clock,
+        utilisation: Callable[[float], float | None],
+        nonfinite: Callable[[dict[str, Any], list[int]], UserError],
+        trackers: Trackers,
+    ):
+        self.config, self.metrics, self.progress, self.clock = config, metrics, progress, clock
+        self._utilisation, self._nonfinite, self._trackers = utilisation, nonfinite, trackers
+        self._pending: _Pending | None = None
+        # Seconds since the last training line that the devices waited for something.
+        self._waited = {"data_wait": 0.0, "checkpoint_wait": 0.0}
+        self.checkpoint_write = 0.0
+        self.stopped = early_stop(metrics.lines) is not None
+
+    @contextlib.contextmanager
+    def waiting(self, name: str) -> Iterator[None]:
+        """Adds the time that the block takes to "data_wait" or "checkpoint_wait" of the next training line."""
+        began = time.perf_counter()
+        yield
+        self._waited[name] += time.perf_counter() - began
+
+    def update(self, step: int, phase: str, learning_rate: float, metrics: dict[str, jax.Array]) -> None:
+        """Takes the metrics of an update, on the device, and reads those of the update before."""
+        self.read()
+        self._pending = _Pending(step, phase, learning_rate, metrics)
+
+    def read(self) -> None:
+        """Reads the metrics of the last update, which waits for it, and writes them where it is time to.
+
+        Raises:
+          UserError: they are not finite, and `skip_nonfinite` updates have been skipped already.
+        """
+        pending, self._pending = self._pending, None
+        if pending is None:
+            return
+        loss, gradient_norm = float(pending.metrics["loss"]), float(pending.metrics["gradient_norm"])
+        line = {"kind": "train", "step": pending.step, "phase": pending.phase, "loss": loss}
+        line |= {"learning_rate": pending.learning_rate, "gradient_norm": gradient_norm}
+        finite = pending.metrics.get("finite")
+        if not (math.isfinite(loss) and math.isfinite(gradient_norm)) or (finite is not None and not bool(finite)):
+            self._skip(line)
+        elif pending.step % self.config.log_every == 0 or pending.step in (1, self.config.steps):
+            line |= {name: float(value) for name, value in pending.metrics.items() if name not in _STANDARD}
+            self._train(line)
+
+    def evaluation(self, step: int, scores: dict[str, Any], seconds: float) -> None:
+        """Writes an evaluation, and that the run stops, where `patience` says so."""
+        line = {"kind": "eval", "step": step, **scores, "evaluation_seconds": round(seconds, 3)}
+        self.write(line)
+        self.progress.evaluation(line)
+        best, patience = best_evaluation(self.metrics.lines), self.config.patience
+        if patience and best is not None and step - best["step"] >= patience and step < self.config.steps:
+            self.stopped = True
+            self.write({"kind": "stop", "step": step, "best_step": best["step"], "best_loss": best["loss"]})
+            self.progress.say(
+                f"step {step:,}: no better held-out perplexity for {step - best['step']:,} steps; the run stops early"
+            )
+
+    def end(self, step: int, exported: int) -> dict[str, Any]:
+        """Writes which weights were exported, and returns their evaluation."""
+        lines = self.metrics.lines
+        best = best_evaluation(lines)
+        if not any(line["kind"] == "end" for line in lines):
+            fields = {} if best is None else {f"best_{name}": best[name] for name in ("step", "loss", "perplexity")}
+            self.write({"kind": "end", "step": step, "exported_step": exported, **fields})
+        if best is not None:
+            # The recorded perplexity is null where it overflowed.
+            perplexity = math.exp(min(best["loss"], 700.0))
+            self.progress.say(f"best held-out perplexity {perplexity:,.2f}, at step {best['step']:,}")
+        return next(line for line in reversed(lines) if line["kind"] == "eval" and line["step"] == exported)
+
+    def write(self, line: dict[str, Any]) -> None:
+        """Appends a line to the metrics, and gives it to the trackers."""
+        self.metrics.write(line)
+        self._trackers.write(line)
+
+    def close(self) -> None:
+        """Ends the line of the progress bar, the metrics and the trackers."""
+        self.progress.close()
+        self.metrics.close()
+        self._trackers.close()
+
+    def _skip(self, line: dict[str, Any]) -> None:
+        skipped, allowed = skipped_steps(self.metrics.lines), self.config.skip_nonfinite
+        if len(skipped) >= allowed:
+            raise self._nonfinite(line, skipped)
+        self.write({**line, "kind": "skipped"})
+        self.progress.say(
+            f"step {line['step']:,}: loss {line['loss']} and gradient norm {line['gradient_norm']}: "
+            f"update skipped ({len(skipped) + 1} of at most {allowed})"
+        )
+
+    def _train(self, line: dict[str, Any]) -> None:
+        rate = self.clock.tokens_per_second(line["step"])
+        line |= {"tokens_per_second": round(rate, 1), "seconds": round(self.clock.seconds(), 3)}
+        line |= {name: round(seconds, 3) for name, seconds in self._waited.items()}
+        line["checkpoint_write"] = round(self.checkpoint_write, 3)
+        self._waited = dict.fromkeys(self._waited, 0.0)
+        mfu = self._utilisation(rate)
+        if mfu is not None:
+            line["mfu"] = round(mfu, 4)
+        self.write(line)
+        left = (self.config.steps - line["step"]) * self.clock.tokens_per_step / rate
+        self.progress.train(line, seconds_left=left)
