@@ -93,7 +93,7 @@ class Sandbox:
     def bucket(self, path: str = "") -> Path:
         return self.path / "bucket/my-bucket/dir/runs/german" / path
 
-    def until(self, condition, seconds: float = 20) -> None:
+    def until(self, condition, seconds: float = 120) -> None:
         end = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < end, "waited too long"
