@@ -36,6 +36,7 @@ _ROUNDS = flags.DEFINE_integer("refine", 5, "Rounds of refinement.", lower_bound
 _MAX_RANK = flags.DEFINE_integer("max_rank", 15_000, "Most frequent words that take part in refinement.", lower_bound=1)
 _NORMALIZE = flags.DEFINE_bool("normalize", True, "Vectors of length 1, centred: every variant.")
 _ADVERSARIAL = flags.DEFINE_bool("adversarial", True, "Measure adversarial alignment too, by far the slowest.")
+_SIMILARITIES = flags.DEFINE_bool("similarities", True, "Measure the map that begins with alike similarities too.")
 _EPOCHS = flags.DEFINE_integer("epochs", 5, "Of adversarial training.", lower_bound=1)
 _ITERATIONS = flags.DEFINE_integer("iterations", 31_250, "Of an epoch.", lower_bound=1)
 _HIDDEN = flags.DEFINE_integer("hidden", 2048, "Width of the discriminator.", lower_bound=1)
@@ -44,8 +45,8 @@ _RESTARTS = flags.DEFINE_integer("restarts", 1, "Adversarial trainings.", lower_
 _SEED = flags.DEFINE_integer("seed", 0, "Of the held-out words and the training.")
 _OUTPUT = flags.DEFINE_string("output", None, "JSON file.")
 _SETTINGS = (
-    _MAX_WORDS, _HELD_OUT, _ROUNDS, _MAX_RANK, _NORMALIZE, _ADVERSARIAL, _EPOCHS, _ITERATIONS, _HIDDEN, _MOST_FREQUENT,
-    _RESTARTS, _SEED,
+    _MAX_WORDS, _HELD_OUT, _ROUNDS, _MAX_RANK, _NORMALIZE, _ADVERSARIAL, _SIMILARITIES, _EPOCHS, _ITERATIONS, _HIDDEN,
+    _MOST_FREQUENT, _RESTARTS, _SEED,
 )  # fmt: skip
 
 
@@ -62,15 +63,21 @@ def main(argv: list[str]) -> None:
     for title, rounds in (("dictionary", 0), ("dictionary, refined", refinement)):
         rows.append(timed(title, lambda r=rounds: align(source, target, pairs, held_out=_HELD_OUT.value, refine=r, **prepared)))
     # Words spelled alike are no dictionary, so a few of them may be among those that ask.
-    for title, rounds in (("identical words", 0), ("identical words, refined", refinement)):
+    alike = (("identical words", 0), ("identical words, refined", refinement))
+    for title, rounds in alike if set(source.words) & set(target.words) else ():
         rows.append(timed(title, lambda r=rounds: align(source, target, "identical", held_out=0, refine=r, **prepared)))
-    if _ADVERSARIAL.value:
-        settings = AdversarialSettings(
-            epochs=_EPOCHS.value, iterations=_ITERATIONS.value, hidden=_HIDDEN.value, restarts=_RESTARTS.value,
-            most_frequent=_MOST_FREQUENT.value, refinement=refinement,
-        )  # fmt: skip
-        options = {**prepared, "csls": False, "progress": print}
-        rows.append(timed("adversarial, refined", lambda: adversarial_align(source, target, settings, **options)))
+    settings = AdversarialSettings(
+        epochs=_EPOCHS.value, iterations=_ITERATIONS.value, hidden=_HIDDEN.value, restarts=_RESTARTS.value,
+        most_frequent=_MOST_FREQUENT.value, refinement=refinement,
+    )  # fmt: skip
+    learned = AdversarialSettings(start="similarities", epochs=0, refinement=refinement)
+    options = {**prepared, "csls": False, "progress": print}
+    for wanted, title, chosen in (
+        (_SIMILARITIES.value, "similarities, refined", learned),
+        (_ADVERSARIAL.value, "adversarial, refined", settings),
+    ):
+        if wanted:
+            rows.append(timed(title, lambda c=chosen: adversarial_align(source, target, c, **options)))
     for row in rows:
         alignment = row.pop("alignment")
         if alignment.report.get("precision_at_1") is None:

@@ -106,6 +106,39 @@ def peers_table(focus: dict, salt: dict) -> str:
     return "\n".join(lines)
 
 
+def training_table(result: dict) -> str:
+    """Tokens a second of the same training step here and in PyTorch."""
+    lines = ["| training step, float32, AdamW | tokens/s | PyTorch | | peak memory, GB | PyTorch |", "|---|" + "---:|" * 5]
+    names = {"gpt2": "GPT-2", "roberta": "RoBERTa"}
+    for measured in result["results"]:
+        problem, ours, theirs = measured["problem"], *(measured["contestants"][name] for name in ("wechsel-jax", "torch"))
+        what = f"{names[problem['model']['model_type']]}, dropout {problem['dropout']:g}"
+        rates = f"{ours['tokens_per_second']:,.0f} | {theirs['tokens_per_second']:,.0f}"
+        memory = " | ".join(f"{line['peak_bytes'] / 1e9:.1f}" for line in (ours, theirs))
+        lines.append(f"| {what} | {rates} | {measured['speed']['wechsel-jax / torch']:.2f} x | {memory} |")
+    problem, machine = result["results"][0]["problem"], result["machine"]
+    where = f"{machine['processor']}, {machine['threads']} threads, jax {machine['versions']['jax']}, torch"
+    lines.append(
+        f"\n6 layers x 384, {problem['rows']} x {problem['length']} tokens, 50k vocabulary; medians of {result['rounds']} rounds in "
+        f"turns. PyTorch with scaled dot-product attention and fused AdamW. {where} {machine['versions']['torch']}."
+    )
+    return "\n".join(lines)
+
+
+def trained_model_table(result: dict) -> str:
+    """A real model before and after its training, scored by PyTorch."""
+    settings, scores = result["settings"], result["torch"]
+    lines = [f"| {result['source']} to German, scored by PyTorch | bits per byte | perplexity of a token |", "|---|---:|---:|"]
+    for name, found in scores.items():
+        what = "with its own tokenizer" if name == "source" else f"{settings['vocab_size']:,} new tokens, {name}"
+        lines.append(f"| {what} | {found['bits_per_byte']:.2f} | {found['perplexity']:,.0f} |")
+    lines.append(
+        f"\n`{result['method']}`, then {settings['steps']} steps of {settings['rows']} x 128 tokens of German novels "
+        f"(`configs/smollm2.py`). {result['machine']['description']}."
+    )
+    return "\n".join(lines)
+
+
 TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "demo": (("demo.json",), demo_table),
     "initializers": (("initializers.json",), initializers_table),

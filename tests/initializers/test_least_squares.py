@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -168,13 +169,45 @@ def test_the_number_of_threads_changes_no_bit():
     assert len(found) == 1
 
 
+@pytest.mark.parametrize("most", [12, 40])
+def test_memory_does_not_grow_with_the_tokens(most):
+    """Beyond the weights themselves there is a block, however many tokens have equally many support rows."""
+
+    def peak(tokens):
+        table, ids, used, wanted = make_problem(width=96, tokens=tokens, most=most)
+        used[:] = True
+        tracemalloc.start()
+        fit = least_squares(table, ids, used, wanted)
+        held = tracemalloc.get_traced_memory()[1] - fit.weights.nbytes
+        tracemalloc.stop()
+        return held
+
+    assert peak(2400) < peak(1200) + 1200 * 100
+
+
+def test_the_wanted_row_may_lie_in_the_span_and_the_support_may_be_zero():
+    """Rows of zeros only, alone or with others of as many support rows that are not."""
+    table, ids, used, wanted = make_problem(tokens=6, most=5)
+    used[:] = True
+    table[ids[2]] = 0
+    with np.errstate(all="raise"):
+        fit = least_squares(table, ids, used, wanted)
+    assert not fit.weights[2].any() and fit.condition[2] == np.inf and fit.residual[2] == 1
+    assert relative(fit.weights, by_pinv(table, ids, used, wanted)).max() < 1e-9
+
+
 def test_progress_and_bad_arguments():
-    table, ids, used, wanted = make_problem(tokens=300, width=8, most=3)
+    table, ids, used, wanted = make_problem(tokens=600, width=8, most=3)
     seen = []
     least_squares(table, ids, used, wanted, progress=lambda *done: seen.append(done))
-    assert seen == [(256, 300), (300, 300)]
+    assert len(seen) == 2 and seen[-1] == (600, 600) and 300 < seen[0][0] < 512
+    assert least_squares(table, ids[:0], used[:0], wanted[:0]).weights.shape == (0, 3)
     for wrong in ({"ridge": -1}, {"cutoff": 1}, {"cutoff": -1e-9}):
         with pytest.raises(ValueError, match="cutoff"):
             least_squares(table, ids, used, wanted, **wrong)
+    for outside in (-1, 300):
+        with pytest.raises(ValueError, match="not all rows of a table of 300"):
+            least_squares(table, np.where(used, outside, 0), used, wanted)
+    least_squares(table, np.where(used, ids, 10**6), used, wanted)
     with pytest.raises(ValueError, match="shapes"):
         least_squares(table, ids, used[1:], wanted)

@@ -186,6 +186,14 @@ def test_slices_of_dimensions_do_not_change_a_bit(monkeypatch, dtype, shape):
         assert plan.apply(matrix).tobytes() == expected.tobytes()
 
 
+def test_a_neighbor_without_weight_is_not_read():
+    """Rows with fewer neighbors than others are filled up with row 0, which may hold anything."""
+    matrix = np.full((4, 3), np.nan, np.float32)
+    matrix[1:] = 1
+    plan = TransferPlan.mixed(np.array([[1, 0], [2, 3]]), np.array([[0.5, 0.0], [0.5, 0.25]]))
+    np.testing.assert_array_equal(plan.apply(matrix), [[0.5] * 3, [0.75] * 3])
+
+
 def test_apply_holds_a_slice_of_the_source_and_no_more(monkeypatch):
     generator = np.random.default_rng(5)
     matrix = generator.standard_normal((4000, 512)).astype(ml_dtypes.bfloat16)

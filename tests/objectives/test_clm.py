@@ -86,6 +86,59 @@ def test_gradients_equal_those_without_chunks(params):
         np.testing.assert_allclose(right, left, rtol=1e-4, atol=1e-5 * float(np.abs(left).max()))
 
 
+@functools.cache
+def gradients_of(chunk, scale):
+    objective = make_objective("clm", GPT2, CONFIG, chunk=chunk)
+    return jax.jit(jax.grad(lambda p, b: scale * objective(p, b, jax.random.key(0), train=False)[0]))
+
+
+def test_gradients_equal_those_of_the_definition(params):
+    """The loss brings its own derivative; JAX differentiates the definition here."""
+    weights = np.random.default_rng(1).random(TOKENS.shape).astype(np.float32)
+
+    def definition(params):
+        logits = GPT2.logits(params, CONFIG, GPT2.hidden(params, CONFIG, TOKENS))[:, :-1]
+        score = jnp.take_along_axis(jax.nn.log_softmax(logits), TOKENS[:, 1:, None], axis=-1)[..., 0]
+        return -3.0 * jnp.sum(score * weights[:, 1:])
+
+    expected = jax.jit(jax.grad(definition))(params)
+    for chunk in (5, 19):
+        found = gradients_of(chunk, 3.0)(params, {"tokens": TOKENS, "weights": weights})
+        for left, right in zip(jax.tree.leaves(expected), jax.tree.leaves(found), strict=True):
+            np.testing.assert_allclose(right, left, rtol=1e-4, atol=1e-5 * float(np.abs(left).max()))
+
+
+def products_with_the_vocabulary(function, *arguments):
+    """Shapes of the results of all matrix products that read or write an axis of 61 tokens."""
+
+    def equations(jaxpr):
+        for equation in jaxpr.eqns:
+            yield equation
+            for value in equation.params.values():
+                for inner in value if isinstance(value, (list, tuple)) else [value]:
+                    inner = getattr(inner, "jaxpr", inner)
+                    if hasattr(inner, "eqns"):
+                        yield from equations(inner)
+
+    products = [e for e in equations(jax.make_jaxpr(function)(*arguments).jaxpr) if e.primitive.name == "dot_general"]
+    return [e.outvars[0].aval.shape for e in products if any(61 in v.aval.shape for v in (*e.invars, *e.outvars))]
+
+
+def test_no_logits_are_computed_twice_and_no_gradient_of_a_frozen_head(params):
+    objective = make_objective("clm", GPT2, CONFIG, chunk=5)
+
+    def loss(head, rest):
+        return objective({**rest, **head}, {"tokens": TOKENS}, jax.random.key(0), train=True)[0]
+
+    head = {"token_embedding": params["token_embedding"]}
+    rest = {name: value for name, value in params.items() if name != "token_embedding"}
+    scores, of_hidden = (3, 5, 61), (3, 5, 24)
+    everything = products_with_the_vocabulary(jax.grad(loss, argnums=(0, 1)), head, rest)
+    assert everything.count(scores) == 1 and everything.count(of_hidden) == 1 and len(everything) == 3
+    assert sorted(products_with_the_vocabulary(jax.grad(loss, argnums=1), head, rest)) == [of_hidden, scores]
+    assert products_with_the_vocabulary(loss, head, rest) == [scores]
+
+
 def test_weights_and_padding(params):
     """Weight 0 takes a token out; padding after a row changes nothing; the first token is never predicted."""
     weights = np.ones(TOKENS.shape, np.float32)
@@ -159,5 +212,8 @@ def test_bad_settings_are_refused():
         make_objective("clm", family("roberta"), family("roberta").config({"vocab_size": 9}))
     with pytest.raises(UserError, match="chunk"):
         make_objective("clm", GPT2, CONFIG, chunk=0)
+    for tokens in (0, 62):
+        with pytest.raises(UserError, match=f"{tokens} tokens"):
+            make_objective("clm", GPT2, CONFIG, vocabulary_size=tokens)
     with pytest.raises(UserError, match="bfloat16"):
         make_objective("clm", GPT2, CONFIG, dtype="half")

@@ -11,7 +11,7 @@ from wechsel_jax.models.weights import flatten, unflatten
 from wechsel_jax.objectives import make_objective
 from wechsel_jax.training import default_config, sharding
 from wechsel_jax.training.optimizer import make_optimizer, split, trainable_paths
-from wechsel_jax.training.step import make_train_step, start_phase, state_shardings
+from wechsel_jax.training.step import group, make_train_step, start_phase, state_shardings
 
 GPT2 = family("gpt2")
 MODEL = {"model_type": "gpt2", "vocab_size": 320, "n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 32}
@@ -43,25 +43,38 @@ def batches() -> np.ndarray:
 
 
 @functools.cache
-def updates(mesh_shape=(1, 1, 1), accumulation=1, trainable="all", dropout=0.0):
-    """Makes three updates; returns their metrics, the parameters (flat, numpy) and the optimizer state."""
-    config = GPT2.config(MODEL, dropout=dropout)
+def prepared(mesh_shape=(1, 1, 1), accumulation=1, trainable="all", dropout=0.0, statistics=False, **model):
+    """Returns (first state, batch -> batch on the devices, compiled step) of a small run."""
+    config = GPT2.config(MODEL, dropout=dropout, **model)
     mesh = sharding.make_mesh(dict(zip(sharding.AXES, mesh_shape, strict=True)))
     shapes = GPT2.shapes(config)
     places, _ = sharding.parameter_shardings(mesh, GPT2.sharding_rules, shapes)
     optimizer = make_optimizer(default_config().optimizer)
-    chosen = trainable_paths(GPT2, list(shapes), trainable)
+    chosen = trainable_paths(GPT2, shapes, trainable)
     structs = unflatten({path: jax.ShapeDtypeStruct(shape, np.float32) for path, shape in shapes.items()})
     where = state_shardings(mesh, places, optimizer, chosen, structs)
     own = jax.jit(lambda tree: jax.tree.map(lambda x: x.copy(), tree), out_shardings=places)
-    state = start_phase(own(parameters()), 0, optimizer, chosen, where)
-    step = make_train_step(make_objective("clm", GPT2, config), optimizer, chosen, where, seed=0)
-    compiled, metrics = None, []
-    for tokens in batches():
+
+    def place(tokens):
         parts = {"tokens": tokens.reshape(accumulation, -1, LENGTH)}
-        batch = sharding.put(parts, sharding.batch_sharding(mesh, accumulated=True))
-        compiled = compiled or step.lower(state, batch, np.float32(0)).compile(compiler_options=FAST)
-        state, result = compiled(state, batch, np.float32(1e-2))
+        return sharding.put(parts, sharding.batch_sharding(mesh, accumulated=True))
+
+    def first(params=None):
+        return start_phase(own(params or parameters()), 0, optimizer, chosen, where)
+
+    objective = make_objective("clm", GPT2, config)
+    step = make_train_step(objective, optimizer, chosen, where, seed=0, statistics=statistics)
+    compiled = step.lower(first(), place(batches()[0]), np.float32(0)).compile(compiler_options=FAST)
+    return first, place, compiled
+
+
+@functools.cache
+def updates(mesh_shape=(1, 1, 1), accumulation=1, trainable="all", dropout=0.0, statistics=False, **model):
+    """Makes three updates; returns their metrics, the parameters (flat, numpy) and the optimizer state."""
+    first, place, compiled = prepared(mesh_shape, accumulation, trainable, dropout, statistics, **model)
+    state, metrics = first(), []
+    for tokens in batches():
+        state, result = compiled(state, place(tokens), np.float32(1e-2))
         metrics.append({name: float(value) for name, value in result.items()})
     return metrics, flatten(jax.device_get(state.params)), state
 
@@ -128,6 +141,103 @@ def test_split_puts_every_parameter_on_one_side():
     assert set(trained) == chosen == {path for path in paths if path.startswith("layers/mlp/")}
     assert sorted([*trained, *frozen]) == sorted(paths)
     assert trainable_paths(GPT2, paths, "embeddings") == {"token_embedding/embedding", "position_embedding/embedding"}
+
+
+@pytest.mark.parametrize("poison", [np.nan, np.inf])
+def test_an_update_that_is_not_finite_is_skipped(poison):
+    """Parameters and optimizer state come out bit for bit as they went in, and the run goes on with the next step."""
+    first, place, compiled = prepared()
+    state, _ = compiled(first(), place(batches()[0]), np.float32(1e-2))
+    bad = jax.tree.map(lambda x: x, state.params)
+    bad["final_norm"]["scale"] = bad["final_norm"]["scale"].at[0].set(poison)
+    before = jax.tree.map(lambda x: np.array(x), (bad, state.opt_state))
+    state, metrics = compiled(state._replace(params=bad), place(batches()[1]), np.float32(1e-2))
+    assert not metrics["finite"] and not np.isfinite(metrics["loss"])
+    assert int(state.step) == 2
+    for left, right in zip(jax.tree.leaves(before), jax.tree.leaves((state.params, state.opt_state)), strict=True):
+        assert left.tobytes() == np.asarray(right).tobytes()
+    assert all(line["finite"] == 1.0 for line in updates()[0])
+
+
+def test_statistics_change_nothing_and_add_up():
+    plain, plain_params, _ = updates()
+    metrics, params, _ = updates(statistics=True)
+    groups = {"token_embedding", "position_embedding", "final_norm", "layers/attention", "layers/attention_norm"}
+    groups |= {"layers/mlp", "layers/mlp_norm"}
+    assert {name for name in metrics[0] if "/" in name} == {
+        f"{kind}/{name}" for kind in ("gradient_norm", "update_norm") for name in groups
+    }
+    for line, other in zip(metrics, plain, strict=True):
+        assert {name: line[name] for name in other} == pytest.approx(other, rel=1e-6)
+        norms = [line[f"gradient_norm/{name}"] for name in groups]
+        assert np.sqrt(np.sum(np.square(norms))) == pytest.approx(line["gradient_norm"], rel=1e-5)
+    for path, value in params.items():
+        np.testing.assert_allclose(value, plain_params[path], rtol=1e-5, atol=1e-6)
+
+
+def test_update_norms_are_how_far_the_parameters_move():
+    first, place, compiled = prepared(statistics=True)
+    before = flatten(parameters())
+    state, metrics = compiled(first(), place(batches()[0]), np.float32(1e-2))
+    after = flatten(jax.device_get(state.params))
+    for name in ("token_embedding", "layers/mlp"):
+        moved = [np.sum(np.square(after[path] - before[path])) for path in before if group(path) == name]
+        assert float(metrics[f"update_norm/{name}"]) == pytest.approx(np.sqrt(sum(moved)), rel=1e-3)
+    assert group("layers/mlp/up/kernel[0:1]") == "layers/mlp"
+
+
+def test_frozen_parameters_take_no_gradient_compute():
+    """FLOPs of the whole step, layers unrolled because loops are counted once."""
+    _, _, everything = prepared(scan_layers=False)
+    _, _, tokens = prepared(trainable="tokens", scan_layers=False)
+    _, _, layers = prepared(trainable="^layers/", scan_layers=False)
+    flops = {name: step.cost_analysis()["flops"] for name, step in (("all", everything), ("tokens", tokens), ("l", layers))}
+    predicted = ROWS * LENGTH
+    of_layers = 2 * predicted * 2 * (4 * 32**2 + 2 * 4 * 32**2)
+    of_head = 2 * predicted * 320 * 32
+    assert flops["all"] - flops["tokens"] > 0.95 * of_layers
+    assert flops["all"] - flops["l"] > 0.95 * of_head
+
+
+def test_the_step_keeps_one_copy_of_the_state_and_frozen_parts_have_no_optimizer_state():
+    for trainable, moments in (("all", 2.0), ("tokens", 2 * 320 * 32 / sum(x.size for x in flatten(parameters()).values()))):
+        first, _, compiled = prepared(trainable=trainable)
+        state, memory = first(), compiled.memory_analysis()
+        size = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+        model = sum(leaf.nbytes for leaf in jax.tree.leaves(state.params))
+        assert size == pytest.approx(model * (1 + moments), rel=1e-3)
+        assert memory.alias_size_in_bytes == pytest.approx(size, rel=0.01)
+        assert memory.output_size_in_bytes - memory.alias_size_in_bytes < 1000
+
+
+def test_unrolled_layers_compute_the_same():
+    for dropout in (0.0, 0.3):
+        looped, unrolled = updates(dropout=dropout)[0], updates(dropout=dropout, scan_layers=False)[0]
+        assert [line["loss"] for line in unrolled] == pytest.approx([line["loss"] for line in looped], rel=1e-6)
+
+
+@functools.cache
+def with_remat(remat, scan_layers=True):
+    """Gradients and the bytes of temporary memory of a model whose layers hold most of it."""
+    config = GPT2.config(MODEL | {"n_layer": 4, "n_positions": 64}, dropout=0.1, remat=remat, scan_layers=scan_layers)
+    objective = make_objective("clm", GPT2, config)
+    shapes = GPT2.shapes(config)
+    rng = np.random.default_rng(0)
+    params = unflatten({path: rng.normal(0, 0.1, shape).astype(np.float32) for path, shape in shapes.items()})
+    tokens = {"tokens": rng.integers(0, 320, (4, 64)).astype(np.int32)}
+    gradient = jax.jit(jax.grad(lambda p: objective(p, tokens, jax.random.key(0), train=True)[0]))
+    compiled = gradient.lower(params).compile(compiler_options=FAST)
+    return flatten(compiled(params)), compiled.memory_analysis().temp_size_in_bytes
+
+
+def test_remat_gives_the_same_gradients_in_less_memory():
+    expected, _ = with_remat("none")
+    for remat, scan_layers in (("dots", True), ("full", True), ("full", False)):
+        for path, value in with_remat(remat, scan_layers)[0].items():
+            largest = float(np.abs(expected[path]).max())
+            np.testing.assert_allclose(value, expected[path], rtol=1e-4, atol=2e-6 * largest, err_msg=f"{remat} {path}")
+    none, dots, full = (with_remat(remat)[1] for remat in ("none", "dots", "full"))
+    assert full < 0.7 * dots < 0.7 * none
 
 
 if __name__ == "__main__":

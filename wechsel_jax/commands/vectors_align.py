@@ -3,9 +3,10 @@
   wechsel-jax vectors align --source=en.bin --target=de.bin --dictionary=german.tsv \\
     --source_output=en.aligned.npz --target_output=de.aligned.npz
 
-Without a dictionary: --dictionary=identical --refine=5 where the languages share words, else --method=adversarial --refine=5
-(slow; it needs much and similar text in both languages, and a GPU at its usual size; lower --hidden, --epochs and --iterations
-on a CPU). A dictionary given with --method=adversarial only measures. The outputs hold whole words only; without them the
+Without a dictionary: --dictionary=identical --refine=5 where the languages share words, else --method=adversarial
+--start=similarities --epochs=0 --normalize --center --refine=5 (minutes), or the training itself, --method=adversarial
+--refine=5 (hours on a CPU unless --hidden, --epochs and --iterations are lower; it needs much and similar text in both
+languages). A dictionary given with --method=adversarial only measures. The outputs hold whole words only; without them the
 alignment is measured and nothing is written.
 """
 
@@ -16,7 +17,7 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.files import refuse_existing
 
 REQUIRED = ("source", "target")
-_ADVERSARIAL = ("epochs", "iterations", "hidden", "most_frequent", "restarts")
+_ADVERSARIAL = ("start", "epochs", "iterations", "hidden", "most_frequent", "restarts")
 
 
 def define(values: flags.FlagValues) -> None:
@@ -37,7 +38,8 @@ def define(values: flags.FlagValues) -> None:
     flags.DEFINE_integer("seed", 0, "Chooses the held-out words and the draws of adversarial training.", **to)
     flags.DEFINE_integer("max_words", None, "Use only this many of the most frequent words.", lower_bound=1, **to)
     flags.DEFINE_boolean("overwrite", False, "Replace existing outputs.", **to)
-    flags.DEFINE_integer("epochs", 5, "Adversarial: epochs.", lower_bound=1, **to)
+    choice(values, "start", "identity", ("identity", "similarities"), "Adversarial: the map that training begins with")
+    flags.DEFINE_integer("epochs", 5, "Adversarial: epochs; 0 takes --start=similarities as it is.", lower_bound=0, **to)
     flags.DEFINE_integer("iterations", 31_250, "Adversarial: steps of the map in an epoch.", lower_bound=1, **to)
     flags.DEFINE_integer("hidden", 2048, "Adversarial: width of the discriminator's layers.", lower_bound=1, **to)
     flags.DEFINE_integer("most_frequent", 75_000, "Adversarial: words that are drawn; 0: all.", lower_bound=0, **to)

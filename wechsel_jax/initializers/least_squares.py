@@ -1,11 +1,11 @@
 """Many small least-squares problems: which weights of a token's support rows come closest to its own row.
 
 They are solved on the host in float64. The normal equations square the condition number, which float32 does not survive, and
-thirty rows of 768 numbers are too few to be worth a trip to a device: one symmetric product, one Cholesky factor and one
-triangular inverse a token, on exactly its own rows. Nothing is padded or batched, so no row's bits depend on another's.
+thirty rows of 768 numbers are too few to be worth a trip to a device. Tokens with equally many support rows are solved
+together, so that nothing is padded, and each on its own rows, so that no token's bits depend on another's.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,11 @@ from scipy.linalg import blas, lapack
 
 # Up to this condition the normal equations keep nine digits of the weights; beyond, singular values are worth their price.
 _TRUSTED = 1e4
-_STRIDE = 256
+# Tokens of a block at most.
+_BLOCK = 256
+# Rows of a Gram matrix that one product makes. BLAS has fast kernels for products this narrow, and they leave out most of the
+# upper triangle: half the time of its symmetric product, which is made for larger matrices.
+_PANEL = 8
 
 
 @dataclass(frozen=True)
@@ -71,56 +75,94 @@ def least_squares(
       The weights and their diagnostics. Row t depends on its own inputs only.
 
     Raises:
-      ValueError: a negative ridge, a cut-off outside [0, 1), or shapes that do not fit.
+      ValueError: a negative ridge, a cut-off outside [0, 1), an id outside the table, or shapes that do not fit.
     """
     if ridge < 0 or not 0 <= cutoff < 1:
         raise ValueError(f"ridge must not be negative and cutoff must be in [0, 1), got {ridge}, {cutoff}")
     if ids.shape != used.shape or len(ids) != len(wanted) or table.shape[1:] != wanted.shape[1:]:
         raise ValueError(f"shapes do not fit: {table.shape}, {ids.shape}, {used.shape}, {wanted.shape}")
+    # `take` would copy any other table as a whole each time.
+    table = np.ascontiguousarray(table)
     count = len(ids)
-    fit = Fit(np.zeros(ids.shape), np.zeros(count), np.zeros(count))
-    rows = np.empty((ids.shape[1] + 1, table.shape[1]))
-    for t in range(count):
-        support = ids[t, used[t]]
-        k = len(support)
-        rows[:k], rows[k] = table[support], wanted[t]
-        fit.weights[t, used[t]], fit.condition[t], fit.residual[t] = _solve(rows[: k + 1], ridge, cutoff)
-        if progress is not None and ((t + 1) % _STRIDE == 0 or t + 1 == count):
-            progress(t + 1, count)
+    fit, done = Fit(np.zeros(ids.shape), np.zeros(count), np.zeros(count)), 0
+    for tokens, places in _equal_supports(used):
+        support = np.take_along_axis(ids[tokens], places, axis=1).astype(np.intp)
+        if support.size and not 0 <= support.min() <= support.max() < len(table):
+            raise ValueError(f"ids {support.min()} to {support.max()} are not all rows of a table of {len(table)}")
+        weights, fit.condition[tokens], fit.residual[tokens] = _solve(table, support, wanted[tokens], ridge, cutoff)
+        fit.weights[tokens[:, None], places] = weights
+        done += len(tokens)
+        if progress is not None and (done // _BLOCK > (done - len(tokens)) // _BLOCK or done == count):
+            progress(done, count)
     return fit
 
 
-def _solve(rows: np.ndarray, ridge: float, cutoff: float) -> tuple[np.ndarray, float, float]:
-    """Returns weights (k,), condition and relative residual for k support rows and the wanted row, stacked (k + 1, h)."""
-    k = len(rows) - 1
+def _equal_supports(used: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields tokens (B,) with equally many places in use, and those places (B, k)."""
+    counts = used.sum(axis=1)
+    order = np.argsort(counts, kind="stable")
+    sizes, starts = np.unique(counts[order], return_index=True)
+    for k, group in zip(sizes.tolist(), np.split(order, starts)[1:], strict=True):
+        for begin in range(0, len(group), _BLOCK):
+            tokens = group[begin : begin + _BLOCK]
+            yield tokens, np.nonzero(used[tokens])[1].reshape(len(tokens), k)
+
+
+def _solve(
+    table: np.ndarray, support: np.ndarray, wanted: np.ndarray, ridge: float, cutoff: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns weights (B, k), condition and relative residual (B,) for support rows (B, k) and wanted rows (B, h)."""
+    count, k = support.shape
     if not k:
-        return np.zeros(0), 0.0, float(rows[0].any())
-    solution = _by_gram(rows, ridge, cutoff) if k <= rows.shape[1] else None
-    return solution or _by_singular_values(rows[:k], rows[k], ridge, cutoff)
+        return np.zeros((count, 0)), np.zeros(count), wanted.any(axis=1).astype(np.float64)
+    if k <= table.shape[1]:
+        weights, condition, residual = _by_gram(table, support, wanted, ridge)
+        # Written so that what is not a number counts as untrusted.
+        left = np.flatnonzero(~(condition < min(_TRUSTED, 1 / max(cutoff, 1e-300))))
+    else:
+        weights, condition, residual, left = np.empty((count, k)), np.empty(count), np.empty(count), np.arange(count)
+    for b in left:
+        rows, row = (x.astype(np.float64) for x in (table[support[b]], wanted[b]))
+        weights[b], condition[b], residual[b] = _by_singular_values(rows, row, ridge, cutoff)
+    return weights, condition, residual
 
 
-def _by_gram(rows: np.ndarray, ridge: float, cutoff: float) -> tuple[np.ndarray, float, float] | None:
-    """Solves the normal equations; None where the rows are not known to be independent enough."""
-    k = len(rows) - 1
-    # The wanted row rides along: its products with the others and with itself are the last column.
-    gram = blas.dsyrk(1.0, rows.T, trans=1)
-    diagonal, products, squared = gram.diagonal()[:k], gram[:k, k].copy(), gram[k, k]
-    shift = ridge * diagonal.mean()
-    trace = diagonal.sum() + k * shift
-    system = gram[:k, :k]
-    if shift:
-        system[np.diag_indices(k)] += shift
-    factor, failed = lapack.dpotrf(system, clean=1)
-    if failed:
-        return None
-    inverse, failed = lapack.dtrtri(factor, overwrite_c=1)
-    # ||inverse||_F^2 is the trace of the inverse Gram matrix, hence the square of ||A^+||_F.
-    condition = np.sqrt(trace * np.vdot(inverse, inverse))
-    if failed or not condition < min(_TRUSTED, 1 / max(cutoff, 1e-300)):
-        return None
-    weights = inverse @ (products @ inverse)
-    missed = squared - weights @ products - shift * (weights @ weights)
-    return weights, condition, float(np.sqrt(max(missed, 0) / squared)) if squared else 0.0
+def _by_gram(
+    table: np.ndarray, support: np.ndarray, wanted: np.ndarray, ridge: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What `_solve` returns, by the normal equations; the condition is infinite where they have no Cholesky factor.
+
+    The wanted row e is one more below the support A. With A A^T = L L^T and the corner z^2 + ||y||^2, the Gram matrix of all
+    has the factor [L 0; y^T z], where L y = A e; the inverse of the factor, [L^-1 0; -c^T / z, 1 / z], holds the weights c.
+    """
+    (count, k), width = support.shape, table.shape[1]
+    gathered, rows = np.empty((k, width), table.dtype), np.empty((k + 1, width))
+    gram = np.empty((k + 1, k + 1), order="F")
+    diagonal = gram.reshape(-1, order="F")[:: k + 2]
+    panels = [(gram[i:, i : i + _PANEL], rows[i:].T, rows[i : i + _PANEL].T) for i in range(0, k + 1, _PANEL)]
+    squares, last, total = np.empty((count, k + 1)), np.ones((count, k + 1)), np.full(count, np.inf)
+    for b in range(count):
+        np.take(table, support[b], axis=0, out=gathered, mode="clip")
+        rows[:k], rows[k] = gathered, wanted[b]
+        for panel, below, across in panels:
+            panel[...] = blas.dgemm(1.0, below, across, trans_a=1)
+        squares[b] = diagonal
+        if ridge:
+            diagonal[:k] += ridge * squares[b, :k].mean()
+        # ||y|| <= ||e||: with this corner z is a number also where e lies in the span of A.
+        diagonal[k] = 2 * diagonal[k] or 1.0
+        factor, failed = lapack.dpotrf(gram, lower=1, clean=1, overwrite_a=1)
+        if not failed:
+            inverse = lapack.dtrtri(factor, lower=1, overwrite_c=1)[0]
+            last[b], total[b] = inverse[k], np.vdot(inverse.T, inverse.T)
+    trace, squared = squares[:, :k].sum(axis=1), squares[:, k]
+    weights = -last[:, :k] / last[:, k:]
+    # ||L^-1||_F^2 is the trace of the inverse Gram matrix, hence the square of ||A^+||_F.
+    with np.errstate(invalid="ignore"):  # rows of zeros only: not a number
+        condition = np.sqrt((1 + ridge) * trace * (total - np.square(last).sum(axis=1)))
+    missed = 1 / np.square(last[:, k]) - squared - ridge * trace / k * np.square(weights).sum(axis=1)
+    residual = np.sqrt(np.maximum(missed, 0) / np.where(squared > 0, squared, np.inf))
+    return weights, condition, residual
 
 
 def _by_singular_values(

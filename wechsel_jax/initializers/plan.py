@@ -8,9 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-import jax
-import jax.numpy as jnp
 import numpy as np
+from scipy.sparse import csr_array
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file, require_file
@@ -200,7 +199,9 @@ class TransferPlan:
 
     def _mix_into(self, out: np.ndarray, matrix: np.ndarray, mixed: np.ndarray) -> None:
         """Writes the rows `mixed` of `out`, some dimensions at a time: of the source only these are ever held as float32."""
-        needed = np.unique(self.neighbors[mixed])
+        named = np.zeros(len(matrix), bool)
+        named[self.neighbors[mixed]] = True
+        needed = np.flatnonzero(named)
         place = np.zeros(len(matrix), np.int32)
         place[needed] = np.arange(len(needed))
         source, target = matrix.reshape(len(matrix), -1), out.reshape(len(out), -1)
@@ -210,11 +211,10 @@ class TransferPlan:
         for begin in range(0, width, step):
             columns = slice(begin, begin + step)
             part = source[:, columns] if len(needed) == len(source) else source[needed, columns]
-            table = jnp.asarray(part.astype(np.float32, copy=False))
+            table = part.astype(np.float32, copy=False)
             for rows in _blocks(mixed, _BLOCK):
-                fill = ((0, _BLOCK - len(rows)), (0, 0))
-                block = _mix(table, np.pad(place[self.neighbors[rows]], fill), np.pad(self.weights[rows], fill))
-                target[rows, columns] = np.asarray(block)[: len(rows)].astype(matrix.dtype)
+                block = _mix(table, place[self.neighbors[rows]], self.weights[rows])
+                target[rows, columns] = block.astype(matrix.dtype, copy=False)
 
     def save(self, path: str | os.PathLike) -> None:
         """Writes `transfer_plan.npz`: the arrays copy, neighbors, weights and random. The file appears whole or not at all."""
@@ -262,10 +262,9 @@ def _blocks(rows: np.ndarray, step: int) -> Iterator[np.ndarray]:
         yield rows[begin : begin + step]
 
 
-@jax.jit
-def _mix(table_SxD: jax.Array, neighbors_TxK: jax.Array, weights_TxK: jax.Array) -> jax.Array:
-    # One neighbor at a time: float32 on every device, and no (T, K, D) array is ever stored.
-    out_TxD = jnp.zeros((neighbors_TxK.shape[0], table_SxD.shape[1]), jnp.float32)
-    for k in range(neighbors_TxK.shape[1]):
-        out_TxD += weights_TxK[:, k, None] * table_SxD[neighbors_TxK[:, k]]
-    return out_TxD
+def _mix(table_SxD: np.ndarray, neighbors_TxK: np.ndarray, weights_TxK: np.ndarray) -> np.ndarray:
+    # A sparse product reads each neighbor's row once and adds it to a row that stays in the cache: all of it is reading memory.
+    used = weights_TxK != 0
+    starts = np.concatenate([[0], np.cumsum(used.sum(axis=1))])
+    shape = len(weights_TxK), len(table_SxD)
+    return csr_array((weights_TxK[used], neighbors_TxK[used], starts), shape=shape) @ table_SxD

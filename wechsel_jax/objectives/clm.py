@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from wechsel_jax.models import Family, ModelConfig
-from wechsel_jax.objectives.loss import chunked_loss
+from wechsel_jax.objectives.loss import chunked_loss, without_padding
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,6 +19,7 @@ class CausalObjective:
     config: ModelConfig
     dtype: str
     chunk: int
+    vocabulary_size: int
     name: str = "clm"
     head_fraction: float = 1.0
 
@@ -49,4 +50,5 @@ class CausalObjective:
         return loss, jnp.sum(weights), {"correct": correct}
 
     def _logits(self, head: dict, hidden: jax.Array) -> jax.Array:
-        return self.family.logits(head, self.config, hidden, dtype=jnp.dtype(self.dtype))
+        logits = self.family.logits(head, self.config, hidden, dtype=jnp.dtype(self.dtype))
+        return without_padding(logits, self.vocabulary_size)

@@ -1,15 +1,21 @@
-"""Cross-entropy over a vocabulary without the logits of all positions in memory."""
+"""Cross-entropy over a vocabulary without the logits of all positions in memory, and without computing them twice."""
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
 Logits = Callable[[dict, jax.Array], jax.Array]
 
 
+@jax.custom_vjp
 def token_loss(logits: jax.Array, targets: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Weighted cross-entropy in nats, and the weight of the right first guesses.
+
+    Gradients flow to the logits only.
 
     Args:
       logits: (..., V) float32.
@@ -19,11 +25,38 @@ def token_loss(logits: jax.Array, targets: jax.Array, weights: jax.Array) -> tup
     Returns:
       (loss_sum, correct_sum), float32 scalars.
     """
+    return _token_loss(logits, targets, weights)[0]
+
+
+def _token_loss(logits: jax.Array, targets: jax.Array, weights: jax.Array) -> tuple[tuple[jax.Array, jax.Array], tuple]:
     score = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
-    loss = jax.nn.logsumexp(logits, axis=-1) - score
+    largest = jnp.max(logits, axis=-1)
+    normaliser = largest + jnp.log(jnp.sum(jnp.exp(logits - largest[..., None]), axis=-1))
     # A target that ties with another row counts as a right guess: argmax would need a second pass over V.
-    correct = score >= jax.lax.stop_gradient(jnp.max(logits, axis=-1))
-    return jnp.sum(weights * loss), jnp.sum(weights * correct)
+    sums = jnp.sum(weights * (normaliser - score)), jnp.sum(weights * (score >= largest))
+    return sums, (logits, normaliser, targets, weights)
+
+
+def _token_gradient(saved: tuple, cotangents: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None, None]:
+    # One pass over (..., V); the derivative of a gather would be a scatter into as many zeros.
+    logits, normaliser, targets, weights = saved
+    hit = jax.lax.broadcasted_iota(targets.dtype, logits.shape, logits.ndim - 1) == targets[..., None]
+    share = jnp.exp(logits - normaliser[..., None]) - hit
+    return share * (cotangents[0] * weights)[..., None], None, None
+
+
+token_loss.defvjp(_token_loss, _token_gradient)
+
+
+def without_padding(logits: jax.Array, vocabulary_size: int) -> jax.Array:
+    """Takes rows behind the vocabulary out: logits (..., rows of the table) -> the same, with -inf where there is no token.
+
+    Such a row gets probability 0 and a gradient of exactly 0.
+    """
+    if logits.shape[-1] == vocabulary_size:
+        return logits
+    row = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
+    return jnp.where(row < vocabulary_size, logits, -jnp.inf)
 
 
 def chunked_loss(
@@ -31,8 +64,9 @@ def chunked_loss(
 ) -> tuple[jax.Array, jax.Array]:
     """`token_loss` over a few positions of every row at a time.
 
-    The backward pass computes the logits of a chunk again, so never more than (B, chunk, V) of them exist. Chunks run
-    along the positions, not along the rows, so that rows stay where a mesh has put them.
+    Where gradients are asked for, each chunk makes its own as soon as its logits are there (the loss is a plain sum, so they
+    need only be scaled later): never more than (B, chunk, V) logits exist, and none is computed twice. Chunks run along the
+    positions, not along the rows, so that rows stay where a mesh has put them.
 
     Args:
       logits: (head, hidden (B, chunk, d)) -> (B, chunk, V) float32.
@@ -45,25 +79,77 @@ def chunked_loss(
     Returns:
       (loss_sum, correct_sum), float32 scalars.
     """
-    length = hidden.shape[1]
-    chunk = min(chunk, length)
-    if chunk == length:
+    if chunk >= hidden.shape[1]:
         return token_loss(logits(head, hidden), targets, weights)
-    padding = -length % chunk
+    return _chunked(logits, chunk, head, hidden, targets, weights)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _chunked(
+    logits: Logits, chunk: int, head: dict, hidden: jax.Array, targets: jax.Array, weights: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    def step(sums: tuple[jax.Array, jax.Array], part: tuple[jax.Array, ...]) -> tuple[tuple[jax.Array, jax.Array], None]:
+        hidden, targets, weights = part
+        return jax.tree.map(jnp.add, sums, token_loss(logits(head, hidden), targets, weights)), None
+
+    return jax.lax.scan(step, (jnp.float32(0), jnp.float32(0)), _split(chunk, hidden, targets, weights))[0]
+
+
+def _forward(logits: Logits, chunk: int, head: Any, hidden: Any, targets: Any, weights: Any) -> tuple[Any, Any]:
+    """The sums, and their gradients by (head, hidden); None for a part of the head that nobody asks about."""
+    values = jax.tree.map(lambda leaf: leaf.value, head, is_leaf=_is_primal)
+    wanted = [leaf.perturbed for leaf in jax.tree.leaves(head, is_leaf=_is_primal)]
+    leaves, shape = jax.tree.flatten(values)
+
+    def loss(asked: list, part_hidden: jax.Array, part_targets: jax.Array, part_weights: jax.Array) -> tuple:
+        remaining = iter(asked)
+        whole = [next(remaining) if want else leaf for leaf, want in zip(leaves, wanted, strict=True)]
+        loss, correct = token_loss(logits(jax.tree.unflatten(shape, whole), part_hidden), part_targets, part_weights)
+        return loss, correct
+
+    asked = [leaf for leaf, want in zip(leaves, wanted, strict=True) if want]
+    gradient = jax.value_and_grad(loss, argnums=(0, 1) if hidden.perturbed else 0, has_aux=True)
+
+    def step(carry: tuple, part: tuple[jax.Array, ...]) -> tuple[tuple, jax.Array | None]:
+        sums, head_gradient = carry
+        pair, gradients = gradient(asked, *part)
+        of_head, of_hidden = gradients if hidden.perturbed else (gradients, None)
+        return (jax.tree.map(jnp.add, sums, pair), jax.tree.map(jnp.add, head_gradient, of_head)), of_hidden
+
+    start = ((jnp.float32(0), jnp.float32(0)), [jnp.zeros_like(leaf) for leaf in asked])
+    parts = _split(chunk, hidden.value, targets.value, weights.value)
+    (sums, head_gradient), of_hidden = jax.lax.scan(step, start, parts)
+    found = iter(head_gradient)
+    of_head = jax.tree.unflatten(shape, [next(found) if want else None for want in wanted])
+    return sums, (of_head, None if of_hidden is None else _join(of_hidden, hidden.value.shape[1]))
+
+
+def _backward(logits: Logits, chunk: int, saved: tuple, cotangents: tuple) -> tuple:
+    scale = cotangents[0]
+    if isinstance(scale, SymbolicZero):
+        return None, None, None, None
+    of_head, of_hidden = jax.tree.map(lambda x: (scale * x).astype(x.dtype), saved)
+    return of_head, of_hidden, None, None
+
+
+_chunked.defvjp(_forward, _backward, symbolic_zeros=True)
+
+
+def _is_primal(x: Any) -> bool:
+    return isinstance(x, CustomVJPPrimal)
+
+
+def _split(chunk: int, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+    """(B, L, ...) -> (L / chunk, B, chunk, ...), with zeros behind the end."""
 
     def split(x: jax.Array) -> jax.Array:
-        x = jnp.pad(x, ((0, 0), (0, padding)) + ((0, 0),) * (x.ndim - 2))
+        x = jnp.pad(x, ((0, 0), (0, -x.shape[1] % chunk)) + ((0, 0),) * (x.ndim - 2))
         return jnp.moveaxis(x.reshape(x.shape[0], -1, chunk, *x.shape[2:]), 1, 0)
 
-    @jax.checkpoint
-    def score(head: dict, part: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
-        hidden, targets, weights = part
-        return token_loss(logits(head, hidden), targets, weights)
+    return tuple(map(split, arrays))
 
-    def step(sums: tuple[jax.Array, jax.Array], part: tuple[jax.Array, ...]) -> tuple[tuple[jax.Array, jax.Array], None]:
-        loss, correct = score(head, part)
-        return (sums[0] + loss, sums[1] + correct), None
 
-    parts = (split(hidden), split(targets), split(weights))
-    sums, _ = jax.lax.scan(step, (jnp.float32(0), jnp.float32(0)), parts)
-    return sums
+def _join(x: jax.Array, length: int) -> jax.Array:
+    """Undoes `_split`."""
+    x = jnp.moveaxis(x, 0, 1)
+    return x.reshape(x.shape[0], -1, *x.shape[3:])[:, :length]

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from wechsel_jax.models import Family, ModelConfig
-from wechsel_jax.objectives.loss import token_loss
+from wechsel_jax.objectives.loss import token_loss, without_padding
 
 MASK_SHARE, RANDOM_SHARE = 0.8, 0.1
 
@@ -83,6 +83,7 @@ class MaskedObjective:
     mask_token_id: int
     special_ids: tuple[int, ...]
     mask_rate: float
+    vocabulary_size: int
     name: str = "mlm"
 
     @property
@@ -92,7 +93,7 @@ class MaskedObjective:
 
     @cached_property
     def _special(self) -> np.ndarray:
-        special = np.zeros(self.config.vocabulary_size, bool)
+        special = np.zeros(self.vocabulary_size, bool)
         special[[*self.special_ids, self.mask_token_id]] = True
         return special
 
@@ -126,5 +127,5 @@ class MaskedObjective:
         if weights is not None:
             counted *= jnp.take_along_axis(weights.astype(jnp.float32), masked.positions, axis=1)
         logits = self.family.logits(self.family.head(params), self.config, hidden, dtype=dtype)
-        loss, correct = token_loss(logits, masked.targets, counted)
+        loss, correct = token_loss(without_padding(logits, self.vocabulary_size), masked.targets, counted)
         return loss, jnp.sum(counted), {"correct": correct}

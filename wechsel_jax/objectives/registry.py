@@ -32,6 +32,7 @@ def make_objective(
     mask_token_id: int | None = None,
     special_ids: Sequence[int] = (),
     mask_rate: float = 0.15,
+    vocabulary_size: int | None = None,
 ) -> Objective:
     """Returns objective(params, batch, key, *, train) -> (loss_sum, weight_sum, metrics), all float32 sums.
 
@@ -44,6 +45,7 @@ def make_objective(
       mask_token_id: mlm: id of the mask token.
       special_ids: mlm: ids that are never masked and never drawn as a replacement (padding and the mask among them).
       mask_rate: mlm: share of the tokens to predict.
+      vocabulary_size: how many tokens there are, where the model's tables are padded with rows of none; None: all rows are.
 
     Raises:
       UserError: the name is unknown, does not fit the family, or a setting makes no sense.
@@ -54,19 +56,29 @@ def make_objective(
         raise UserError(f"objective: {name} does not fit a {family.name}; expected {'clm' if family.causal else 'mlm'}")
     if dtype not in ("float32", "bfloat16"):
         raise UserError(f"objective: dtype is {dtype!r}; expected float32 or bfloat16")
+    size = config.vocabulary_size if vocabulary_size is None else vocabulary_size
+    if not 0 < size <= config.vocabulary_size:
+        raise UserError(
+            f"objective: {size} tokens do not fit a model of {config.vocabulary_size} rows; expected at most that many"
+        )
     if name == "clm":
         if chunk < 1:
             raise UserError(f"objective: chunk is {chunk}; expected at least 1 position")
-        return CausalObjective(family, config, dtype, chunk)
-    return _masked(family, config, dtype, mask_token_id, special_ids, mask_rate)
+        return CausalObjective(family, config, dtype, chunk, size)
+    return _masked(family, config, dtype, mask_token_id, special_ids, mask_rate, size)
 
 
 def _masked(
-    family: Family, config: ModelConfig, dtype: str, mask_token_id: int | None, special_ids: Sequence[int], mask_rate: float
+    family: Family,
+    config: ModelConfig,
+    dtype: str,
+    mask_token_id: int | None,
+    special_ids: Sequence[int],
+    mask_rate: float,
+    size: int,
 ) -> MaskedObjective:
     if mask_token_id is None:
         raise UserError("objective: mlm needs a mask token; expected a tokenizer that has one; add it or train a causal model")
-    size = config.vocabulary_size
     special = tuple(sorted({int(i) for i in special_ids} | {int(mask_token_id)}))
     if special[0] < 0 or special[-1] >= size:
         raise UserError(f"objective: special ids {special} do not fit a model of {size} tokens; use the model's own tokenizer")
@@ -74,4 +86,4 @@ def _masked(
         raise UserError(f"objective: all {size} tokens are special; expected a vocabulary with ordinary tokens")
     if not 0.0 < mask_rate <= 1.0:
         raise UserError(f"objective: mask_rate is {mask_rate}; expected a share above 0 and at most 1")
-    return MaskedObjective(family, config, dtype, int(mask_token_id), special, float(mask_rate))
+    return MaskedObjective(family, config, dtype, int(mask_token_id), special, float(mask_rate), size)

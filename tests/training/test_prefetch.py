@@ -1,0 +1,97 @@
+"""Batches made ahead: the same ones, not too many, errors where they belong, and no thread left behind."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from wechsel_jax.training.prefetch import Prefetcher
+
+
+def make(step):
+    return np.random.default_rng(step).integers(0, 1000, (4, 8))
+
+
+@pytest.mark.parametrize("depth", [0, 1, 3])
+def test_the_batches_are_those_of_make(depth):
+    prefetcher = Prefetcher(make, depth, end=20)
+    for step in range(5, 20):
+        np.testing.assert_array_equal(prefetcher.get(step), make(step))
+    prefetcher.close()
+
+
+def settled(made, count):
+    """Waits until `count` batches were made, and a moment longer for one too many."""
+    deadline = time.monotonic() + 20
+    while len(made) < count and time.monotonic() < deadline:
+        time.sleep(0.001)
+    time.sleep(0.05)
+    return made
+
+
+def test_it_stays_depth_steps_ahead_and_never_passes_the_end():
+    made = []
+    prefetcher = Prefetcher(lambda step: made.append(step) or step, 2, end=7)
+    assert prefetcher.get(3) == 3
+    assert settled(made, 3) == [3, 4, 5]
+    assert prefetcher.get(4) == 4
+    assert settled(made, 4) == [3, 4, 5, 6]
+    assert [prefetcher.get(5), prefetcher.get(6)] == [5, 6]
+    assert settled(made, 4) == [3, 4, 5, 6]
+    prefetcher.close()
+
+
+def test_another_step_than_the_next_starts_over():
+    prefetcher = Prefetcher(make, 2)
+    prefetcher.get(0)
+    np.testing.assert_array_equal(prefetcher.get(40), make(40))
+    np.testing.assert_array_equal(prefetcher.get(41), make(41))
+    np.testing.assert_array_equal(prefetcher.get(41), make(41))
+    prefetcher.close()
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+def test_an_error_shows_at_its_own_step_and_can_be_tried_again(depth):
+    broken = {2}
+
+    def fragile(step):
+        if step in broken:
+            raise OSError("disk gone")
+        return step
+
+    prefetcher = Prefetcher(fragile, depth)
+    assert [prefetcher.get(0), prefetcher.get(1)] == [0, 1]
+    with pytest.raises(OSError, match="disk gone"):
+        prefetcher.get(2)
+    broken.clear()
+    assert prefetcher.get(2) == 2
+    prefetcher.close()
+
+
+def test_waiting_is_counted_and_making_ahead_saves_it():
+    made = []
+
+    def make_slowly(step):
+        time.sleep(0.3)
+        made.append(step)
+        return step
+
+    slow = Prefetcher(make_slowly, 1)
+    slow.get(0)
+    first = slow.waited
+    assert first >= 0.3
+    settled(made, 2)
+    slow.get(1)
+    assert slow.waited - first < 0.3
+    slow.close()
+
+
+def test_no_thread_is_left_behind():
+    before = threading.active_count()
+    prefetcher = Prefetcher(make, 3)
+    prefetcher.get(0)
+    assert threading.active_count() == before + 1
+    prefetcher.close()
+    assert threading.active_count() == before
+    prefetcher.close()

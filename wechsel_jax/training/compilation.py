@@ -1,0 +1,125 @@
+"""The step of a phase made ahead of its first update, with the memory that it will take."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+
+from wechsel_jax.errors import UserError
+
+_UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+
+
+def compile_step(
+    train_step: Callable,
+    state: Any,
+    batch: Mapping[str, jax.Array],
+    *,
+    advice: Mapping[str, Any],
+    limit_bytes: int | None = None,
+) -> tuple[Callable[..., tuple[Any, dict[str, jax.Array]]], dict[str, int]]:
+    """Compiles a step without running it, so that too little memory shows before the first update.
+
+    Args:
+      train_step: what `make_train_step` returns.
+      state: a TrainState, or its shapes with shardings.
+      batch: of one step, or its shapes with shardings.
+      advice: current values of the settings that decide about memory, by name: "batch_size", "accumulation", "model.remat",
+        "mesh.fsdp", and "devices", how many there are. Absent ones are not advised about.
+      limit_bytes: memory of one device; by default what the device says, where it does (CPUs do not).
+
+    Returns:
+      The compiled step, (state, batch, learning_rate) -> (state, metrics), and the bytes of one device that it takes:
+      {"arguments" (state and batch), "outputs", "temporary", "aliased" (of the arguments whose memory the outputs take over),
+      "peak"}.
+
+    Raises:
+      UserError: a step needs more memory than a device has. The compiled step raises it too, where memory ends as it runs.
+    """
+    limit = _device_limit() if limit_bytes is None else limit_bytes
+    try:
+        compiled = train_step.lower(state, batch, np.float32(0)).compile()
+    except jax.errors.JaxRuntimeError as error:
+        raise _explained(error, None, limit, advice) from error
+    memory = step_memory(compiled)
+    if limit is not None and memory["peak"] > limit:
+        raise UserError(_message(memory, limit, advice))
+
+    def run(*arguments: Any) -> tuple[Any, dict[str, jax.Array]]:
+        try:
+            return compiled(*arguments)
+        except jax.errors.JaxRuntimeError as error:
+            raise _explained(error, memory, limit, advice) from error
+
+    return run, memory
+
+
+def step_memory(compiled: Any) -> dict[str, int]:
+    """Returns the bytes of one device that a compiled program takes; see `compile_step`. All 0 where a backend does not say."""
+    found = compiled.memory_analysis()
+    names = {"arguments": "argument", "outputs": "output", "temporary": "temp", "aliased": "alias"}
+    memory = {name: int(getattr(found, f"{theirs}_size_in_bytes", 0)) for name, theirs in names.items()}
+    # Some backends' own figure of the peak leaves the temporary memory out.
+    held = memory["arguments"] + memory["outputs"] - memory["aliased"]
+    return memory | {"peak": held + memory["temporary"]}
+
+
+def memory_line(memory: Mapping[str, int]) -> str:
+    """Says in one line what a step takes."""
+    state = memory["aliased"]
+    return (
+        f"a step takes {_size(memory['peak'])} of a device's memory: {_size(state)} of parameters and optimizer state, updated "
+        f"in place, {_size(memory['temporary'])} of activations and gradients"
+    )
+
+
+def _device_limit() -> int | None:
+    statistics = jax.local_devices()[0].memory_stats()
+    return int(statistics["bytes_limit"]) if statistics and "bytes_limit" in statistics else None
+
+
+def _explained(error: Exception, memory: Mapping[str, int] | None, limit: int | None, advice: Mapping[str, Any]) -> Exception:
+    """The error of a user whose model is too large, or the error itself."""
+    text = str(error)
+    if "RESOURCE_EXHAUSTED" not in text and "out of memory" not in text.lower():
+        return error
+    return UserError(_message(memory, limit, advice, text.strip().splitlines()[0][:200]))
+
+
+def _message(memory: Mapping[str, int] | None, limit: int | None, advice: Mapping[str, Any], device_says: str = "") -> str:
+    needs = "a step needs more memory than a device has"
+    if memory is not None:
+        rest = memory["peak"] - memory["temporary"]
+        needs = (
+            f"a step needs {_size(memory['peak'])} on each device ({_size(rest)} of parameters, optimizer state and batch, "
+            f"{_size(memory['temporary'])} of activations and gradients)"
+        )
+    has = "" if limit is None else f"; a device has {_size(limit)}"
+    said = f"; the device says: {device_says}" if device_says else ""
+    return f"memory: {needs}{has}{said}; expected a step that fits; {', or '.join(_remedies(advice))}"
+
+
+def _remedies(advice: Mapping[str, Any]) -> list[str]:
+    """What to change, in words; what changes the result least costs most, so the user chooses."""
+    rows, parts = advice.get("batch_size", 1), advice.get("accumulation", 1)
+    remedies = []
+    if rows > 1:
+        remedies.append(f"lower batch_size (now {rows})")
+    if parts < rows:
+        more = next((n for n in range(2 * parts, rows + 1) if rows % n == 0), rows)
+        remedies.append(f"set accumulation={more} (the same updates from smaller parts)")
+    if advice.get("model.remat") in ("none", "dots"):
+        remat = "dots" if advice["model.remat"] == "none" else "full"
+        remedies.append(f"set model.remat={remat} (computes more to keep less)")
+    devices, fsdp = advice.get("devices", 1), advice.get("mesh.fsdp", 1)
+    if 0 < fsdp < devices:
+        remedies.append(f"set mesh.fsdp={devices} (parameters and optimizer state are split over the devices)")
+    return remedies or ["use a device with more memory, or a smaller model"]
+
+
+def _size(count: int) -> str:
+    for unit, name in _UNITS:
+        if count >= unit:
+            return f"{count / unit:.1f} {name}"
+    return f"{count} bytes"
