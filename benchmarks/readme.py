@@ -118,9 +118,10 @@ def training_table(result: dict) -> str:
         lines.append(f"| {what} | {rates} | {measured['speed']['wechsel-jax / torch']:.2f} x | {memory} |")
     problem, machine = result["results"][0]["problem"], result["machine"]
     where = f"{machine['processor']}, {machine['threads']} threads, jax {machine['versions']['jax']}, torch"
+    size = f"6 layers x 384, {problem['rows']} x {problem['length']} tokens, 50k vocabulary"
     lines.append(
-        f"\n6 layers x 384, {problem['rows']} x {problem['length']} tokens, 50k vocabulary; medians of {result['rounds']} rounds in "
-        f"turns. PyTorch with scaled dot-product attention and fused AdamW. {where} {machine['versions']['torch']}."
+        f"\n{size}; medians of {result['rounds']} rounds in turns. PyTorch with scaled dot-product attention and fused AdamW. "
+        f"{where} {machine['versions']['torch']}."
     )
     return "\n".join(lines)
 
