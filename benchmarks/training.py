@@ -45,7 +45,7 @@ _WORKER = flags.DEFINE_string("worker", None, "Used by the program itself: a con
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What one process trains: a contestant ("wechsel-jax", "torch", "torch compiled") and its problem."""
+    """What one process trains: a contestant ("wechsel-jax", "torch", "torch compiled", ...) and its problem."""
 
     contestant: str
     device: str
@@ -86,8 +86,8 @@ def measure(model: str, dropout: float, gpu: bool, threads: int) -> dict[str, An
     length = 16 if _SMOKE.value else 512 if gpu else 256
     case = Case("", _DEVICE.value, hf, rows, length, "bfloat16" if gpu else "float32", threads)
     names = ["wechsel-jax", "torch compiled"] if gpu else ["wechsel-jax", "torch"]
-    if not gpu and _TORCH_COMPILE.value:
-        names.append("torch compiled")
+    if not gpu:
+        names += ["torch, memory kept"] + ["torch compiled, memory kept"] * _TORCH_COMPILE.value
     workers = {name: Worker(dataclasses.replace(case, contestant=name)) for name in names}
     try:
         facts = {name: worker.ready() for name, worker in workers.items()}
@@ -237,6 +237,8 @@ def make_ours(case: Case) -> tuple[Callable, dict[str, Any], Callable[[], int]]:
     from wechsel_jax.training.optimizer import make_optimizer
     from wechsel_jax.training.step import make_train_step, start_phase, state_shardings
 
+    if case.device == "cpu":
+        devices.keep_freed_memory()
     model_family = family(case.hf["model_type"])
     config = model_family.config(case.hf)
     mask = {} if model_family.causal else {"mask_token_id": case.hf["vocab_size"] - 1, "special_ids": range(5)}
@@ -285,6 +287,8 @@ def make_torch(case: Case) -> tuple[Callable, dict[str, Any], Callable[[], int]]
     from wechsel_jax.models import family
     from wechsel_jax.training import devices
 
+    if "memory kept" in case.contestant:
+        devices.keep_freed_memory()
     torch.manual_seed(0)
     torch.set_num_threads(case.threads)
     device = "cuda" if case.device == "gpu" else "cpu"
@@ -303,7 +307,7 @@ def make_torch(case: Case) -> tuple[Callable, dict[str, Any], Callable[[], int]]
         with torch.autocast(device, torch.bfloat16, enabled=case.dtype == "bfloat16"):
             return model(input_ids=tokens, labels=labels).loss
 
-    forward = torch.compile(loss_of) if case.contestant == "torch compiled" else loss_of
+    forward = torch.compile(loss_of) if "compiled" in case.contestant else loss_of
     source, generator = batches(case), np.random.default_rng(1)
 
     def batch() -> tuple[Any, Any]:

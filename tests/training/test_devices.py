@@ -1,3 +1,6 @@
+import subprocess
+import sys
+
 import jax
 import pytest
 
@@ -33,3 +36,28 @@ def test_the_papers_run_used_31_percent():
         device_kind = "TPU v3"
 
     assert utilisation(801e6, 250_000 * 512 * 512 / (4 * 86400), [Core()] * 8) == pytest.approx(0.31, abs=0.005)
+
+
+FAULTS = """
+import resource, sys
+import numpy as np
+from wechsel_jax.training.devices import keep_freed_memory
+kept = sys.argv[1] == "keep" and keep_freed_memory()
+for _ in range(3):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    np.ones(25_000_000, np.float32)
+print(kept, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="malloc of glibc")
+def test_kept_memory_is_not_paid_for_again():
+    """Page faults of the third array of 100 MB: 24,400, or 50 and some where the system gives huge pages, against none."""
+    faults = {}
+    for mode in ("keep", "default"):
+        command = [sys.executable, "-c", FAULTS, mode]
+        kept, count = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+        faults[mode] = int(count)
+        assert kept == str(mode == "keep")
+    assert faults["default"] > 40
+    assert faults["keep"] < 10

@@ -280,7 +280,9 @@ def _without_tracebacks() -> Iterator[None]:
     """Keeps from the screen what orbax logs, and TensorStore's threads print, about a failed save; one line says it here."""
 
     def not_of_orbax(record: logging.LogRecord) -> bool:
-        return "orbax" not in record.pathname
+        # Of several arrays that fail, the first is reported; asyncio tells about the others once they are collected.
+        unheard = record.name == "asyncio" and "exception was never retrieved" in record.getMessage()
+        return "orbax" not in record.pathname and not unheard
 
     def hook(unraisable: Any) -> None:
         # What is still being written when the first error arrives finds nobody to report to.
@@ -288,9 +290,12 @@ def _without_tracebacks() -> Iterator[None]:
             before(unraisable)
 
     before, sys.unraisablehook = sys.unraisablehook, hook
-    logging.getLogger("absl").addFilter(not_of_orbax)
+    loggers = [logging.getLogger(name) for name in ("absl", "asyncio")]
+    for logger in loggers:
+        logger.addFilter(not_of_orbax)
     try:
         yield
     finally:
-        logging.getLogger("absl").removeFilter(not_of_orbax)
+        for logger in loggers:
+            logger.removeFilter(not_of_orbax)
         sys.unraisablehook = before
