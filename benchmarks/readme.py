@@ -126,20 +126,6 @@ def training_table(result: dict) -> str:
     return "\n".join(lines)
 
 
-def trained_model_table(result: dict) -> str:
-    """A real model before and after its training, scored by PyTorch."""
-    settings, scores = result["settings"], result["torch"]
-    lines = [f"| {result['source']} to German, scored by PyTorch | bits per byte | perplexity of a token |", "|---|---:|---:|"]
-    for name, found in scores.items():
-        what = "with its own tokenizer" if name == "source" else f"{settings['vocab_size']:,} new tokens, {name}"
-        lines.append(f"| {what} | {found['bits_per_byte']:.2f} | {found['perplexity']:,.0f} |")
-    lines.append(
-        f"\n`{result['method']}`, then {settings['steps']} steps of {settings['rows']} x 128 tokens of German novels "
-        f"(`configs/smollm2.py`). {result['machine']['description']}."
-    )
-    return "\n".join(lines)
-
-
 TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "demo": (("demo.json",), demo_table),
     "initializers": (("initializers.json",), initializers_table),

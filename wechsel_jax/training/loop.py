@@ -69,6 +69,8 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
             remove_leftovers(workdir)
         interrupts = stack.enter_context(Interrupts().installed())
         stack.enter_context(devices.compiled_programs(config.compilation_cache))
+        if jax.default_backend() == "cpu":
+            devices.keep_freed_memory()
         run = _Run(config, workdir, gather(config, workdir), interrupts, progress)
         stack.callback(run.close)
         if first:
