@@ -78,8 +78,11 @@ def test_a_disk_that_stays_full(runs, config, whole, tmp_path):
 
 
 def test_arrays_that_do_not_fit(runs, config, whole, tmp_path):
-    """The library that writes arrays in the background fails, not Python; each time, it is one line."""
-    run = runs.start(config, tmp_path / "run", file_limit=120_000)
+    """The library that writes arrays in the background fails, not Python; each time, it is one line.
+
+    The embedding table alone (39 kB) is more than a file may hold: how arrays are gathered into files differs from save to save.
+    """
+    run = runs.start(config, tmp_path / "run", file_limit=30_000)
     assert run.wait() == 2
     assert "the checkpoint of step 4 could not be written (File too large); there is none yet; the next one" in run.output
     assert "Traceback" not in run.output and run.output.splitlines()[-1].startswith("train: error: ")
