@@ -11,7 +11,7 @@ import pytest
 from tests.models.helpers import ALL, TOKENS, logits, small_model
 from tests.models.make_golden import CONFIGS
 from wechsel_jax.errors import UserError
-from wechsel_jax.models import decoder, family
+from wechsel_jax.models import attention, family
 from wechsel_jax.models.layers import SelfAttention
 from wechsel_jax.models.weights import unflatten
 
@@ -101,7 +101,7 @@ def test_attention_dropout_drops_probabilities():
         "qkv": {"kernel": kernel, "bias": np.zeros((3, size), np.float32)},
         "output": {"kernel": np.eye(size, dtype=np.float32), "bias": np.zeros(size, np.float32)},
     }
-    module = SelfAttention(config, jnp.float32, False, 0.02)
+    module = SelfAttention(config, jnp.float32, False, 0.02, causal=False)
     x = np.broadcast_to(np.eye(size, dtype=np.float32), (4, size, size))
     apply = jax.jit(lambda p, key: module.apply({"params": p}, x, None, rngs={"dropout": key}))
     probabilities = np.asarray(apply(params, jax.random.key(0)))
@@ -244,7 +244,7 @@ def test_fused_attention_sees_the_same(name, monkeypatch):
         return real(*arguments, **options)
 
     monkeypatch.setattr(jax.nn, "dot_product_attention", plain)
-    monkeypatch.setattr(decoder, "fits_flash_attention", lambda query, dropout: True)
+    monkeypatch.setattr(attention, "fits_flash_attention", lambda query, dropout: True)
     mask = ALL.copy()
     mask[1, 8:] = False
     for real_tokens in (None, mask):

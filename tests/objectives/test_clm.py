@@ -11,6 +11,8 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.models import family
 from wechsel_jax.models.weights import unflatten
 from wechsel_jax.objectives import make_objective
+from wechsel_jax.objectives.loss import fitting_chunk
+from wechsel_jax.training.sharding import make_mesh
 
 FIELDS = {"vocab_size": 61, "n_positions": 48, "n_embd": 24, "n_layer": 2, "n_head": 3}
 GPT2 = family("gpt2")
@@ -77,6 +79,19 @@ def test_chunks_change_nothing(params, chunk):
     assert float(loss) == pytest.approx(expected, rel=1e-6)
     assert float(weight) == pytest.approx(weights[:, 1:].sum(), rel=1e-6)
     assert float(metrics["correct"]) == pytest.approx(correct, rel=1e-6)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8, 600])
+@pytest.mark.parametrize("length", [2, 100, 256, 1000])
+def test_a_fitting_chunk_keeps_a_device_busy(rows, length):
+    """As few chunks as hold 512 tokens at most, all of nearly one length; split over devices, each has that many."""
+    chunk = fitting_chunk(rows, length)
+    count = -(-length // chunk)
+    assert 1 <= chunk <= length and count * chunk - length < count
+    assert chunk == 1 or rows * chunk <= 512 + rows
+    assert rows * length <= 512 or 2 * rows * chunk >= 512 or chunk == length
+    with jax.set_mesh(make_mesh({"data": 2, "fsdp": 2, "tensor": 2})):
+        assert fitting_chunk(4 * rows, length) == chunk
 
 
 def test_gradients_equal_those_without_chunks(params):
@@ -211,7 +226,7 @@ def test_bad_settings_are_refused():
     with pytest.raises(UserError, match="expected mlm"):
         make_objective("clm", family("roberta"), family("roberta").config({"vocab_size": 9}))
     with pytest.raises(UserError, match="chunk"):
-        make_objective("clm", GPT2, CONFIG, chunk=0)
+        make_objective("clm", GPT2, CONFIG, chunk=-1)
     for tokens in (0, 62):
         with pytest.raises(UserError, match=f"{tokens} tokens"):
             make_objective("clm", GPT2, CONFIG, vocabulary_size=tokens)

@@ -5,7 +5,7 @@ number inside it.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -13,14 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
+from wechsel_jax.models.attention import attention, attention_mask, cap
 from wechsel_jax.models.config import ModelConfig
 from wechsel_jax.models.dropout import Dropout
 from wechsel_jax.models.layers import (
     ACTIVATION_FUNCTIONS,
     Embedding,
-    attention_mask,
-    fits_flash_attention,
-    flash_attention,
     keep_rows,
     layer_norm,
     normal,
@@ -57,11 +55,6 @@ def norm(config: ModelConfig, dtype: Any, name: str | None = None) -> nn.Module:
     return layer_norm(config, dtype, name)
 
 
-def cap(x: jax.Array, limit: float | None) -> jax.Array:
-    """Keeps x between -limit and limit, smoothly; None changes nothing."""
-    return x if limit is None else limit * jnp.tanh(x / limit)
-
-
 class GroupedAttention(nn.Module):
     """Causal self-attention in which groups of query heads share keys and values (Ainslie et al., 2023)."""
 
@@ -84,43 +77,11 @@ class GroupedAttention(nn.Module):
             query, key = rotate(query, *angles), rotate(key, *angles)
         scale = 1.0 / math.sqrt(size) if config.query_scale is None else config.query_scale
         dropout = Dropout(config.attention_dropout, deterministic=self.deterministic)
-        if config.score_cap is None and fits_flash_attention(query, dropout):
-            mixed = flash_attention(query, key, value, visible, scale)
-        else:
-            mixed = attend_in_groups(query, key, value, visible, scale, config.score_cap, dropout)
+        mixed = attention(
+            query, key, value, visible, causal=True, scale=scale, dropout=dropout, limit=config.score_cap
+        )  # fmt: skip
         output = nn.DenseGeneral(config.hidden_size, axis=(-2, -1), use_bias=config.output_bias, name="output", **settings)
         return output(mixed)
-
-
-def attend_in_groups(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    visible: jax.Array,
-    scale: float,
-    limit: float | None,
-    dropout: Callable[[jax.Array], jax.Array],
-) -> jax.Array:
-    """Attention of query (B, L, heads, c) to the fewer heads of key and value (B, L, groups, c), which are not repeated.
-
-    Args:
-      query: of every head; those of a group stand together.
-      key: of each group.
-      value: of each group.
-      visible: bool (B or 1, 1, L, L).
-      scale: what scores are multiplied by.
-      limit: what `cap` keeps the scores within; None: no limit.
-      dropout: applied to the probabilities.
-
-    Returns:
-      (B, L, heads, c).
-    """
-    grouped = query.reshape(*query.shape[:2], key.shape[2], -1, query.shape[3])
-    scores = scale * jnp.einsum("bqkgc,bskc->bkgqs", grouped, key, preferred_element_type=jnp.float32)
-    # A finite number: a query that sees nothing (left padding) gets a uniform row instead of NaN.
-    scores = jnp.where(visible[:, :, None], cap(scores, limit), jnp.finfo(jnp.float32).min)
-    probabilities = dropout(jax.nn.softmax(scores, axis=-1).astype(query.dtype))
-    return jnp.einsum("bkgqs,bskc->bqkgc", probabilities, value).reshape(query.shape)
 
 
 class GatedFeedForward(nn.Module):

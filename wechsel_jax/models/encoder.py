@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from wechsel_jax.errors import UserError
+from wechsel_jax.models.attention import attention_mask
 from wechsel_jax.models.config import Fields, ModelConfig
 from wechsel_jax.models.dropout import Dropout
 from wechsel_jax.models.layers import (
@@ -15,7 +16,6 @@ from wechsel_jax.models.layers import (
     FeedForward,
     SelfAttention,
     attend,
-    attention_mask,
     keep_rows,
     layer_norm,
     normal,
@@ -87,7 +87,8 @@ class Block(nn.Module):
         """x (B, L, d), visible bool (B, 1, 1, L) or None -> (x (B, L, d), None)."""
         config = self.config
         dropout = Dropout(config.residual_dropout, deterministic=self.deterministic)
-        attention = SelfAttention(config, self.dtype, self.deterministic, config.initializer_range, name="attention")
+        settings = (config, self.dtype, self.deterministic, config.initializer_range)
+        attention = SelfAttention(*settings, causal=False, name="attention")
         x = layer_norm(config, self.dtype, "attention_norm")(x + dropout(attention(x, visible)))
         mlp = FeedForward(config, self.dtype, config.initializer_range, name="mlp")
         return keep_rows(layer_norm(config, self.dtype, "mlp_norm")(x + dropout(mlp(x)))), None

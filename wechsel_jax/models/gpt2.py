@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
+from wechsel_jax.models.attention import attention_mask
 from wechsel_jax.models.config import Fields, ModelConfig
 from wechsel_jax.models.dropout import Dropout
-from wechsel_jax.models.layers import Embedding, FeedForward, SelfAttention, attention_mask, keep_rows, layer_norm, stack
+from wechsel_jax.models.layers import Embedding, FeedForward, SelfAttention, keep_rows, layer_norm, stack
 from wechsel_jax.models.weights import Weight, check_copies
 
 PREFIX = "transformer."
@@ -81,7 +82,7 @@ class Block(nn.Module):
         dropout = Dropout(config.residual_dropout, deterministic=self.deterministic)
         # Both projections into the residual stream start smaller by 1/sqrt(their number).
         output_std = config.initializer_range / math.sqrt(2 * config.layers)
-        attention = SelfAttention(config, self.dtype, self.deterministic, output_std, name="attention")
+        attention = SelfAttention(config, self.dtype, self.deterministic, output_std, causal=True, name="attention")
         x = x + dropout(attention(layer_norm(config, self.dtype, "attention_norm")(x), visible))
         mlp = FeedForward(config, self.dtype, output_std, name="mlp")
         return keep_rows(x + dropout(mlp(layer_norm(config, self.dtype, "mlp_norm")(x)))), None

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax.sharding import PartitionSpec
 
+from wechsel_jax.models.attention import attention
 from wechsel_jax.models.config import ModelConfig
 from wechsel_jax.models.dropout import Dropout
 
@@ -94,21 +95,6 @@ def layer_norm(config: ModelConfig, dtype: Any, name: str | None = None) -> nn.L
     return nn.LayerNorm(epsilon=config.norm_epsilon, dtype=dtype, use_fast_variance=False, name=name)
 
 
-def attention_mask(mask: jax.Array | None, length: int, causal: bool) -> jax.Array | None:
-    """Returns which key each query may see, as bool broadcastable to (B, heads, L, L), or None where all may.
-
-    Args:
-      mask: bool (B, L), true for real tokens; None where every token is real.
-      length: L.
-      causal: whether a query sees no later key.
-    """
-    lower = jnp.tril(jnp.ones((1, 1, length, length), bool)) if causal else None
-    if mask is None:
-        return lower
-    real = mask.astype(bool)[:, None, None, :]
-    return real if lower is None else real & lower
-
-
 class SelfAttention(nn.Module):
     """Multi-head self-attention with one fused projection to queries, keys and values."""
 
@@ -116,6 +102,7 @@ class SelfAttention(nn.Module):
     dtype: Any
     deterministic: bool
     output_std: float
+    causal: bool
 
     @nn.compact
     def __call__(self, x: jax.Array, visible: jax.Array | None) -> jax.Array:
@@ -127,15 +114,7 @@ class SelfAttention(nn.Module):
         query, key, value = (qkv[:, :, i].reshape(*x.shape[:2], config.heads, head_size) for i in range(3))
         scale = 1.0 / math.sqrt(head_size) if config.scale_attention else 1.0
         dropout = Dropout(config.attention_dropout, self.deterministic)
-        if fits_flash_attention(query, dropout):
-            mixed = flash_attention(query, key, value, visible, scale)
-        else:
-            scores = scale * jnp.einsum("bqhc,bkhc->bhqk", query, key, preferred_element_type=jnp.float32)
-            if visible is not None:
-                # A finite number: a query that sees nothing (left padding) gets a uniform row instead of NaN.
-                scores = jnp.where(visible, scores, jnp.finfo(jnp.float32).min)
-            probabilities = dropout(jax.nn.softmax(scores, axis=-1).astype(self.dtype))
-            mixed = jnp.einsum("bhqk,bkhc->bqhc", probabilities, value)
+        mixed = attention(query, key, value, visible, causal=self.causal, scale=scale, dropout=dropout)
         mixed = mixed.reshape(x.shape)
         return nn.Dense(config.hidden_size, dtype=self.dtype, kernel_init=normal(self.output_std), name="output")(mixed)
 
@@ -155,35 +134,6 @@ class FeedForward(nn.Module):
         x = nn.Dense(config.inner_size, dtype=self.dtype, kernel_init=init, name="up")(x)
         x = ACTIVATION_FUNCTIONS[config.activation](x)
         return nn.Dense(config.hidden_size, dtype=self.dtype, kernel_init=normal(self.output_std), name="down")(x)
-
-
-def fits_flash_attention(query: jax.Array, dropout: Dropout) -> bool:
-    """Whether cuDNN's attention, which never stores the L x L scores, can take the place of the plain one.
-
-    It needs a GPU, 16-bit queries (B, L, heads, c), heads of at most 128 features, and no dropout on the probabilities.
-    """
-    length, size = query.shape[1], query.shape[3]
-    wide = query.dtype.itemsize == 2 and size % 8 == 0 and size <= 128 and length % 64 == 0
-    return wide and (dropout.deterministic or dropout.rate == 0.0) and jax.default_backend() == "gpu"
-
-
-def flash_attention(query: jax.Array, key: jax.Array, value: jax.Array, visible: jax.Array | None, scale: float) -> jax.Array:
-    """cuDNN's attention.
-
-    Args:
-      query: (B, L, heads, c).
-      key: (B, L, heads or fewer, c).
-      value: like the keys.
-      visible: what `attention_mask` returns.
-      scale: of the scores.
-
-    Returns:
-      (B, L, heads, c).
-    """
-    # One mask for several rows can only be the causal one, which costs less by name than as an array.
-    causal = visible is not None and visible.shape[0] == 1 < query.shape[0]
-    mask = None if causal else visible
-    return jax.nn.dot_product_attention(query, key, value, mask=mask, scale=scale, is_causal=causal, implementation="cudnn")
 
 
 def products_kept(primitive: Any, *_: Any, **__: Any) -> bool:

@@ -28,7 +28,7 @@ def make_objective(
     config: ModelConfig,
     *,
     dtype: str = "float32",
-    chunk: int = 32,
+    chunk: int = 0,
     mask_token_id: int | None = None,
     special_ids: Sequence[int] = (),
     mask_rate: float = 0.15,
@@ -41,7 +41,7 @@ def make_objective(
       family: the model's family.
       config: the model's configuration.
       dtype: what matrix products compute in, "float32" or "bfloat16"; the loss is float32 always.
-      chunk: clm: positions of a row whose logits exist at once.
+      chunk: clm: positions of a row whose logits exist at once; 0: chosen, see `loss.fitting_chunk`.
       mask_token_id: mlm: id of the mask token.
       special_ids: mlm: ids that are never masked and never drawn as a replacement (padding and the mask among them).
       mask_rate: mlm: share of the tokens to predict.
@@ -62,8 +62,8 @@ def make_objective(
             f"objective: {size} tokens do not fit a model of {config.vocabulary_size} rows; expected at most that many"
         )
     if name == "clm":
-        if chunk < 1:
-            raise UserError(f"objective: chunk is {chunk}; expected at least 1 position")
+        if chunk < 0:
+            raise UserError(f"objective: chunk is {chunk}; expected a number of positions, or 0 to have it chosen")
         return CausalObjective(family, config, dtype, chunk, size)
     return _masked(family, config, dtype, mask_token_id, special_ids, mask_rate, size)
 

@@ -37,7 +37,7 @@ def default_config() -> ConfigDict:
     config.accumulation = 1
     config.block_length = 128
     config.dtype = "float32"
-    config.loss_chunk = 32
+    config.loss_chunk = 0
     config.mask_rate = 0.15
     config.model = ConfigDict({"checkpoint": "", "config": ConfigDict(), "tokenizer": "", "embeddings": ""})
     config.model.dropout = config_dict.placeholder(float)
@@ -77,10 +77,11 @@ def validate(config: ConfigDict) -> None:
       UserError: a field is unknown, missing, of the wrong type or impossible; the message names it.
     """
     _check_fields(as_dict(config), as_dict(default_config()), "")
-    for name in ("steps", "batch_size", "accumulation", "log_every", "eval_every", "checkpoint_every", "keep", "loss_chunk"):
+    for name in ("steps", "batch_size", "accumulation", "log_every", "eval_every", "checkpoint_every", "keep"):
         _check(name, config[name], config[name] >= 1, "at least 1")
     for name in ("keep_every", "patience", "skip_nonfinite", "prefetch"):
         _check(name, config[name], config[name] >= 0, "0 (off) or more")
+    _check("loss_chunk", config.loss_chunk, config.loss_chunk >= 0, "a number of positions, or 0 to have it chosen")
     _check("mask_rate", config.mask_rate, 0 < config.mask_rate <= 1, "a share above 0 and at most 1")
     _check("block_length", config.block_length, config.block_length >= 2, "at least 2 tokens")
     _check("seed", config.seed, 0 <= config.seed < 2**31, "a number from 0 to 2147483647")

@@ -1,0 +1,130 @@
+"""Scaled dot-product attention (Vaswani et al., 2017, section 3.2.1), as every family computes it."""
+
+import jax
+import jax.numpy as jnp
+
+from wechsel_jax.models.dropout import Dropout
+
+_BLOCKS_ON_CPU = 4
+_SHORTEST_BLOCK = 32
+
+
+def attention_mask(mask: jax.Array | None, length: int, causal: bool) -> jax.Array | None:
+    """Returns which key each query may see, as bool broadcastable to (B, heads, L, L), or None where all may.
+
+    Args:
+      mask: bool (B, L), true for real tokens; None where every token is real.
+      length: L.
+      causal: whether a query sees no later key.
+    """
+    lower = jnp.tril(jnp.ones((1, 1, length, length), bool)) if causal else None
+    if mask is None:
+        return lower
+    real = mask.astype(bool)[:, None, None, :]
+    return real if lower is None else real & lower
+
+
+def attention(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    visible: jax.Array | None,
+    *,
+    causal: bool,
+    scale: float,
+    dropout: Dropout,
+    limit: float | None = None,
+) -> jax.Array:
+    """Attention of query (B, L, heads, c) to key and value (B, L, groups, c), whose heads may be fewer and are not repeated.
+
+    On a GPU it is cuDNN's attention where that fits; else the scores are made, in blocks of queries on a CPU.
+
+    Args:
+      query: of every head; those of a group stand together.
+      key: of each group.
+      value: of each group.
+      visible: bool, broadcastable to (B, 1, L, L), which keys a query may see; None: all.
+      causal: whether `visible` hides all later keys.
+      scale: what scores are multiplied by.
+      dropout: applied to the probabilities.
+      limit: what `cap` keeps the scores within; None: no limit.
+
+    Returns:
+      (B, L, heads, c).
+    """
+    if limit is None and fits_flash_attention(query, dropout):
+        return flash_attention(query, key, value, visible, scale)
+    length, count = query.shape[1], blocks_of_queries(query.shape[1])
+    parts = []
+    for i in range(count):
+        rows = slice(i * length // count, (i + 1) * length // count)
+        seen = slice(rows.stop if causal else length)
+        of_rows = visible
+        if visible is not None:
+            of_rows = visible[:, :, rows if visible.shape[2] > 1 else slice(None), seen]
+        parts.append(_attend(query[:, rows], key[:, seen], value[:, seen], of_rows, scale, limit, dropout))
+    return parts[0] if count == 1 else jnp.concatenate(parts, axis=1)
+
+
+def _attend(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    visible: jax.Array | None,
+    scale: float,
+    limit: float | None,
+    dropout: Dropout,
+) -> jax.Array:
+    grouped = query.reshape(*query.shape[:2], key.shape[2], -1, query.shape[3])
+    scores = scale * jnp.einsum("bqkgc,bskc->bkgqs", grouped, key, preferred_element_type=jnp.float32)
+    scores = cap(scores, limit)
+    if visible is not None:
+        # A finite number: a query that sees nothing (left padding) gets a uniform row instead of NaN.
+        scores = jnp.where(visible[:, :, None], scores, jnp.finfo(jnp.float32).min)
+    probabilities = dropout(jax.nn.softmax(scores, axis=-1).astype(query.dtype))
+    return jnp.einsum("bkgqs,bskc->bqkgc", probabilities, value).reshape(query.shape)
+
+
+def blocks_of_queries(length: int) -> int:
+    """Into how many blocks the queries of L positions are split.
+
+    A CPU runs one product of many heads on one core, but blocks side by side; and of a causal model, a block leaves out the
+    keys behind it. Elsewhere one block is one kernel.
+    """
+    if jax.default_backend() != "cpu" or length % _BLOCKS_ON_CPU or length < _BLOCKS_ON_CPU * _SHORTEST_BLOCK:
+        return 1
+    return _BLOCKS_ON_CPU
+
+
+def cap(x: jax.Array, limit: float | None) -> jax.Array:
+    """Keeps x between -limit and limit, smoothly; None changes nothing."""
+    return x if limit is None else limit * jnp.tanh(x / limit)
+
+
+def fits_flash_attention(query: jax.Array, dropout: Dropout) -> bool:
+    """Whether cuDNN's attention, which never stores the L x L scores, can take the place of the plain one.
+
+    It needs a GPU, 16-bit queries (B, L, heads, c), heads of at most 128 features, and no dropout on the probabilities.
+    """
+    length, size = query.shape[1], query.shape[3]
+    wide = query.dtype.itemsize == 2 and size % 8 == 0 and size <= 128 and length % 64 == 0
+    return wide and (dropout.deterministic or dropout.rate == 0.0) and jax.default_backend() == "gpu"
+
+
+def flash_attention(query: jax.Array, key: jax.Array, value: jax.Array, visible: jax.Array | None, scale: float) -> jax.Array:
+    """cuDNN's attention.
+
+    Args:
+      query: (B, L, heads, c).
+      key: (B, L, heads or fewer, c).
+      value: like the keys.
+      visible: what `attention_mask` returns.
+      scale: of the scores.
+
+    Returns:
+      (B, L, heads, c).
+    """
+    # One mask for several rows can only be the causal one, which costs less by name than as an array.
+    causal = visible is not None and visible.shape[0] == 1 < query.shape[0]
+    mask = None if causal else visible
+    return jax.nn.dot_product_attention(query, key, value, mask=mask, scale=scale, is_causal=causal, implementation="cudnn")
