@@ -80,7 +80,7 @@ def test_a_disk_that_stays_full(runs, config, whole, tmp_path):
 def test_arrays_that_do_not_fit(runs, config, whole, tmp_path):
     """The library that writes arrays in the background fails, not Python; each time, it is one line.
 
-    The embedding table alone (39 kB) is more than a file may hold: how arrays are gathered into files differs from save to save.
+    The embedding table alone (39 kB) is more than a file may hold: how arrays are gathered into files differs each time.
     """
     run = runs.start(config, tmp_path / "run", file_limit=30_000)
     assert run.wait() == 2
