@@ -137,7 +137,9 @@ def _forward(logits: Logits, chunk: int, head: Any, hidden: Any, targets: Any, w
 
     start = ((jnp.float32(0), jnp.float32(0)), [jnp.zeros_like(leaf) for leaf in asked])
     parts = _split(chunk, hidden.value, targets.value, weights.value)
-    (sums, head_gradient), of_hidden = jax.lax.scan(step, start, parts)
+    # Two chunks side by side keep the cores of a CPU busy where one of them waits for a sum that runs on a single core.
+    unroll = 2 if jax.default_backend() == "cpu" else 1
+    (sums, head_gradient), of_hidden = jax.lax.scan(step, start, parts, unroll=unroll)
     found = iter(head_gradient)
     of_head = jax.tree.unflatten(shape, [next(found) if want else None for want in wanted])
     return sums, (of_head, None if of_hidden is None else _join(of_hidden, hidden.value.shape[1]))
