@@ -60,7 +60,7 @@ def _transfer_defaults() -> ConfigDict:
     config = ConfigDict()
     for field in dataclasses.fields(TransferSettings):
         if field.name not in (*INPUTS, "seed"):
-            unset = config_dict.placeholder(int if field.name == "max_words" else str)
+            unset = config_dict.placeholder({"max_words": int, "word_start": float}.get(field.name, str))
             config[field.name] = unset if field.default is None else field.default
     return config
 
@@ -157,6 +157,7 @@ def _compares_tokens(config: ConfigDict, name: str) -> bool:
 def _inputs(config: ConfigDict, workdir: Path, seconds: dict[str, float]) -> dict[str, str]:
     """Makes what the methods need and the config does not name; returns setting -> file or directory."""
     needed, inputs = _needed(config), {"dictionary": config.dictionary}
+    inputs |= {"source_text": config.text.source, "target_text": config.text.train}
     with _timed(seconds, "vectors"):
         for side, text in (("source", config.text.source), ("target", config.text.words or config.text.train)):
             if f"{side}_vectors" not in needed:
@@ -193,6 +194,10 @@ def _settings(config: ConfigDict, name: str, inputs: dict[str, str]) -> dict:
     settings.pop("method", None)
     for wanted in (*method.needs, *(("helper",) if method.helper else ())):
         settings.setdefault(wanted, inputs.get(wanted))
+    if method.text and config.dictionary:
+        settings.setdefault("dictionary", config.dictionary)
+    if settings["calibrate"] != "none":
+        settings.setdefault("target_text", inputs["target_text"])
     if _compares_tokens(config, name):
         settings["target_vectors"] = inputs["native_vectors"]
     return settings

@@ -16,7 +16,8 @@ from wechsel_jax.tokens.mapping import parse_mapping
 from wechsel_jax.tokens.overlap import Overlap, find_overlap
 from wechsel_jax.tokens.pieces import source_pieces
 from wechsel_jax.transfer_record import Steps
-from wechsel_jax.transfer_settings import ALIGNED, IDENTICAL, TransferSettings
+from wechsel_jax.transfer_settings import ALIGNED, IDENTICAL, WITHOUT_DICTIONARY, TransferSettings
+from wechsel_jax.transfer_text import anchored_sides
 from wechsel_jax.vectors import (
     AdversarialSettings,
     Alignment,
@@ -114,6 +115,8 @@ def make_sides(job: Job, steps: Steps) -> tuple[Side, Side, dict | None]:
       UserError: a file is damaged, or no target token has a vector.
     """
     source = target = alignment = embeddings = None
+    if job.method.text:
+        return anchored_sides(job, steps, _shared_space)
     if job.method.vectors is not None:
         if job.method.space == "both":
             source, target, alignment = _shared_space(job, steps)
@@ -140,6 +143,8 @@ def _target_space(job: Job, steps: Steps) -> np.ndarray:
 
 def _shared_space(job: Job, steps: Steps) -> tuple[np.ndarray, np.ndarray, dict | None]:
     settings, pairs = job.settings, job.settings.dictionary
+    if pairs is None and settings.alignment == "procrustes":
+        pairs = IDENTICAL
     with steps("reading the word vectors"):
         if pairs is not None and pairs not in (ALIGNED, IDENTICAL):
             pairs = read_dictionary(pairs, alternatives=not settings.parity)
@@ -166,8 +171,9 @@ def _align(
 ) -> Alignment:
     shared = {name: getattr(settings, name) for name in ("normalize", "center", "seed")}
     try:
-        if settings.alignment == "adversarial":
-            chosen = AdversarialSettings(refinement=Refinement(rounds=settings.refine or Refinement.rounds))
+        if settings.alignment in WITHOUT_DICTIONARY:
+            start = {"start": "similarities", "epochs": 0} if settings.alignment == "similarities" else {}
+            chosen = AdversarialSettings(refinement=Refinement(rounds=settings.refine or Refinement.rounds), **start)
             measured = None if isinstance(pairs, str) else pairs
             return adversarial_align(source, target, chosen, pairs=measured, csls=True, progress=steps.log, **shared)
         return align(source, target, pairs, weighting=settings.weighting, refine=settings.refine, csls=True, **shared)

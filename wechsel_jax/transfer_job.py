@@ -15,6 +15,7 @@ from wechsel_jax.initializers import Side, TransferPlan, shuffle, standardize
 from wechsel_jax.initializers.wechsel import nearest_similarity
 from wechsel_jax.surgery import Surgery, write_target
 from wechsel_jax.tokens.coverage import coverage
+from wechsel_jax.transfer_calibration import calibrate, input_norms, require_family
 from wechsel_jax.transfer_inputs import Job, make_sides, open_job
 from wechsel_jax.transfer_record import Steps, behaviour, examples, to_stderr, versions
 from wechsel_jax.transfer_settings import TransferSettings
@@ -62,6 +63,8 @@ def transfer(
     steps = Steps(log)
     with steps("reading the source model and both tokenizers"):
         job = open_job(chosen, filled, source, target_tokenizer)
+    if filled.calibrate != "none":
+        require_family(job.checkpoint)
     source_side, target_side, alignment = make_sides(job, steps)
     with steps("making the plan"):
         plan = _plan(job, source_side, target_side, steps)
@@ -70,11 +73,13 @@ def transfer(
             surgery = _surgery(job, plan)
             norms = write_target(surgery, directory, job.target_tokenizer)
             plan.save(directory / PLAN_FILE)
+        calibration = _calibration(job, directory, norms, steps)
         record = _record(job, surgery, os.fspath(source), os.fspath(target_tokenizer)) | {
             "coverage": coverage(job.overlap, plan, job.source, job.target, _has_vector(target_side), seed=filled.seed),
             "alignment": alignment,
             "similarity": _similarity(plan, source_side, target_side),
             "norms": norms,
+            **calibration,
             "timings": steps.seconds,
         }
         write_json(directory / RECORD_FILE, record)
@@ -99,6 +104,27 @@ def _plan(job: Job, source: Side, target: Side, steps: Steps) -> TransferPlan:
         kept = np.where(np.arange(len(plan)) < len(job.source), job.overlap.source, -1)
         plan = plan.with_copies(kept)
     return plan
+
+
+def _calibration(job: Job, directory: Path, norms: dict, steps: Steps) -> dict:
+    """Calibrates the written model where that is asked for; returns what the record says of it."""
+    settings = job.settings
+    if settings.calibrate == "none":
+        return {}
+    with steps("calibrating the model"):
+        found = calibrate(
+            directory,
+            job.target_tokenizer,
+            job.target,
+            settings.target_text,
+            text_bytes=settings.text_bytes,
+            seed=settings.seed,
+            log=steps.log,
+        )
+        norms["target"] = input_norms(directory, len(job.target))
+    if found["loss"][1] == found["loss"][0]:
+        job.notes.append("Calibration was left out: on held-out text it did not lower the loss.")
+    return {"calibration": found}
 
 
 def _similarity(plan: TransferPlan, source: Side, target: Side) -> dict | None:
@@ -151,7 +177,7 @@ def _transform(settings: TransferSettings) -> Callable[[np.ndarray, str, str], n
 def _record(job: Job, surgery: Surgery, source: str, tokenizer: str) -> dict:
     plan, checkpoint, settings = surgery.plan, job.checkpoint, dataclasses.asdict(job.settings)
     parity = settings.pop("parity")
-    settings["map"] = list(settings["map"])
+    settings |= {name: list(value) for name, value in settings.items() if isinstance(value, tuple)}
     return {
         "format": 1,
         "method": job.method.name,

@@ -13,7 +13,7 @@ import numpy as np
 from wechsel_jax.initializers import Method, TransferPlan
 from wechsel_jax.initializers.noise import OFA_SEED
 from wechsel_jax.tokens import Vocabulary, readable
-from wechsel_jax.transfer_settings import ALIGNED, IDENTICAL, TransferSettings, reads_overlap
+from wechsel_jax.transfer_settings import ALIGNED, IDENTICAL, WITHOUT_DICTIONARY, TransferSettings, reads_overlap
 from wechsel_jax.vectors import Refinement
 
 _EXAMPLES = 30
@@ -66,6 +66,11 @@ def behaviour(method: Method, settings: TransferSettings) -> list[str]:
     if method.name in _MIXTURE:
         plain, reference = _MIXTURE[method.name]
         rules.append((reference if settings.parity else plain).format(**dataclasses.asdict(settings)))
+    if settings.word_start and "word_start" in method.options:
+        rules.append(
+            f"A source token counts as {settings.word_start:g} more similar if it and the target token both begin a word, or "
+            "both do not."
+        )
     if method.redraw_inner:
         rules.append("Every parameter is drawn again as for a new model; nothing of the source model but its shape is kept.")
     else:
@@ -94,6 +99,8 @@ def _overlap_rules(method: Method, settings: TransferSettings) -> list[str]:
         rules = ["Special tokens are copied from the source token with the same role."]
     if settings.overlap != "special":
         rules.append(_OVERLAP[settings.overlap])
+        if method.text:
+            rules.append("Shared tokens whose contexts or frequency in the two texts disagree are mixed all the same.")
     if settings.symbols:
         rules.append("Numbers, punctuation and blanks are copied from a token with the same text but for case and blanks.")
     if settings.map:
@@ -106,10 +113,12 @@ def _alignment_rules(settings: TransferSettings) -> list[str]:
         return ["The word vectors were taken as they are: they share a space already."]
     if settings.alignment == "adversarial":
         rules = ["The word vectors were aligned adversarially, without a dictionary."]
+    elif settings.alignment == "similarities":
+        rules = ["The word vectors were aligned by each word's similarities to its own language, without a dictionary."]
     else:
         rules = [_WEIGHTING[IDENTICAL if settings.dictionary == IDENTICAL else settings.weighting]]
-    # An adversarial map is always refined.
-    count = settings.refine or (Refinement.rounds if settings.alignment == "adversarial" else 0)
+    # A map that no dictionary supervised is always refined.
+    count = settings.refine or (Refinement.rounds if settings.alignment in WITHOUT_DICTIONARY else 0)
     if count:
         rounds = "1 round" if count == 1 else f"{count} rounds"
         rules.append(f"The alignment was refined in {rounds} on mutual CSLS nearest neighbors.")
@@ -137,9 +146,15 @@ def _table_rules(settings: TransferSettings) -> list[str]:
     if settings.shuffle:
         rules.append(f"The finished tables were shuffled: {settings.shuffle} (Kim et al., section 3.4).")
     if settings.keep_source:
-        changed = settings.latent_dimension or settings.standardize or settings.shuffle
+        calibrated = settings.calibrate != "none"
+        changed = settings.latent_dimension or settings.standardize or settings.shuffle or calibrated
         kept = "ids" if changed else "ids and rows"
         rules.append(f"All source tokens keep their {kept}; the target tokenizer's new tokens were appended.")
+    if settings.calibrate != "none":
+        rules.append(
+            "The head was fitted so that the model's average prediction is the frequencies of tokens in target text, as far as "
+            "that lowered the loss on held-out text."
+        )
     if settings.pad_to:
         rules.append(f"Rows were added until the vocabulary was a multiple of {settings.pad_to}; no token has them.")
     return rules
@@ -180,6 +195,13 @@ _REFERENCE_OVERLAP = {
 }
 # Method -> how its weights come about, by our choices and by those of its reference implementation.
 _MIXTURE = {
+    "anker": 2
+    * (
+        "Tokens are compared by the anchors within {window} tokens before and after them in text (positive PMI, {dimensions} "
+        "dimensions); anchors are pairs of tokens from the dictionary and of equal bytes, then also mutual CSLS nearest "
+        "neighbors (self-learning rounds: {rounds}). A factor e between two tokens' frequencies takes {frequency:g} off their "
+        "similarity.",
+    ),
     "focus": (
         "Weights are the sparsemax of the cosine similarity to all shared tokens that have a vector, special tokens left out.",
         "Weights are the sparsemax of the cosine similarity to all shared tokens that have a vector, special tokens too "

@@ -1,6 +1,7 @@
 """Everything but the two models that decides the result of a transfer, checked before anything is read."""
 
 import dataclasses
+import math
 import os
 from collections.abc import Sequence
 
@@ -12,13 +13,16 @@ from wechsel_jax.initializers.wechsel import wechsel
 from wechsel_jax.tokens.overlap import OVERLAPS
 
 ALIGNED, IDENTICAL = "none", "identical"
-INPUTS = ("source_vectors", "target_vectors", "dictionary", "helper")
+INPUTS = ("source_vectors", "target_vectors", "dictionary", "helper", "source_text", "target_text")
 TOKEN_VECTORS = ("ngram", "tfr", "native")
+# Alignments that fit nothing on a dictionary: one only measures them.
+WITHOUT_DICTIONARY = ("adversarial", "similarities")
 _CHOICES = {
     "head_bias": ("transfer", "zeros"),
+    "calibrate": ("none", "unigram"),
     "weighting": ("unique", "wechsel", "legacy"),
     "weights": ("softmax", "sparsemax"),
-    "alignment": ("procrustes", "adversarial"),
+    "alignment": ("procrustes", *WITHOUT_DICTIONARY),
     "overlap": (None, *OVERLAPS),
     "token_vectors": (None, *TOKEN_VECTORS),
     "noise": (None, *NOISES),
@@ -28,9 +32,24 @@ _CHOICES = {
 # Settings that some methods do not read.
 _SOME_READ = (
     *INPUTS, "token_vectors", "alignment", "refine", "weighting", "normalize", "center", "max_words", "overlap", "symbols",
-    "map", "neighbors", "temperature", "weights", "atoms", "ridge",
+    "map", "neighbors", "temperature", "weights", "word_start", "atoms", "ridge",
+    "frequency", "window", "rounds", "dimensions", "text_bytes",
 )  # fmt: skip
-_AT_LEAST = {"neighbors": 1, "atoms": 1, "refine": 0, "pad_to": 0, "ridge": 0, "latent_dimension": 0, "seed": 0}
+_AT_LEAST = {
+    "neighbors": 1,
+    "atoms": 1,
+    "refine": 0,
+    "pad_to": 0,
+    "ridge": 0,
+    "word_start": 0,
+    "frequency": 0,
+    "window": 1,
+    "rounds": 0,
+    "dimensions": 1,
+    "text_bytes": 0,
+    "latent_dimension": 0,
+    "seed": 0,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +62,8 @@ class TransferSettings:
       dictionary: file of word pairs; "identical": words spelled the same; "none": the vectors share a space already.
       token_vectors: how word vectors become token vectors: "ngram" (a token is looked up like a word), "tfr" (mean over the
         words that hold it), "native" (the file's words are the tokenizer's own tokens); None: as the method's paper does.
-      alignment: "procrustes" (supervised by the dictionary) or "adversarial" (needs none; one only measures it then).
+      alignment: "procrustes" (supervised by the dictionary), or without one, which only measures then: "adversarial", or
+        "similarities" (the start of `vectors.self_learning`, refined; faster, and works where adversarial training fails).
       refine: rounds of CSLS refinement after the alignment.
       weighting: how often a dictionary pair counts, see `vectors.align`; None: "wechsel" with `parity`, else "unique".
       normalize: scale word vectors to length 1 before aligning.
@@ -56,6 +76,15 @@ class TransferSettings:
       neighbors: k, how many source rows make one target row.
       temperature: of the softmax over similarities.
       weights: "softmax" over the k nearest, or "sparsemax" over all (Tran, 2020), for WECHSEL.
+      word_start: is added to the similarity of source tokens that begin a word if the target token does, and do not if not;
+        0: nothing is. About 0.1 helps where words are written with spaces. None: 0.1 for anker, 0 for the others.
+      source_text: for anker, text of the source language: files and whatever else `data.sources.find_sources` knows.
+      target_text: likewise of the target language; `calibrate` reads it too.
+      text_bytes: at most about so many bytes of text a language are read, evenly chosen; 0: all.
+      window: how far from a token its contexts reach, for anker.
+      rounds: of anker's self-learning, see `vectors.anchored.AnchorSettings`.
+      dimensions: of anker's vectors.
+      frequency: is taken off anker's similarity for a factor e between the frequencies of two tokens.
       atoms: k of orthogonal matching pursuit.
       ridge: added to the diagonal of SALT's least squares.
       latent_dimension: rank to which the source tables are factorised first (OFA); 0: none.
@@ -64,6 +93,8 @@ class TransferSettings:
       standardize: what becomes of the spread of the finished table (Kim et al., section 3.4), see `initializers.standardize`.
       shuffle: what becomes of the finished table's order, see `initializers.shuffle`.
       head_bias: "transfer": the weights of the embeddings make the head's bias; "zeros".
+      calibrate: "unigram": the finished head is changed so that the model's average prediction on `target_text` is the text's
+        frequencies, as far as that helps on held-out text, see `transfer_calibration`; "none".
       pad_to: rows are added until the vocabulary is a multiple of this; 0: none.
       keep_source: keep every source token and its id, and append the target tokenizer's new ones.
       seed: of the noise, of every random order, of the held-out dictionary words and of the examples.
@@ -87,6 +118,14 @@ class TransferSettings:
     neighbors: int = 10
     temperature: float = 0.1
     weights: str = "softmax"
+    word_start: float | None = None
+    source_text: tuple[str, ...] = ()
+    target_text: tuple[str, ...] = ()
+    text_bytes: int = 64 << 20
+    window: int = 4
+    rounds: int = 1
+    dimensions: int = 128
+    frequency: float = 0.1
     atoms: int = 64
     ridge: float = 0.0
     latent_dimension: int = 0
@@ -95,6 +134,7 @@ class TransferSettings:
     standardize: str | None = None
     shuffle: str | None = None
     head_bias: str = "transfer"
+    calibrate: str = "none"
     pad_to: int = 0
     keep_source: bool = False
     seed: int = 0
@@ -122,7 +162,10 @@ class TransferSettings:
                 settings = dataclasses.replace(settings, **{name: default})
         if settings.weighting is None:
             settings = dataclasses.replace(settings, weighting="wechsel" if settings.parity else "unique")
-        settings = dataclasses.replace(settings, map=_strings(settings.map))
+        if settings.word_start is None:
+            settings = dataclasses.replace(settings, word_start=0.0 if settings.parity else chosen.word_start)
+        listed = {name: _strings(getattr(settings, name)) for name in ("map", "source_text", "target_text")}
+        settings = dataclasses.replace(settings, **listed)
         settings._check_values()
         settings._check_inputs(chosen)
         return chosen, settings
@@ -137,6 +180,13 @@ class TransferSettings:
         for name, least in _AT_LEAST.items():
             if not getattr(self, name) >= least:
                 raise UserError(f"{name} {getattr(self, name)}: expected at least {least}")
+        if self.word_start == math.inf:
+            raise UserError("word_start inf: expected a finite number; the usual one is 0.1")
+        if self.word_start and self.parity:
+            raise UserError(
+                f"word_start {self.word_start}: no reference implementation has it; expected 0 with parity; leave one out"
+            )
+        self._check_calibration()
         if self.factorised and not self.latent_dimension:
             raise UserError("factorised: there is nothing to factorise; expected a latent_dimension above zero")
         if self.dictionary == ALIGNED and (self.refine or self.alignment != "procrustes"):
@@ -144,6 +194,20 @@ class TransferSettings:
             raise UserError(
                 f"{name}: dictionary {ALIGNED!r} says that the vectors share a space already; expected one of the two; leave "
                 "out the other"
+            )
+
+    def _check_calibration(self) -> None:
+        if self.calibrate == "none":
+            return
+        if self.parity:
+            raise UserError(f"calibrate {self.calibrate}: no reference implementation has it; expected none with parity")
+        if self.factorised:
+            raise UserError(
+                f"calibrate {self.calibrate}: changes tables that are written as factors too; expected one of the two"
+            )
+        if not self.target_text:
+            raise UserError(
+                f"calibrate {self.calibrate}: no target_text; expected text in the target language to count tokens in"
             )
 
     def _check_inputs(self, method: Method) -> None:
@@ -159,15 +223,21 @@ class TransferSettings:
             )
         needed = method.needs if self.alignment == "procrustes" else tuple(n for n in method.needs if n != "dictionary")
         missing = [name for name in needed if not getattr(self, name)]
+        if method.text and bool(self.source_vectors) != bool(self.target_vectors):
+            raise UserError(
+                f"method {method.name}: word vectors of one language only; expected source_vectors and target_vectors; give "
+                "both or neither"
+            )
         if missing:
-            expected = "word vectors of the target language"
-            if method.space == "both":
+            expected = "text in both languages" if method.text else "word vectors of the target language"
+            if method.space == "both" and not method.text:
                 expected = (
                     "two files of word vectors and a dictionary of word pairs, or "
                     f"{IDENTICAL!r} for words spelled the same, or {ALIGNED!r} for vectors that share a space already"
                 )
             raise UserError(f"method {method.name}: no {' and no '.join(missing)}; expected {expected}")
-        for name in method.needs:
+        files = ("source_vectors", "target_vectors", "dictionary") if method.text else method.needs
+        for name in files:
             value = getattr(self, name)
             if value and not (name == "dictionary" and value in (ALIGNED, IDENTICAL)):
                 require_file(value, "a dictionary of word pairs" if name == "dictionary" else "word vectors")
@@ -175,15 +245,22 @@ class TransferSettings:
     def unused(self, method: Method) -> tuple[str, ...]:
         """Names of the settings that were given and that the method does not read."""
         reads = {*method.needs, *(("helper",) if method.helper else ()), *method.options} - {"overlap"}
+        if method.text:
+            reads |= {"dictionary", "source_vectors", "target_vectors", "text_bytes", "window", "rounds", "dimensions"}
+            if self.source_vectors:
+                reads |= {"token_vectors", "alignment", "refine", "weighting", "normalize", "center"}
         if (self.weights == "sparsemax" and "weights" in reads) or (self.parity and method.plan is clp):
             reads -= {"neighbors"}
         if method.vectors is not None:
             reads |= {"token_vectors", *(("max_words",) if self.token_vectors == "tfr" else ())}
             if method.space == "both" and self.dictionary != ALIGNED:
                 reads |= {"alignment", "refine", "weighting", "normalize", "center"}
+        if self.calibrate != "none":
+            reads |= {"target_text", "text_bytes"}
         if reads_overlap(method, self):
             reads |= {"overlap", "symbols", "map"}
         usual = {field.name: field.default for field in dataclasses.fields(self)}
+        usual |= {"word_start": 0.0 if self.parity else method.word_start}
         usual |= {"overlap": method.overlap, "weighting": "wechsel" if self.parity else "unique"}
         return tuple(name for name in _SOME_READ if getattr(self, name) != usual[name] and name not in reads)
 
@@ -194,4 +271,5 @@ def reads_overlap(method: Method, settings: TransferSettings) -> bool:
 
 
 def _strings(values: str | Sequence[str]) -> tuple[str, ...]:
-    return (values,) if isinstance(values, str) else tuple(values)
+    values = (values,) if isinstance(values, str | os.PathLike) else values
+    return tuple(os.fspath(value) for value in values)

@@ -59,6 +59,12 @@ def test_what_is_not_known_is_not_judged():
         ({"alignment__pairs": 999}, "look", "dictionary pairs", "999 pairs of words, fewer than 1,000"),
         ({"alignment__pairs_found": 999}, "look", "dictionary pairs", "know only 5 % of the dictionary's 20,000 entries"),
         ({"alignment__precision_at_1": 0.049}, "wrong", "alignment", "in 4.9 % of cases (500 words), under 5 %"),
+        (
+            {"alignment__precision_at_1": 0.049, "alignment__anchors": {"dictionary": 9}},
+            "look",
+            "alignment",
+            "give more text or a larger dictionary",
+        ),
         ({"similarity__mean_top1": 0.29}, "look", "similarity", "0.29 on average, under 0.3"),
         ({"special_tokens__random": ["<pad>"]}, "wrong", "special tokens", "is random (<pad>): map each"),
         ({"target__duplicate_share": 0.31}, "look", "duplicates", "31 % of the new rows equal another"),

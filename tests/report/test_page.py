@@ -103,6 +103,28 @@ def test_alignment_in_plain_words(page):
     assert "21,384Pairs of spellings that both languages have a vector for, out of 49,211 dictionary entries." in page.text
 
 
+def test_anchors_in_plain_words(tmp_path):
+    runs = [make_run(tmp_path, "wechsel"), make_run(tmp_path, "wechsel", name="anker")]
+    changed = record("wechsel")
+    changed["alignment"] = {
+        "method": "anker",
+        "anchors": {"dictionary": 1317, "equal": 824, "learned": 0},
+        "rounds": [{"round": 0, "anchors": 1900, "learned": 0}, {"round": 1, "anchors": 2141, "learned": 0}],
+        "held_out_words": 141,
+        "precision_at_1": 0.0496,
+    }
+    (runs[1] / "transfer" / "transfer.json").write_text(json.dumps(changed))
+    both, alone = page_of(runs, tmp_path).text, page_of(runs[1:], tmp_path).text
+    expected = (
+        "2,141Pairs of tokens: 1,317 from the dictionary, 824 of equal bytes. Round by round there were 1,900, 2,141.",
+        "share of 141 held-out dictionary words whose nearest token",
+        "pairs of tokens that mean the same",
+    )
+    assert all(part in both and part in alone for part in expected)
+    assert "One rotation" in both and "One rotation" not in alone and "rotation" not in alone
+    assert "find their translation first among contexts" in alone
+
+
 def test_examples_show_tokens_and_weights(page):
     rows = page.table("New token")
     assert rows[1][0] == "␣für" and rows[2][0] == "␣haus" and rows[3][0] == "Ã"

@@ -218,7 +218,7 @@ def test_the_choices_of_the_flags_are_those_of_the_library():
     settings = {field.name: field.default for field in dataclasses.fields(TransferSettings)}
     own = {"source": None, "target_tokenizer": None, "output": None, "overwrite": False, "method": "wechsel"}
     found = {name: values[name].value for name in values}
-    assert found == settings | own | {"map": []}
+    assert found == settings | own | {"map": [], "source_text": [], "target_text": []}
     for name, known in transfer_settings._CHOICES.items():
         assert set(values[name].parser.enum_values) == {value for value in known if value}, name
 

@@ -23,7 +23,17 @@ from wechsel_jax.tokens.overlap import find_overlap
 from wechsel_jax.transfer_job import transfer
 from wechsel_jax.transfer_record import behaviour
 from wechsel_jax.transfer_settings import TransferSettings
-from wechsel_jax.vectors import AdversarialSettings, Refinement, align, load_vectors, ngram_vectors, save_vectors, train_vectors
+from wechsel_jax.vectors import (
+    AdversarialSettings,
+    Refinement,
+    adversarial_align,
+    align,
+    load_vectors,
+    ngram_vectors,
+    save_vectors,
+    train_vectors,
+)
+from wechsel_jax.vectors.self_learning import similarity_map
 
 SPECIAL = "<|endoftext|>"
 
@@ -334,6 +344,22 @@ def test_an_alignment_without_a_dictionary(world, command, tmp_path, monkeypatch
     assert f"{report['pairs']:,} pairs" in capsys.readouterr().out
     cli.main(["report", str(made.directory), f"--output={tmp_path / 'report.html'}"])
     assert f"{report['pairs']:,}" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_an_alignment_by_similarities_alone(world, command, monkeypatch):
+    small = functools.partial(similarity_map, words=200, keep=0.5)
+    monkeypatch.setattr("wechsel_jax.vectors.adversarial.similarity_map", small)
+    files = {name: value for name, value in world.inputs().items() if name != "dictionary"}
+    made = command("--normalize", "--center", alignment="similarities", refine=2, **files)
+    report = made.record["alignment"]
+    assert report["settings"]["start"] == "similarities" and report["settings"]["epochs"] == 0
+    assert [entry["epoch"] for entry in report["adversarial"]] == [0] and report["refine"] == 2
+    words = [load_vectors(files[name]) for name in ("source_vectors", "target_vectors")]
+    chosen = AdversarialSettings(start="similarities", epochs=0, refinement=Refinement(rounds=2))
+    aligned = adversarial_align(*words, chosen, normalize=True, center=True, csls=True)
+    assert report["criterion"] == aligned.report["criterion"]
+    told = " ".join(made.record["behaviour"])
+    assert "similarities to its own language, without a dictionary. The alignment was refined in 2 rounds" in told
 
 
 def test_factors_multiply_to_the_table(world, command):

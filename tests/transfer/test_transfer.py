@@ -235,7 +235,8 @@ def test_the_record_says_what_was_done(world, source, tmp_path):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_makes_a_model_and_says_which_rules(world, source, helper, tmp_path, method):
-    options = {name: value for name, value in world.inputs().items() if name in METHODS[method].needs}
+    texts = {"source_text": world.root / "english.txt", "target_text": world.root / "german.txt"}
+    options = {name: value for name, value in {**world.inputs(), **texts}.items() if name in METHODS[method].needs}
     options |= {"helper": helper} if METHODS[method].helper else {}
     # FOCUS's default are vectors of tokens, and these are vectors of words.
     options |= {"token_vectors": "ngram"} if method == "focus" else {}

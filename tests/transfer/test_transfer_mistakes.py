@@ -108,6 +108,23 @@ BAD = {
     "no temperature": lambda w, s, t: ({"temperature": 0.0}, "temperature 0.0"),
     "unknown setting": lambda w, s, t: ({"neigbors": 3}, "setting 'neigbors': unknown; expected some of source_vectors, "),
     "refinement backwards": lambda w, s, t: ({"refine": -1}, "refine -1: expected at least 0"),
+    "word start below zero": lambda w, s, t: ({"word_start": -0.1}, "word_start -0.1: expected at least 0"),
+    "word start without end": lambda w, s, t: ({"word_start": float("inf")}, "word_start inf: expected a finite number"),
+    "word start with parity": lambda w, s, t: (
+        {"word_start": 0.1, "parity": True}, "word_start 0.1: no reference implementation has it; expected 0 with parity",
+    ),
+    "calibration without text": lambda w, s, t: ({"calibrate": "unigram"}, "calibrate unigram: no target_text; expected text"),
+    "calibration with parity": lambda w, s, t: (
+        {"calibrate": "unigram", "parity": True, "target_text": w.root / "german.txt"}, "calibrate unigram: no reference",
+    ),
+    "calibration of factors": lambda w, s, t: (
+        {"calibrate": "unigram", "target_text": "de.txt", "latent_dimension": 4, "factorised": True}, "written as factors too",
+    ),
+    "calibration on a line of text": lambda w, s, t: (
+        {"calibrate": "unigram", "target_text": _write(t / "inputs" / "de.txt", "Guten Tag.\n")},
+        r"de\.txt: \d+ tokens; expected at least \d+ to calibrate on; give more target_text",
+    ),
+    "calibration on no text": lambda w, s, t: ({"calibrate": "unigram", "target_text": t / "de.txt"}, r"de\.txt: no such file"),
     "seed below zero": lambda w, s, t: ({"seed": -1}, "seed -1: expected at least 0"),
     "factors of nothing": lambda w, s, t: ({"factorised": True}, "factorised: .* expected a latent_dimension above zero"),
     "more dimensions than there are": lambda w, s, t: ({"latent_dimension": 17}, "dimensions 17: .* expected 1 to 16"),

@@ -6,6 +6,8 @@
     --target_vectors=german-tokens.bin
   wechsel-jax transfer --source=llama/ --target_tokenizer=gbert/ --output=german-llama/ --method=salt \\
     --helper=gbert/ --target_vectors=cc.de.300.bin
+  wechsel-jax transfer --source=gpt2/ --target_tokenizer=german/ --output=german-gpt2/ --method=anker \\
+    --source_text=english.txt --target_text=german.txt --dictionary=german.tsv
 """
 
 from absl import flags
@@ -15,9 +17,10 @@ from wechsel_jax.commands import choice
 REQUIRED = ("source", "target_tokenizer", "output")
 # Written out because importing the methods takes a second; a test compares them with what they name.
 METHOD_NAMES = (
-    "wechsel", "wechsel_tfr", "ofa", "focus", "salt", "omp", "clp", "fvt", "mean", "multivariate", "trans_inner",
+    "wechsel", "wechsel_tfr", "anker", "ofa", "focus", "salt", "omp", "clp", "fvt", "mean", "multivariate", "trans_inner",
     "trans_inner_shuffle", "full_rand",
 )  # fmt: skip
+ALIGNMENTS = ("procrustes", "adversarial", "similarities")
 OVERLAPS = ("special", "exact", "nospace", "fuzzy")
 NOISES = ("source", "source_sample", "multivariate", "mean", "xavier", "initializer_range")
 STANDARDIZATIONS = ("xavier", "pretrained_xavier", "xavier_pretrained")
@@ -50,9 +53,15 @@ def _define_inputs(values: flags.FlagValues) -> None:
         "File of word pairs; 'identical': words spelled the same; 'none': the vectors share a space already.",
         **to,
     )
+    flags.DEFINE_multi_string("source_text", [], "Text of the source language, for anker; may be given several times.", **to)
+    flags.DEFINE_multi_string("target_text", [], "Text of the target language, for anker.", **to)
+    flags.DEFINE_integer("text_bytes", 64 << 20, "Bytes of text that anker reads a language; 0: all.", lower_bound=0, **to)
+    flags.DEFINE_integer("window", 4, "How far from a token anker's contexts reach.", lower_bound=1, **to)
+    flags.DEFINE_integer("rounds", 1, "Of anker's self-learning.", lower_bound=0, **to)
+    flags.DEFINE_integer("dimensions", 128, "Of anker's vectors.", lower_bound=1, **to)
     flags.DEFINE_string("helper", None, "A model of the target language (directory or hub id), for salt, omp and clp.", **to)
     choice(values, "token_vectors", None, ("ngram", "tfr", "native"), "How word vectors become token vectors")
-    choice(values, "alignment", "procrustes", ("procrustes", "adversarial"), "How the two languages' vectors are aligned")
+    choice(values, "alignment", "procrustes", ALIGNMENTS, "How the two languages' vectors are aligned")
     flags.DEFINE_integer("refine", 0, "Rounds of CSLS refinement after the alignment.", lower_bound=0, **to)
     choice(values, "weighting", None, ("unique", "wechsel", "legacy"), "How often a dictionary pair counts")
     flags.DEFINE_boolean("normalize", False, "Scale word vectors to length 1 before aligning.", **to)
@@ -69,6 +78,8 @@ def _define_mixture(values: flags.FlagValues) -> None:
     flags.DEFINE_integer("neighbors", 10, "Source tokens that make one target token.", **to)
     flags.DEFINE_float("temperature", 0.1, "Of the softmax over similarities.", **to)
     choice(values, "weights", "softmax", ("softmax", "sparsemax"), "How wechsel weighs source tokens")
+    flags.DEFINE_float("frequency", 0.1, "Taken off anker's similarity for a factor e in frequency.", lower_bound=0.0, **to)
+    flags.DEFINE_float("word_start", None, "Bonus to the similarity of tokens that both begin a word, or both do not.", **to)
     flags.DEFINE_integer("atoms", 64, "Most source tokens that omp makes one token of.", lower_bound=1, **to)
     flags.DEFINE_float("ridge", 0.0, "Added to the diagonal of salt's least squares.", lower_bound=0.0, **to)
     choice(values, "noise", None, NOISES, "Distribution of random rows")
@@ -82,6 +93,7 @@ def _define_tables(values: flags.FlagValues) -> None:
     choice(values, "standardize", None, STANDARDIZATIONS, "Change the spread of the finished table (Kim et al.)")
     choice(values, "shuffle", None, SHUFFLES, "Shuffle the finished table (Kim et al.)")
     choice(values, "head_bias", "transfer", ("transfer", "zeros"), "What becomes of the bias of the output head")
+    choice(values, "calibrate", "none", ("none", "unigram"), "Fit average predictions to the frequencies in target_text")
     flags.DEFINE_integer("pad_to", 0, "Add rows until the vocabulary is a multiple of this.", lower_bound=0, **to)
     flags.DEFINE_boolean("keep_source", False, "Keep every source token, and append the target tokenizer's new ones.", **to)
 

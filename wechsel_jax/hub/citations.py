@@ -80,9 +80,10 @@ _PAPERS = {
     },
 }
 _WECHSEL, _SALT = "minixhofer-etal-2022-wechsel", "lee-etal-2025-salt"
-# The baselines that a paper made up for its comparison are that paper's.
+# The baselines that a paper made up for its comparison are that paper's; anker mixes as WECHSEL does.
 _OF_METHOD = {
     "wechsel": _WECHSEL,
+    "anker": _WECHSEL,
     "wechsel_tfr": _WECHSEL,
     "full_rand": _WECHSEL,
     "focus": "dobler-de-melo-2023-focus",

@@ -1,12 +1,15 @@
 """The part of a model card that tells how the vocabulary was replaced, from transfer.json."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from wechsel_jax.hub.markdown import cell, public, table
 
 _EXAMPLE_SOURCES = 5
-# Settings that name files, or a model that may be a directory.
-_PLACES = ("source_vectors", "target_vectors", "dictionary", "helper")
+# Settings that name files, or a model that may be a directory; some hold several.
+_PLACES = ("source_vectors", "target_vectors", "dictionary", "helper", "source_text", "target_text")
+
+# Why two tokens were taken to mean the same -> how that is said.
+_ANCHORS = {"dictionary": "from the dictionary", "equal": "of equal bytes", "learned": "that each chose the other"}
 
 
 def introduction(record: Mapping) -> str:
@@ -41,9 +44,18 @@ def transfer_lines(record: Mapping) -> list[str]:
 def _alignment_lines(record: Mapping) -> list[str]:
     lines = []
     alignment, similarity = record["alignment"], record["similarity"]
-    if alignment:
-        precision = alignment.get("precision_at_1")
-        held_out = "" if precision is None else f", precision at 1 on held-out words {precision:.3f}"
+    precision = (alignment or {}).get("precision_at_1")
+    held_out = "" if precision is None else f", precision at 1 on held-out words {precision:.3f}"
+    if alignment and "anchors" in alignment:
+        pairs = ", ".join(f"{count:,} {_ANCHORS.get(rule, rule)}" for rule, count in alignment["anchors"].items() if count)
+        count = len(alignment["rounds"]) - 1
+        learned = f", learned in {count} round{'s' * (count > 1)}" if alignment["anchors"].get("learned") else ""
+        texts = " and ".join(f"{alignment[f'{side}_text']['tokens']:,} {side}" for side in ("source", "target"))
+        lines.append(
+            f"Tokens compared by their contexts in text ({texts} tokens), counted by pairs of tokens: {pairs}{learned}"
+            f"{held_out}."
+        )
+    elif alignment:
         pairs = f"{alignment['pairs']:,} word pairs"
         how = f"without a dictionary, {pairs} found" if alignment.get("method") == "adversarial" else f"on {pairs}"
         lines.append(f"Word vectors aligned {how}{held_out}, residual {alignment['residual']:.3f}.")
@@ -73,12 +85,21 @@ def _example(example: Mapping) -> tuple[str, ...]:
 
 def _settings(record: Mapping) -> dict:
     settings = {"parity": record["parity"], **record["settings"]}
-    return {name: public(value) if name in _PLACES and value else value for name, value in settings.items()}
+    return {name: _named(value) if name in _PLACES and value else value for name, value in settings.items()}
+
+
+def _named(value: str | Sequence[str]) -> str:
+    """Places by name only."""
+    return ", ".join(map(public, _listed(value)))
+
+
+def _listed(value: str | Sequence[str]) -> Sequence[str]:
+    return [value] if isinstance(value, str) else value
 
 
 def _without_folders(sentence: str, record: Mapping) -> str:
     """A sentence with files by name only."""
-    for place in (record["settings"].get(name) for name in _PLACES):
-        if place:
+    for name in _PLACES:
+        for place in _listed(record["settings"].get(name) or ()):
             sentence = sentence.replace(place, public(place))
     return sentence

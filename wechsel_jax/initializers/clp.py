@@ -6,6 +6,7 @@ import numpy as np
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers.anchors import anchored_plan, find_anchors, helper_rows, on_source_rows
+from wechsel_jax.initializers.bonus import Bonus
 from wechsel_jax.initializers.neighbors import nearest_neighbors
 from wechsel_jax.initializers.plan import Side, TransferPlan
 from wechsel_jax.tokens.overlap import Overlap
@@ -22,6 +23,7 @@ def clp(
     overlap: Overlap,
     parity: bool = False,
     neighbors: int = 10,
+    word_start: float = 0.0,
     progress: Callable[[int, int], None] | None = None,
 ) -> TransferPlan:
     """Similarity-weighted mean of shared tokens (CLP-Transfer, Ostendorff and Rehm, 2023).
@@ -39,6 +41,8 @@ def clp(
       overlap: the shared tokens; the paper matches by spelling ("exact").
       parity: weigh as the paper and PyPI langsfer 0.1.0 do.
       neighbors: how many shared tokens make one new token; not read with `parity`.
+      word_start: is added to the similarity of shared tokens whose source token begins a word if the new token does, and does
+        not if not; not read with `parity`.
       progress: called with (tokens done, tokens to do).
 
     Returns:
@@ -55,8 +59,10 @@ def clp(
         anchors = np.flatnonzero(overlap.shared & known)
         return _dense(table, overlap, anchors, wanted, progress)
     anchors = find_anchors(source, target, overlap, known, "clp")
-    similarity, places = nearest_neighbors(table[wanted], table[anchors], min(neighbors, len(anchors)), progress=progress)
-    return anchored_plan(overlap, wanted, *on_source_rows(overlap.source[anchors[places]], _shares(np.maximum(similarity, 0))))
+    rows, k = overlap.source[anchors], min(neighbors, len(anchors))
+    bonus = Bonus(word_start, target.vocabulary.word_start[wanted], source.vocabulary.word_start[rows])
+    similarity, places = nearest_neighbors(table[wanted], table[anchors], k, bonus=bonus, progress=progress)
+    return anchored_plan(overlap, wanted, *on_source_rows(rows[places], _shares(np.maximum(similarity, 0))))
 
 
 def _shares(similarity_TxK: np.ndarray) -> np.ndarray:

@@ -6,6 +6,7 @@ import numpy as np
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers.anchors import anchored_plan, on_source_rows
+from wechsel_jax.initializers.bonus import Bonus
 from wechsel_jax.initializers.plan import Side, TransferPlan
 from wechsel_jax.initializers.sparsemax import sparsemax_neighbors
 from wechsel_jax.tokens.overlap import Overlap
@@ -16,6 +17,7 @@ def focus(
     target: Side,
     *,
     overlap: Overlap,
+    word_start: float = 0.0,
     parity: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> TransferPlan:
@@ -36,6 +38,8 @@ def focus(
       target: V_t tokens with vectors of the target language (V_t, m): of the tokens themselves (`native_vectors`, as the paper
         does it) or of words.
       overlap: the shared tokens; `find_overlap(..., parity="deepfocus")` finds those of PyPI deepfocus.
+      word_start: is added to the similarity of anchors whose source token begins a word if the target token does, and does not
+        if not.
       parity: choose anchors as PyPI deepfocus 1.0.1 does.
       progress: called with (tokens done, tokens to do) while neighbors are searched.
 
@@ -55,8 +59,9 @@ def focus(
         )
     wanted = np.flatnonzero(~overlap.shared & target.has_vector)
     vectors = np.asarray(target.vectors)
-    places, weights = sparsemax_neighbors(vectors[wanted], vectors[anchors], progress=progress)
     rows = overlap.source[anchors]
+    bonus = Bonus(word_start, target.vocabulary.word_start[wanted], source.vocabulary.word_start[rows])
+    places, weights = sparsemax_neighbors(vectors[wanted], vectors[anchors], bonus=bonus, progress=progress)
     neighbors = np.where(weights > 0, rows[places], 0)
     if len(np.unique(rows)) < len(rows):
         neighbors, weights = on_source_rows(neighbors, weights.astype(np.float64))

@@ -20,6 +20,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from wechsel_jax.errors import UserError
+from wechsel_jax.initializers.bonus import Bonus
 from wechsel_jax.initializers.duplicates import Groups, collapse, distinct_rows
 from wechsel_jax.initializers.rescoring import Index, accumulation_error, exact_search, normalised, row_norms, sort_rows
 
@@ -34,6 +35,7 @@ def nearest_neighbors(
     k: int,
     *,
     candidates: np.ndarray | None = None,
+    bonus: Bonus | None = None,
     target_block: int = 512,
     source_block: int = 8192,
     devices: Sequence[jax.Device] | None = None,
@@ -51,6 +53,7 @@ def nearest_neighbors(
       keys: (V_s, m) source vectors; searched as float32.
       k: neighbors for each query.
       candidates: bool (V_s,), the keys that may be a neighbor; all where None.
+      bonus: is added to the similarity of keys that agree with the query; None: nothing is.
       target_block: queries that one device searches at a time.
       source_block: keys that one matrix product covers at most.
       devices: the queries are split over these; this process's devices where None.
@@ -66,17 +69,40 @@ def nearest_neighbors(
     """
     if min(k, target_block, source_block) < 1:
         raise ValueError(f"k, target_block and source_block must be positive, got {k}, {target_block}, {source_block}")
+    layout = {"target_block": target_block, "source_block": source_block, "devices": devices, "product": product}
+    if bonus is None or not bonus.amount:
+        similarity, ids = _nearest(queries, keys, k, candidates, layout, progress)
+        return similarity.astype(np.float32), ids
+    allowed = np.ones(len(keys), bool) if candidates is None else _mask(candidates, len(keys))
+    _require(k, int(allowed.sum()))
+    found = [
+        (bonus.raise_scores(scores, part.flag), ids)
+        for part in bonus.parts(allowed, progress)
+        for scores, ids in [_nearest(queries, keys, min(k, part.size), part.candidates, layout, part.progress)]
+    ]
+    similarity, ids = (np.concatenate(halves, axis=1) for halves in zip(*found, strict=True))
+    sort_rows(similarity, ids)
+    return similarity[:, :k].astype(np.float32), ids[:, :k]
+
+
+def _nearest(
+    queries: np.ndarray, keys: np.ndarray, k: int, candidates: np.ndarray | None, layout: dict, progress: Callable | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """The search without a bonus; similarity float64 (V_t, k)."""
     problem = make_problem(queries, keys, candidates)
-    if k > len(problem.allowed):
-        count = len(problem.allowed)
-        raise UserError(f"{k} neighbors were asked for, but only {count} source tokens can be one; use fewer neighbors")
-    similarity = np.zeros((len(problem.distinct), k), np.float32)
+    _require(k, len(problem.allowed))
+    similarity = np.zeros((len(problem.distinct), k))
     ids = np.empty((len(problem.distinct), k), np.int64)
     ids[:] = np.arange(k)
-    search = Search(problem.index, min(k, len(problem.index)), target_block, source_block, devices, product)
+    search = Search(problem.index, min(k, len(problem.index)), **layout)
     scores, found = search(problem.queries, problem.distinct[problem.searched], progress)
     similarity[problem.searched], ids[problem.searched] = problem.groups.expand(scores, found, k)
     return similarity[problem.which], problem.allowed[ids].astype(np.int32)[problem.which]
+
+
+def _require(k: int, count: int) -> None:
+    if k > count:
+        raise UserError(f"{k} neighbors were asked for, but only {count} source tokens can be one; use fewer neighbors")
 
 
 @dataclass(frozen=True)
@@ -110,7 +136,7 @@ def make_problem(queries: np.ndarray, keys: np.ndarray, candidates: np.ndarray |
             f"the target vectors have {queries.shape[1]} dimensions, the source vectors {keys.shape[1]}; expected one shared "
             "space; align the two sets of word vectors first"
         )
-    allowed = np.arange(len(keys)) if candidates is None else _allowed(candidates, len(keys))
+    allowed = np.arange(len(keys)) if candidates is None else np.flatnonzero(_mask(candidates, len(keys)))
     if candidates is not None:
         keys = keys[allowed]
     groups = collapse(keys)
@@ -131,11 +157,11 @@ def _rows(matrix: np.ndarray, side: str) -> np.ndarray:
     return matrix
 
 
-def _allowed(candidates: np.ndarray, count: int) -> np.ndarray:
+def _mask(candidates: np.ndarray, count: int) -> np.ndarray:
     candidates = np.asarray(candidates)
     if candidates.shape != (count,) or candidates.dtype != bool:
         raise ValueError(f"candidates must be bool ({count},), got {candidates.dtype} {candidates.shape}")
-    return np.flatnonzero(candidates)
+    return candidates
 
 
 def _faster_product(device: jax.Device, dimension: int) -> str:

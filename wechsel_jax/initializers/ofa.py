@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from wechsel_jax.errors import UserError
+from wechsel_jax.initializers.bonus import Bonus
 from wechsel_jax.initializers.neighbors import nearest_neighbors
 from wechsel_jax.initializers.noise import OFA_SEED, draw_noise
 from wechsel_jax.initializers.plan import Side, TransferPlan
@@ -20,6 +21,7 @@ def ofa(
     overlap: Overlap,
     neighbors: int = 10,
     temperature: float = 0.1,
+    word_start: float = 0.0,
     parity: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> TransferPlan:
@@ -37,6 +39,7 @@ def ofa(
       overlap: the shared tokens, special tokens included.
       neighbors: k, how many source rows make one target row.
       temperature: of the softmax over cosine similarities.
+      word_start: is added to the similarity of source tokens that begin a word if the target token does, and do not if not.
       parity: choose as cisnlp/ofa does.
       progress: see `nearest_neighbors`.
 
@@ -52,8 +55,9 @@ def ofa(
     # Rows of zeros are not searched: shared tokens need no neighbors.
     wanted_TxM = np.where(shared[:, None] >= 0, np.float32(0), target.vectors)
     candidates = None if parity else source.has_vector
+    bonus = Bonus(word_start, target.vocabulary.word_start, source.vocabulary.word_start)
     similarity_TxK, nearest_TxK = nearest_neighbors(
-        wanted_TxM, source.vectors, neighbors, candidates=candidates, progress=progress
+        wanted_TxM, source.vectors, neighbors, candidates=candidates, bonus=bonus, progress=progress
     )
     plan = TransferPlan.mixed(nearest_TxK, softmax(similarity_TxK, temperature))
     return plan.with_noise(where=~target.has_vector).with_copies(shared)

@@ -34,11 +34,15 @@ class Side:
         None for the methods that need no vectors.
       embeddings: (V, d), the token's row in a model's own input table: of the source model on the source side, of a helper (a
         model of the target language) on the target side; zeros where that model lacks the token. None where no method asks.
+      counts: int (V,), how often each token occurs in text of its language. None where no method asks.
+      other_vectors: float32 (V, n), vectors in another shared space, for tokens that `vectors` has none of; or None.
     """
 
     vocabulary: Vocabulary
     vectors: np.ndarray | None = None
     embeddings: np.ndarray | None = None
+    counts: np.ndarray | None = None
+    other_vectors: np.ndarray | None = None
 
     @cached_property
     def has_vector(self) -> np.ndarray:

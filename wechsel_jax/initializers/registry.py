@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from wechsel_jax.initializers.anker import anker
 from wechsel_jax.initializers.clp import clp
 from wechsel_jax.initializers.focus import focus
 from wechsel_jax.initializers.full_rand import full_rand
@@ -32,8 +33,10 @@ class Method:
         the method needs none.
       space: whose word vectors it needs: of "both" languages in one space, or of the "target" language alone.
       helper: whether it needs the embeddings of a model of the target language.
+      text: whether it needs text of both languages, and takes a dictionary and word vectors where there are some.
       overlap: which shared tokens it copies, one of `tokens.overlap.OVERLAPS`, unless the user says otherwise.
       noise: the distribution of random rows, see `draw_noise`, unless the user says otherwise.
+      word_start: the bonus to similarities, unless the user says otherwise.
       redraw_inner: every other tensor is drawn again too, see `full_rand.redraw`.
       reference_overlap: whose overlap is repeated with `parity`, one of `tokens.overlap.PARITIES`; None: ours.
       reference_seed: of the noise with `parity`.
@@ -46,8 +49,10 @@ class Method:
     vectors: Literal["ngram", "tfr", "native"] | None = None
     space: Literal["both", "target"] = "both"
     helper: bool = False
+    text: bool = False
     overlap: str = "special"
     noise: str = "source"
+    word_start: float = 0.0
     redraw_inner: bool = False
     reference_overlap: str | None = None
     reference_seed: int = WECHSEL_SEED
@@ -61,6 +66,8 @@ class Method:
     @property
     def needs(self) -> tuple[str, ...]:
         """Names of the settings that hold files which the method cannot do without."""
+        if self.text:
+            return ("source_text", "target_text")
         if self.vectors is None:
             return ()
         return ("source_vectors", "target_vectors", "dictionary") if self.space == "both" else ("target_vectors",)
@@ -80,6 +87,10 @@ METHODS: dict[str, Method] = {
             name="wechsel_tfr", plan=wechsel, vectors="tfr",
             paper=f"{_WECHSEL}, version 1, section 3, and version 2, appendix D",
             summary="each token from its 10 most similar source tokens; token vectors from the words that hold the token",
+        ),
+        Method(
+            name="anker", plan=anker, text=True, overlap="exact", word_start=0.1, paper="this project",
+            summary="tokens compared by the translated tokens around them in text; shared tokens copied where contexts agree",
         ),
         Method(
             name="ofa", plan=ofa, vectors="ngram", overlap="fuzzy", reference_overlap="ofa",

@@ -13,8 +13,9 @@ import jax
 import numpy as np
 
 from wechsel_jax.errors import UserError
+from wechsel_jax.initializers.bonus import Bonus, Half
 from wechsel_jax.initializers.neighbors import Nomination, Problem, Search, make_problem
-from wechsel_jax.initializers.rescoring import sort_rows
+from wechsel_jax.initializers.rescoring import Index, sort_rows
 
 _FIRST = 24
 _FACTOR = 4
@@ -22,6 +23,7 @@ _SAMPLE = 512
 _NOMINEES_PER_BLOCK = 1 << 20
 # Far above what rounding does to a threshold in float64, far below what a weight means.
 _ROUNDING = 1e-9
+_NO_CANDIDATE = "no source token can be a neighbor; expected at least one with a vector"
 
 
 def sparsemax_neighbors(
@@ -30,6 +32,7 @@ def sparsemax_neighbors(
     *,
     candidates: np.ndarray | None = None,
     scale: float = 1.0,
+    bonus: Bonus | None = None,
     target_block: int = 512,
     source_block: int = 8192,
     devices: Sequence[jax.Device] | None = None,
@@ -47,6 +50,7 @@ def sparsemax_neighbors(
       keys: (V_s, m) source vectors; searched as float32.
       candidates: bool (V_s,), the keys that may have weight; all where None.
       scale: factor of the cosine, 1 / temperature; the larger, the fewer keys have weight.
+      bonus: is added to the cosine of keys that agree with the query; None: nothing is.
       target_block: queries that one device searches at a time.
       source_block: keys that one matrix product covers at most.
       devices: the queries are split over these; this process's devices where None.
@@ -65,15 +69,19 @@ def sparsemax_neighbors(
         raise UserError(f"scale {scale}: expected a positive number")
     if min(target_block, source_block) < 1:
         raise ValueError(f"target_block and source_block must be positive, got {target_block}, {source_block}")
+    layout = {"target_block": target_block, "source_block": source_block, "devices": devices, "product": product}
+    if bonus is not None and bonus.amount:
+        allowed = np.ones(len(keys), bool) if candidates is None else candidates
+        return _with_bonus(queries, keys, scale, bonus, bonus.parts(allowed, progress), layout)
     problem = make_problem(queries, keys, candidates)
     if len(problem.allowed) == 0:
-        raise UserError("no source token can be a neighbor; expected at least one with a vector")
+        raise UserError(_NO_CANDIDATE)
     found: list[tuple[np.ndarray, ...]] = []
     waiting, nominees, done = problem.searched, _FIRST, 0
     while len(waiting):
         nominees = min(nominees, len(problem.index))
         height = max(1, min(target_block, _NOMINEES_PER_BLOCK // nominees))
-        search = Search(problem.index, nominees, height, source_block, devices, product)
+        search = Search(problem.index, nominees, **(layout | {"target_block": height}))
         # A sample tells whether so few nominees settle most rows.
         rest, waiting = waiting[_SAMPLE:], waiting[:_SAMPLE]
         unsettled: list[np.ndarray] = []
@@ -91,6 +99,35 @@ def sparsemax_neighbors(
         waiting, nominees = np.concatenate([*unsettled, rest]), nominees * _FACTOR
     ids, weights = _padded(found, len(problem.distinct))
     return ids[problem.which], weights[problem.which]
+
+
+def _with_bonus(
+    queries: np.ndarray, keys: np.ndarray, scale: float, bonus: Bonus, halves: Sequence[Half], layout: dict
+) -> tuple[np.ndarray, np.ndarray]:
+    """Sparsemax over both halves of the keys.
+
+    A key that has weight among all has it among its half: fewer keys have a lower threshold, and within a half the bonus adds
+    the same to all scores of a query, which leaves their sparsemax as it is.
+    """
+    if not halves:
+        raise UserError(_NO_CANDIDATE)
+    queries, index = np.asarray(queries, np.float32), Index(np.asarray(keys, np.float32))
+    wanted = queries.any(axis=1)
+    all_ids, all_scores = [], []
+    for half in halves:
+        ids, weights = sparsemax_neighbors(
+            queries, keys, candidates=half.candidates, scale=scale, progress=half.progress, **layout
+        )
+        row, place = np.nonzero(weights > 0)
+        scores = np.full(weights.shape, -np.inf)
+        scores[row, place] = index.scores(queries, row, ids[row, place])
+        all_scores.append(scale * bonus.raise_scores(scores, half.flag))
+        all_ids.append(ids)
+    ids, scores = np.concatenate(all_ids, axis=1), np.concatenate(all_scores, axis=1)
+    sort_rows(scores, ids)
+    weights = np.maximum(scores - thresholds(np.where(wanted[:, None], scores, 0))[:, None], 0)
+    row, place = np.nonzero((weights > 0) & wanted[:, None])
+    return _padded([(row, ids[row, place], weights[row, place])], len(queries))
 
 
 def thresholds(scores_TxK: np.ndarray, counts_TxK: np.ndarray | None = None) -> np.ndarray:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from wechsel_jax.errors import UserError
+from wechsel_jax.initializers.bonus import Bonus
 from wechsel_jax.initializers.neighbors import nearest_neighbors
 from wechsel_jax.initializers.plan import Side, TransferPlan
 from wechsel_jax.initializers.sparsemax import sparsemax_neighbors
@@ -21,6 +22,7 @@ def wechsel(
     neighbors: int = 10,
     temperature: float = 0.1,
     weights: str = "softmax",
+    word_start: float = 0.0,
     parity: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> TransferPlan:
@@ -43,6 +45,7 @@ def wechsel(
       neighbors: k, how many source rows make one target row.
       temperature: of the softmax or sparsemax over cosine similarities.
       weights: "softmax" over the k nearest, or "sparsemax" over all.
+      word_start: is added to the similarity of source tokens that begin a word if the target token does, and do not if not.
       parity: choose as PyPI wechsel 0.0.4 does.
       progress: see `nearest_neighbors`.
 
@@ -58,13 +61,14 @@ def wechsel(
     if weights not in WEIGHTS:
         raise ValueError(f"weights must be one of {', '.join(WEIGHTS)}, got {weights!r}")
     candidates = None if parity else source.has_vector
+    bonus = Bonus(word_start, target.vocabulary.word_start, source.vocabulary.word_start)
     if weights == "sparsemax":
         mixture = sparsemax_neighbors(
-            target.vectors, source.vectors, candidates=candidates, scale=1 / temperature, progress=progress
+            target.vectors, source.vectors, candidates=candidates, scale=1 / temperature, bonus=bonus, progress=progress
         )
         return _with_copies(TransferPlan.mixed(*mixture), source, target, overlap, parity)
     similarity_TxK, nearest_TxK = nearest_neighbors(
-        target.vectors, source.vectors, neighbors, candidates=candidates, progress=progress
+        target.vectors, source.vectors, neighbors, candidates=candidates, bonus=bonus, progress=progress
     )
     plan = TransferPlan.mixed(nearest_TxK, softmax(similarity_TxK, temperature))
     return _with_copies(plan, source, target, overlap, parity)

@@ -84,6 +84,9 @@ def _alignment(facts: Mapping[str, Any]) -> list[str]:
         entries = [found.get(name) for name in ("pairs_found", "pairs_given")]
         told = f" ({entries[0]:,} of {entries[1]:,} entries)" if None not in entries else ""
         parts.append(f"{found['pairs']:,} pairs{told}")
+    if found.get("anchors"):
+        rules = ", ".join(f"{count:,} {rule}" for rule, count in found["anchors"].items())
+        parts.append(f"{sum(found['anchors'].values()):,} anchors ({rules})")
     if found.get("residual") is not None:
         parts.append(f"residual {found['residual']:.3f}")
     told = [f"alignment: {', '.join(parts)}"] if parts else []

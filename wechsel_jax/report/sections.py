@@ -201,7 +201,8 @@ def _tiles(report: Report) -> str:
     alignment = next((run.transfer.alignment for run in report.transferred if run.transfer.alignment), {})
     if isinstance(alignment.get("precision_at_1"), float):
         found = percent(alignment["precision_at_1"])
-        tiles.append((found, "of held-out words find their translation first among word vectors"))
+        compared = "contexts" if "anchors" in alignment else "word vectors"
+        tiles.append((found, f"of held-out words find their translation first among {compared}"))
     if not tiles:
         return ""
     items = "".join(f'<li class="tile"><b>{value}</b><span>{what}</span></li>' for value, what in tiles)

@@ -16,6 +16,24 @@ ORIGIN_MEANING = {
     "random": "random",
 }
 _SHOWN, _SHOWN_NARROW = 5, 3
+# Whether tokens are compared by contexts -> how the two languages come to share a space.
+_SPACES = {
+    False: "One rotation, learned from a dictionary, lays the source language's word vectors over the target language's.",
+    True: "Tokens of both languages are described by how often the same anchors, pairs of tokens that mean the same, stand "
+    "before and after them in text.",
+}
+_ANCHOR_RULES = {
+    "dictionary": "from the dictionary",
+    "equal": "of equal bytes",
+    "learned": "that are each other's nearest",
+}
+# What P@1 was measured on.
+_TESTED = {
+    False: "whose nearest word in the other language is a translation that the dictionary gives. The rotation that is tested "
+    "had not seen them.",
+    True: "whose nearest token in the other language is a translation that the dictionary gives. The vectors that are tested "
+    "were made without them. Mixtures of tokens that stand in like places can be good where this share is low.",
+}
 
 
 def origins(report: Report) -> str:
@@ -47,7 +65,7 @@ def origins(report: Report) -> str:
 
 
 def alignment(report: Report) -> str:
-    """How well the two languages' word vectors lie on each other."""
+    """How well the two languages' vectors lie on each other."""
     found: dict[str, list[RunRecord]] = {}
     for run in report.transferred:
         if run.transfer.alignment or run.transfer.similarity:
@@ -56,10 +74,9 @@ def alignment(report: Report) -> str:
         return ""
     several = len(found) > 1
     parts = "".join((f"<h3>{report.names(runs)}</h3>" if several else "") + facts for facts, runs in found.items())
-    return (
-        "<section><h2>How well the languages line up</h2><p>One rotation, learned from a dictionary, lays the source "
-        f"language's word vectors over the target language's.</p>{parts}</section>"
-    )
+    kinds = dict.fromkeys(_anchored(run.transfer.alignment) for run in report.transferred if run.transfer.alignment)
+    ledes = "".join(f"<p>{_SPACES[anchored]}</p>" for anchored in kinds or (False,))
+    return f"<section><h2>How well the languages line up</h2>{ledes}{parts}</section>"
 
 
 def examples(report: Report) -> str:
@@ -168,13 +185,12 @@ def _mixture(mixture: Mixture) -> str:
 
 def _facts(run: RunRecord) -> str:
     found, similarity = run.transfer.alignment or {}, run.transfer.similarity or {}
-    facts = []
+    anchored, facts = _anchored(found), []
     if is_number(found.get("precision_at_1")):
         words = f" of {found['held_out_words']:,}" if is_number(found.get("held_out_words")) else ""
         facts.append(_fact(
             "Translations found", percent(found["precision_at_1"]), found["precision_at_1"],
-            f"P@1: share{words} held-out dictionary words whose nearest word in the other language is a translation that the "
-            "dictionary gives. The rotation that is tested had not seen them.",
+            f"P@1: share{words} held-out dictionary words {_TESTED[anchored]}",
         ))  # fmt: skip
     if is_number(similarity.get("mean_top1")):
         median = f" (median {similarity['median_top1']:.2f})" if is_number(similarity.get("median_top1")) else ""
@@ -191,7 +207,21 @@ def _facts(run: RunRecord) -> str:
         ))  # fmt: skip
     if is_number(found.get("pairs")):
         facts.append(_fact("Pairs of words", f"{found['pairs']:,}", None, _where_pairs_come_from(found)))
+    if anchored:
+        facts.append(_anchors(found))
     return f'<div class="pair">{"".join(facts)}</div>'
+
+
+def _anchored(found: Mapping[str, Any]) -> bool:
+    return isinstance(found.get("anchors"), Mapping)
+
+
+def _anchors(found: Mapping[str, Any]) -> str:
+    counts = {rule: count for rule, count in found["anchors"].items() if is_number(count)}
+    rules = ", ".join(f"{counts[rule]:,} {what}" for rule, what in _ANCHOR_RULES.items() if counts.get(rule))
+    rounds = [f"{one['anchors']:,}" for one in found.get("rounds") or () if is_number(one["anchors"])]
+    told = f" Round by round there were {', '.join(rounds)}." if len(rounds) > 1 else ""
+    return _fact("Anchors", f"{sum(counts.values()):,}", None, f"Pairs of tokens: {rules}.{told}")
 
 
 def _where_pairs_come_from(found: Mapping[str, Any]) -> str:

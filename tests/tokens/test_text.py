@@ -1,0 +1,66 @@
+"""Text files as token ids in memory."""
+
+import gzip
+
+import numpy as np
+import pytest
+
+from tests.tiny_tokenizers import byte_bpe, wordpiece
+from wechsel_jax.errors import UserError
+from wechsel_jax.tokens.text import BOUNDARY, read_token_ids
+
+LINES = ["Der schnelle Hund.", "", "Ein Fuchs über  dem Hund", "  "]
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("\n".join(LINES), encoding="utf-8")
+    return path
+
+
+def documents(ids: np.ndarray) -> list[list[int]]:
+    return [part[part != BOUNDARY].tolist() for part in np.split(ids, np.flatnonzero(ids == BOUNDARY) + 1)[:-1]]
+
+
+@pytest.mark.parametrize("make", [lambda: byte_bpe(False), wordpiece])
+def test_each_line_is_a_document_without_special_tokens(file, make):
+    tokenizer = make()
+    ids = read_token_ids(tokenizer, file)
+    expected = [tokenizer.encode(line, add_special_tokens=False) for line in LINES if line.strip()]
+    assert ids.dtype == np.int32 and ids[-1] == BOUNDARY
+    assert documents(ids) == expected
+
+
+def test_several_sources_and_compression(file, tmp_path):
+    packed = tmp_path / "b.txt.gz"
+    packed.write_bytes(gzip.compress(file.read_bytes()))
+    tokenizer = byte_bpe(False)
+    once = read_token_ids(tokenizer, str(file))
+    np.testing.assert_array_equal(read_token_ids(tokenizer, [file, packed]), np.concatenate([once, once]))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_limit_takes_about_so_much_and_from_everywhere_in_plain_text(tmp_path, packed):
+    lines = [f"{number:07d}" + " Hund" * 100 for number in range(3000)]
+    raw = "\n".join(lines).encode()
+    path = tmp_path / ("t.gz" if packed else "t.txt")
+    path.write_bytes(gzip.compress(raw, 1) if packed else raw)
+    tokenizer = byte_bpe(False)
+    ids = read_token_ids(tokenizer, path, 1 << 19)
+    read = tokenizer.batch_decode(documents(ids))
+    assert set(read) <= set(lines) and abs(sum(map(len, read)) / (1 << 19) - 1) < 0.01
+    last = int(read[-1][:7])
+    assert last < 1500 if packed else last > 2000
+    np.testing.assert_array_equal(ids, read_token_ids(tokenizer, path, 1 << 19))
+
+
+def test_mistakes_are_told_in_one_line(tmp_path, file):
+    tokenizer, blank = byte_bpe(False), tmp_path / "blank.txt"
+    blank.write_text(" \n\n", encoding="utf-8")
+    with pytest.raises(UserError, match="no text in it"):
+        read_token_ids(tokenizer, blank)
+    with pytest.raises(UserError, match="missing"):
+        read_token_ids(tokenizer, tmp_path / "missing.txt")
+    with pytest.raises(UserError, match="max_bytes -1"):
+        read_token_ids(tokenizer, file, -1)

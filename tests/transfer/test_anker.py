@@ -1,0 +1,87 @@
+"""`wechsel-jax transfer --method=anker` as a user runs it."""
+
+import json
+
+import pytest
+
+from wechsel_jax import cli
+from wechsel_jax.errors import UserError
+from wechsel_jax.transfer_job import transfer
+
+SMALL = {"dimensions": 16, "rounds": 1}
+
+
+@pytest.fixture(scope="module")
+def run(world, source, tmp_path_factory):
+    def run(**options):
+        output = tmp_path_factory.mktemp("anker") / "model"
+        texts = {"source_text": world.root / "english.txt", "target_text": world.root / "german.txt"}
+        settings = {**texts, "dictionary": world.dictionary, **SMALL, **options}
+        return output, transfer(
+            source, world.tokenizer("german", "gpt2"), output, method="anker", log=lambda line: None, **settings
+        )
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def made(run):
+    return run()
+
+
+def test_the_record_says_what_the_anchors_were(made):
+    output, record = made
+    assert json.loads((output / "transfer.json").read_text()) == json.loads(json.dumps(record))
+    found = record["alignment"]
+    assert found["anchors"]["dictionary"] > 20 and found["anchors"]["equal"] > 100
+    assert found["rounds"][0]["learned"] == 0 and found["rounds"][1]["learned"] == found["anchors"]["learned"]
+    assert found["held_out_words"] > 0 and 0 <= found["precision_at_1"] <= 1
+    assert found["target_text"]["tokens"] > 10_000 and found["target_text"]["without_vector"] < 300
+    assert record["counts"]["mixed"] > record["counts"]["copied"] > 50
+    assert record["settings"]["word_start"] == 0.1 and record["settings"]["source_text"][0].endswith("english.txt")
+    assert "making token vectors" in record["timings"]
+
+
+def test_the_card_tells_the_anchors_and_no_folder(made, world):
+    card, found = (made[0] / "README.md").read_text(), made[1]["alignment"]
+    texts = " and ".join(f"{found[f'{side}_text']['tokens']:,} {side}" for side in ("source", "target"))
+    assert f"Tokens compared by their contexts in text ({texts} tokens)" in card
+    learned = f"{found['anchors']['learned']:,} that each chose the other, learned in 1 round, precision at 1 on held-out words"
+    assert f"{found['anchors']['dictionary']:,} from the dictionary" in card and learned in card
+    assert "| source_text | `english.txt` |" in card and str(world.root) not in card
+
+
+def test_the_same_bytes_again(made, run):
+    again, _ = run()
+    for name in ("model.safetensors", "transfer_plan.npz"):
+        assert (again / name).read_bytes() == (made[0] / name).read_bytes()
+
+
+def test_without_a_dictionary_and_with_other_vectors(run, world):
+    vectors = {"source_vectors": world.vectors("english"), "target_vectors": world.vectors("german")}
+    _, record = run(dictionary=None, **vectors, rounds=0, word_start=0.0, frequency=0.0)
+    assert record["alignment"]["anchors"]["dictionary"] == 0 and record["alignment"]["precision_at_1"] is None
+    assert record["alignment"]["word_vectors"]["weighting"] == "identical"
+    assert not any("does not use it" in note for note in record["notes"])
+
+
+def test_mistakes_are_one_line(run, world, tmp_path):
+    with pytest.raises(UserError, match="no source_text and no target_text; expected text in both languages"):
+        run(source_text=(), target_text=())
+    with pytest.raises(UserError, match="word vectors of one language only"):
+        run(source_vectors=world.vectors("english"))
+    with pytest.raises(UserError, match="nowhere"):
+        run(target_text=tmp_path / "nowhere.txt")
+    other = tmp_path / "other.txt"
+    other.write_text("\u0416\n", encoding="utf-8")
+    with pytest.raises(UserError, match="expected some tokens to start from"):
+        run(target_text=other)
+
+
+def test_the_command_reads_several_files(world, source, tmp_path):
+    output, german = tmp_path / "out", world.root / "german.txt"
+    files = ["--source_text", world.root / "english.txt", "--target_text", german, "--target_text", german]
+    models = ["--source", source, "--target_tokenizer", world.tokenizer("german", "gpt2"), "--output", output]
+    cli.main([str(argument) for argument in ("transfer", "--method=anker", *models, *files, "--rounds=0", "--dimensions=16")])
+    record = json.loads((output / "transfer.json").read_text())
+    assert record["settings"]["target_text"] == [str(german)] * 2 and record["alignment"]["rounds"][0]["anchors"] > 100

@@ -1,0 +1,102 @@
+"""The tokens of text files, as whoever counts tokens wants them: ids in memory, with a mark where a document ends."""
+
+import itertools
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import tokenizers
+
+from wechsel_jax.data.parts import Part, read_parts
+from wechsel_jax.data.sources import Source, find_sources
+from wechsel_jax.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+# Follows every document: no token has this id.
+BOUNDARY = -1
+# Small enough that a sample has parts from everywhere, and that the tokenizer's own records of one part stay small.
+_PART_BYTES = 1 << 18
+
+
+def read_token_ids(
+    tokenizer: "PreTrainedTokenizerFast",
+    text_files: Sequence[str | os.PathLike] | str | os.PathLike,
+    max_bytes: int = 0,
+) -> np.ndarray:
+    """Reads text and returns its tokens, without the special tokens that the tokenizer would put around a text.
+
+    A document is a line of a text file, a line of JSON lines, or a row of a table. It takes the memory of the result, 4 bytes a
+    token, and some tens of megabytes.
+
+    Args:
+      tokenizer: any fast tokenizer.
+      text_files: what is read, see `wechsel_jax.data.sources.find_sources`: text, JSON lines, Parquet, data sets, patterns.
+      max_bytes: read at most about this many bytes; 0: all. Several sources share them in proportion to their sizes. Of a plain
+        text file, parts of 256 KiB at equal distances are read; of a compressed one or a table, the beginning.
+
+    Returns:
+      int32 (n,), token ids with `BOUNDARY` (-1) after each document; the same for the same files.
+
+    Raises:
+      UserError: a file is missing, empty, damaged or not UTF-8, or there is no document in all of them.
+    """
+    if max_bytes < 0:
+        raise UserError(f"max_bytes {max_bytes}: expected 0 (all of the text) or a number of bytes")
+    texts = [text_files] if isinstance(text_files, str | os.PathLike) else list(text_files)
+    backend = tokenizers.Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+    # A tokenizer.json may ask for both; either would lose or add tokens in silence.
+    backend.no_truncation()
+    backend.no_padding()
+    arrays = [_encode(backend, documents) for documents in _documents(find_sources(texts), max_bytes)]
+    if not arrays:
+        raise UserError(f"{', '.join(map(str, texts))}: no text in it; expected text in UTF-8; name other files")
+    return np.concatenate(arrays)
+
+
+def _documents(sources: Sequence[Source], max_bytes: int) -> Iterator[list[str]]:
+    sizes = [source.size for source in sources]
+    known = sum(sizes)
+    for source, size in zip(sources, sizes, strict=True):
+        share = size / known if known and all(sizes) else 1 / len(sources)
+        left = round(max_bytes * share) if max_bytes else None
+        for part in _parts(source, left):
+            documents = part.documents()[0]
+            if left is not None:
+                documents, left = _within(documents, left)
+            if documents:
+                yield documents
+            if left == 0:
+                break
+
+
+def _parts(source: Source, most: int | None) -> Iterator[Part]:
+    """The parts of a source; of a plain text file that is longer than `most` bytes, evenly chosen ones."""
+    parts = read_parts(source, "lines", _PART_BYTES)
+    if most is None or source.kind not in ("text", "json"):
+        return parts
+    parts = list(itertools.takewhile(lambda part: part.path, parts))
+    if not parts:
+        return read_parts(source, "lines", _PART_BYTES)
+    total = sum(part.size for part in parts)
+    wanted = min(len(parts), -(-len(parts) * most // total))
+    return iter([parts[i] for i in np.linspace(0, len(parts) - 1, wanted).round().astype(int)])
+
+
+def _within(documents: list[str], left: int) -> tuple[list[str], int]:
+    """The first documents, as many as `left` bytes hold and one more, and how many bytes are left then."""
+    kept = []
+    for document in documents:
+        if left <= 0:
+            break
+        kept.append(document)
+        left -= len(document.encode())
+    return kept, max(left, 0)
+
+
+def _encode(backend: tokenizers.Tokenizer, documents: list[str]) -> np.ndarray:
+    encodings = backend.encode_batch_fast(documents, add_special_tokens=False)
+    pieces = (piece for encoding in encodings for piece in (encoding.ids, (BOUNDARY,)))
+    return np.fromiter(itertools.chain.from_iterable(pieces), np.int32)

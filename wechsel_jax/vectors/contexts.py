@@ -1,0 +1,102 @@
+"""Which tokens stand before and after each token of a text, counted and turned into positive pointwise mutual information."""
+
+import functools
+import math
+
+import numpy as np
+from scipy.sparse import csr_array, diags_array, hstack
+
+# Pairs that are sorted at once: 8 bytes each, three times over.
+_BLOCK_PAIRS = 1 << 22
+
+
+def count_neighbors(ids: np.ndarray, size: int, *, window: int = 4, block: int = _BLOCK_PAIRS) -> csr_array:
+    """Counts how often one token stands after another, near ones more than far ones.
+
+    A token at distance o counts 1 / o, as in GloVe (Pennington et al., 2014, section 4.2), in units of 1 / lcm(1..window), so
+    that all sums are integers and no order of additions matters. Pairs do not reach over the end of a document.
+
+    Args:
+      ids: int32 (n,), tokens one after the other; a negative number ends a document.
+      size: V, every token is smaller.
+      window: the largest distance.
+      block: tokens that are worked through at a time; it changes speed and memory only.
+
+    Returns:
+      int64 (V, V) sparse with sorted indices: row i, column j says how often j stands after i. It takes 12 bytes a distinct
+      pair, of which there are at most `window` for each token of the text, and twice that while it is made.
+    """
+    if window < 1 or block < 1:
+        raise ValueError(f"window and block must be positive, got {window}, {block}")
+    unit = math.lcm(*range(1, window + 1))
+    # Matrices of like size are added, so that every pair is copied a logarithmic number of times.
+    waiting: list[csr_array] = []
+    for start in range(0, len(ids), block):
+        part = np.asarray(ids[start : start + block + window])
+        whole = part >= 0
+        for offset in range(1, min(window, len(part) - 1) + 1):
+            whole = whole[: len(part) - offset] & (part[offset:] >= 0)
+            here = np.flatnonzero(whole[:block])
+            waiting.append(_counted(part[here], part[here + offset], size, unit // offset))
+            while len(waiting) > 1 and waiting[-1].nnz * 2 >= waiting[-2].nnz:
+                waiting.append(waiting.pop() + waiting.pop())
+    return functools.reduce(lambda a, b: a + b, reversed(waiting), csr_array((size, size), dtype=np.int64))
+
+
+def _counted(rows: np.ndarray, columns: np.ndarray, size: int, weight: int) -> csr_array:
+    keys = rows.astype(np.int64) * size + columns
+    keys.sort()
+    first = np.flatnonzero(np.diff(keys, prepend=-1))
+    counts = np.diff(first, append=len(keys)) * weight
+    keys = keys[first]
+    starts = np.searchsorted(keys, np.arange(size + 1) * size)
+    return csr_array((counts, (keys % size).astype(np.int32), starts.astype(np.int32)), shape=(size, size))
+
+
+def context_counts(before: csr_array, after: csr_array, rows: np.ndarray, columns: np.ndarray) -> csr_array:
+    """Keeps the contexts that are asked for: the columns before, then those after.
+
+    Args:
+      before: (V, V), the transpose of `after`.
+      after: (V, V) of `count_neighbors`.
+      rows: int (R,), tokens whose contexts are wanted.
+      columns: int (A,), tokens that count as contexts.
+
+    Returns:
+      int64 (R, 2 A): how often columns[j] stands before rows[i] (first half) and after it (second half).
+    """
+    return hstack([before[rows][:, columns], after[rows][:, columns]], format="csr")
+
+
+def positive_pmi(contexts: csr_array, totals: np.ndarray, *, smoothing: float = 0.75) -> csr_array:
+    """Positive pointwise mutual information of tokens and contexts.
+
+    max(0, log(n(t, c) N / (n(t) n(c)'))), with n(c)' = n(c)^smoothing scaled to the same sum, which keeps rare contexts
+    from having the highest values (Levy, Goldberg and Dagan, 2015, section 3.1). The contexts before and after a token are two
+    distributions.
+
+    Args:
+      contexts: (R, 2 A) of `context_counts`.
+      totals: (2 A,), n(c) over all tokens, not only the R.
+      smoothing: the exponent; 1 is none.
+
+    Returns:
+      float32 (R, 2 A), sparse.
+    """
+    half = contexts.shape[1] // 2
+    result = []
+    for side in (slice(0, half), slice(half, None)):
+        part, total = contexts[:, side].astype(np.float64), np.asarray(totals[side], np.float64)
+        smooth = np.power(total, smoothing)
+        smooth *= total.sum() / max(smooth.sum(), 1e-300)
+        row_sums = part.sum(axis=1)
+        scaled = diags_array(_inverse(row_sums)) @ part @ diags_array(_inverse(smooth) * total.sum())
+        scaled = scaled.tocsr()
+        scaled.data = np.maximum(np.log(scaled.data), 0)
+        scaled.eliminate_zeros()
+        result.append(scaled.astype(np.float32))
+    return hstack(result, format="csr")
+
+
+def _inverse(values: np.ndarray) -> np.ndarray:
+    return np.divide(1.0, values, out=np.zeros_like(values, dtype=np.float64), where=values > 0)
