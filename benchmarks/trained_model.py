@@ -27,8 +27,8 @@ flags.DEFINE_string("validation", None, "Other German text.", flag_values=VALUES
 flags.DEFINE_string("scratch", None, "Folder for tokenizer, transfer and run.", flag_values=VALUES)
 flags.DEFINE_string("output", None, "JSON file for the result.", flag_values=VALUES)
 flags.DEFINE_integer("vocab_size", 16384, "Tokens of the new vocabulary.", flag_values=VALUES)
-flags.DEFINE_integer("steps", 200, "Updates.", flag_values=VALUES)
-flags.DEFINE_integer("rows", 8, "Rows of 128 tokens in an update.", flag_values=VALUES)
+flags.DEFINE_integer("steps", 300, "Updates.", flag_values=VALUES)
+flags.DEFINE_integer("rows", 4, "Rows of 128 tokens in an update.", flag_values=VALUES)
 flags.DEFINE_integer("scored", 60_000, "Characters of the validation text that PyTorch scores.", flag_values=VALUES)
 METHOD = "fvt"
 

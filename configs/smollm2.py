@@ -1,11 +1,12 @@
-r"""SmolLM2-135M with a new vocabulary, at a length that a CPU can do: 200 steps of 8 x 128 tokens.
+r"""SmolLM2-135M with a new vocabulary, at a length that a CPU can do: 300 steps of 4 x 128 tokens.
 
 Command:  python -m benchmarks.trained_model --source=SMOLLM2 --text=german.txt --validation=german.validation.txt \
             --scratch=runs/smollm2 --output=benchmarks/trained_model.json
           makes the tokenizer (16,384 byte-level tokens), transfers by `fvt` and trains, with
           --config=configs/smollm2.py:model=DIR,text=FILE,validation=FILE
-Cost:     about 25 minutes on 2 CPU cores.
-Expected: not run to its end by this project yet; 8,429 held-out before the first step.
+Cost:     20 minutes on 2 CPU cores that had other work.
+Expected: held-out perplexity 8,226 before training and 474 after it; on other text PyTorch counts 3.16 and 2.31 bits per byte,
+          and 2.50 for the English model (benchmarks/trained_model.json).
 
 `steps` and `rows` behind the colon change the length and the batch.
 """
@@ -17,7 +18,7 @@ from wechsel_jax.training import config_arguments, default_config, one_phase
 
 def get_config(arguments: str = "") -> ConfigDict:
     chosen = config_arguments(
-        arguments, model="smollm2-target", text="train.txt", validation="valid.txt", steps="200", rows="8"
+        arguments, model="smollm2-target", text="train.txt", validation="valid.txt", steps="300", rows="4"
     )
     config = default_config()
     config.model.checkpoint = chosen["model"]
