@@ -1,4 +1,4 @@
-"""Makes the text of `configs/compare_initializers.py` from a folder of corpora: training and held-out lines of each language.
+"""Makes the text of `configs/compare_initializers.py` and `configs/anker.py`: training and held-out lines of each language.
 
     python -m benchmarks.language_data --data=corpora --output=data
 
@@ -23,6 +23,13 @@ CORPORA = {
     "fr": ("fr.eltec",),
     "sw": ("sw.globalvoices_lafand", "sw.masakhanews", "sw.voa", "sw.wikipedia_tydiqa", "sw.masakhaner_text"),
     "zh": ("zh.wikipedia_mlqa_xquad", "zh.clue_text"),
+    "vi": ("vi.wikipedia_mlqa_xquad",),
+    "mg": ("mg.bible_1865",),
+    # Text of other domains, to count contexts in.
+    "en_other": ("en.wikipedia_mlqa_xquad", "en.wikipedia_tydiqa"),
+    "de_other": ("de.wikipedia_mlqa_xquad",),
+    "sw_other": ("sw.bible_suv",),
+    "zh_other": ("zh.bible_cuv_t2s",),
 }
 HELD_OUT = 0.05
 VALIDATION_BYTES = 300_000

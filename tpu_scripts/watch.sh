@@ -218,7 +218,7 @@ read_states() { # LINES
   remember
 }
 
-uneven=0
+uneven=0 uneven_since=0
 reported=""
 
 look() {
@@ -236,8 +236,10 @@ look() {
     reported=$step
     pause "${options[poll]}"
   elif ((count[running])); then
+    # Workers do not end in the same moment: the first one still copies what it has saved.
+    ((uneven)) || uneven_since=$SECONDS
     uneven=$((uneven + 1))
-    if ((uneven > 3)); then
+    if ((uneven > 3 && SECONDS - uneven_since >= 4)); then
       log "some workers ended and others did not: stopping all"
       script stop --for-now --grace=60 || true
     fi

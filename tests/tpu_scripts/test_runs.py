@@ -142,7 +142,7 @@ def test_stop_lets_the_run_save_before_anything_else(sandbox):
     sandbox.ready()
     sandbox.plan("hold")
     sandbox("launch", *RUN, "--every=1000", *CONFIG)
-    sandbox.until(lambda: sandbox.state()[:2] == ["running", "-"] and sandbox.bucket("complete/100").exists())
+    sandbox.until(lambda: sandbox.state()[:2] == ["running", "-"] and sandbox.state()[3] == "100")
     out = sandbox("stop", *TPU).stdout
     assert "SIGTERM sent" in out and "stopped with status 143" in out and "killed" not in out
     assert sandbox.state()[:4] == ["stopped", "143", "100", "107"]
@@ -177,7 +177,7 @@ def test_the_copy_leaves_out_what_is_half_written(sandbox):
     sandbox.ready()
     sandbox.plan("hold")
     sandbox("launch", *RUN, *CONFIG)
-    sandbox.until(lambda: sandbox.bucket("complete/100").exists())
+    sandbox.until(lambda: sandbox.state()[3] == "100")
     (sandbox.workdir() / "data").mkdir()
     (sandbox.workdir() / "data/tokens.bin").write_text("tokens")
     (sandbox.workdir() / "data/.tokens.bin.x1.partial").write_text("half")

@@ -1,0 +1,287 @@
+"""Anker beside the published methods: the dictionaries of its variants, the gathered result, its tables and its picture.
+
+    python -m benchmarks.anker dictionaries data
+    python -m benchmarks.anker gather runs/anker
+
+The first writes `data/dictionaries/LANG.{500,5000,shuffled}.tsv`: the pairs whose English words are most frequent in
+`data/en.train.txt`, and all pairs with their target words in random order. The second reads the workdirs of configs/anker.py,
+named LANG-SEED or LANG-SEED-anything (a seed may be spread over several; those of one step count as evaluated before training
+only), and writes benchmarks/anker.json, docs/anker.png and the tables of docs/anker.md.
+"""
+
+import json
+import re
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from configs.anker import DICTIONARIES
+from wechsel_jax.files import new_file
+from wechsel_jax.report import read_run, steps_needed
+from wechsel_jax.text_files import read_lines
+from wechsel_jax.vectors import read_dictionary
+
+NAMES = {
+    "de": "German",
+    "fr": "French",
+    "sw": "Swahili",
+    "zh": "Chinese",
+    "vi": "Vietnamese",
+    "mg": "Malagasy",
+}
+OUTPUT = Path(__file__).with_name("anker.json")
+FOLDER = Path(__file__).parents[1] / "docs"
+SIZES = (500, 5000)
+_COUNTED_LINES = 100_000
+# What decides the vectors and the mixture, kept because defaults may change.
+_SETTINGS = ("neighbors", "temperature", "word_start", "frequency", "window", "rounds", "dimensions", "text_bytes", "overlap")
+_COLOURS = {
+    "anker": "#b3213f",
+    "wechsel": "#0063ab",
+    "wechsel_tfr": "#4a46b0",
+    "focus": "#00735a",
+    "ofa": "#7d5f00",
+    "trans_inner": "#b04a00",
+    "full_rand": "#59606b",
+}
+_OTHER = "#943a82"
+
+
+def smaller_dictionaries(pairs: Sequence[tuple[str, str]], counts: Counter[str], seed: int = 0) -> dict[str, list]:
+    """Returns by name: the pairs of the most frequent source words, and all pairs with the target words in random order."""
+    distinct = list(dict.fromkeys(pairs))
+    order = sorted(range(len(distinct)), key=lambda i: (-counts[distinct[i][0].lower()], i))
+    targets = np.random.default_rng(seed).permutation([target for _, target in distinct]).tolist()
+    shuffled = [(source, target) for (source, _), target in zip(distinct, targets, strict=True)]
+    return {str(size): [distinct[i] for i in order[:size]] for size in SIZES} | {"shuffled": shuffled}
+
+
+def write_dictionaries(data: Path) -> None:
+    counts: Counter[str] = Counter()
+    for number, line in read_lines(data / "en.train.txt", "English text"):
+        counts.update(re.findall(r"\w+", line.lower()))
+        if number >= _COUNTED_LINES:
+            break
+    (data / "dictionaries").mkdir(exist_ok=True)
+    for language, name in DICTIONARIES.items():
+        file = data / "wechsel_wiktionary" / f"{name}.tsv"
+        for kind, pairs in smaller_dictionaries(read_dictionary(file), counts).items():
+            with new_file(data / "dictionaries" / f"{language}.{kind}.tsv", "w") as handle:
+                handle.writelines(f"{source}\t{target}\n" for source, target in pairs)
+
+
+def gather(folder: Path) -> dict:
+    """Returns what the workdirs under `folder` hold, and what anker saves, by language and seed."""
+    runs, before = defaultdict(dict), defaultdict(dict)
+    machines, training = set(), None
+    for file in sorted(folder.glob("*/config.json")):
+        workdir = file.parent
+        language, seed = workdir.name.split("-")[:2]
+        config = json.loads(file.read_text(encoding="utf-8"))
+        # Of a comparison that goes on or was stopped, what there is.
+        methods = {name: _method(workdir / name) for name in config["methods"] if (workdir / name / "metrics.jsonl").exists()}
+        if (workdir / "comparison.json").exists():
+            machines.add(json.loads((workdir / "comparison.json").read_text(encoding="utf-8"))["machine"])
+        before[language].setdefault(seed, {}).update({name: _at_zero(method) for name, method in methods.items()})
+        if config["training"]["steps"] == 1 or not methods:
+            continue
+        runs[language].setdefault(seed, {}).update(methods)
+        training = training or {
+            name: config["training"][name] for name in ("steps", "batch_size", "block_length", "phases", "optimizer")
+        }
+    tokens = training["batch_size"] * training["block_length"] if training else 0
+    return {
+        "command": "python -m benchmarks.anker gather runs/anker",
+        "machines": sorted(machines),
+        "training": training,
+        "languages": runs,
+        "saved": {language: _saved(seeds, tokens) for language, seeds in runs.items()},
+        "step_zero": before,
+    }
+
+
+def _method(run: Path) -> dict:
+    record = json.loads((run / "transfer" / "transfer.json").read_text(encoding="utf-8"))
+    alignment = record["alignment"] or {}
+    rounds = alignment.get("rounds") if isinstance(alignment.get("rounds"), list) else []
+    return {
+        "evaluations": [[step, round(perplexity, 1)] for step, perplexity in read_run(run).curve],
+        "counts": record["counts"],
+        "precision_at_1": alignment.get("precision_at_1"),
+        "anchors": [entry["anchors"] for entry in rounds],
+        "transfer_seconds": round(sum(record["timings"].values()), 1),
+        "settings": {name: record["settings"][name] for name in _SETTINGS if name in record["settings"]},
+    }
+
+
+def _at_zero(method: dict) -> dict:
+    kept = {name: method[name] for name in ("counts", "precision_at_1", "anchors", "transfer_seconds", "settings")}
+    return {"perplexity": method["evaluations"][0][1], **kept}
+
+
+def _saved(seeds: dict[str, dict], tokens: int) -> dict[str, list[dict]]:
+    """By other method, for each of its evaluations: steps that anker needs for the same perplexity, seed by seed.
+
+    `factor` is the other's steps divided by anker's, `tokens` the difference, both the mean over the seeds that reach it.
+    """
+    saved = defaultdict(list)
+    for other in {name: None for methods in seeds.values() for name in methods if name != "anker"}:
+        both = [methods for methods in seeds.values() if {"anker", other} <= methods.keys()]
+        for i, (step, _) in enumerate(both[0][other]["evaluations"] if both else ()):
+            needed = [_needed(methods["anker"], methods[other], i) for methods in both]
+            reached = [value for value in needed if value is not None]
+            entry = {"step": step, "needed": needed, "factor": None, "tokens": None}
+            if reached:
+                entry["tokens"] = round((step - float(np.mean(reached))) * tokens)
+                entry["factor"] = round(step / float(np.mean(reached)), 2) if np.mean(reached) > 0 else None
+            saved[other].append(entry)
+    return saved
+
+
+def _needed(anker: dict, other: dict, place: int) -> float | None:
+    (steps,) = steps_needed(anker["evaluations"], other["evaluations"][place : place + 1])
+    return None if steps is None else round(steps, 1)
+
+
+def curves_table(result: dict) -> str:
+    """Perplexity by language and method at four steps, mean over seeds."""
+    ends = [point[0] for point in _first(result)["anker"]["evaluations"]]
+    shown = [ends[round(i * (len(ends) - 1) / 4)] for i in range(5)]
+    lines = ["| language | method | seeds | " + " | ".join(f"step {s}" for s in shown) + " |", "|---|---|---:|" + "---:|" * 5]
+    for language, seeds in result["languages"].items():
+        for method in _methods(seeds):
+            curves = [dict(map(tuple, methods[method]["evaluations"])) for methods in seeds.values() if method in methods]
+            cells = [_with_spread([curve[step] for curve in curves if step in curve]) for step in shown]
+            lines.append(f"| {NAMES[language]} | `{method}` | {len(curves)} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def saved_table(result: dict) -> str:
+    """Steps that anker needs for the other's perplexity, in a column for each of the other's steps."""
+    steps = [point[0] for point in _first(result)["anker"]["evaluations"]]
+    lines = ["| language | method | " + " | ".join(f"its step {s}" for s in steps) + " |", "|---|---|" + "---:|" * len(steps)]
+    for language, others in result["saved"].items():
+        for other, entries in others.items():
+            cells = []
+            for entry in entries:
+                reached = [value for value in entry["needed"] if value is not None]
+                factor = f" ({entry['factor']:.2f} x)" if entry["factor"] else ""
+                cells.append(f"{np.mean(reached):,.0f}{factor}" if reached else "never")
+            cells += [""] * (len(steps) - len(cells))
+            lines.append(f"| {NAMES[language]} | `{other}` | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def zero_table(result: dict) -> str:
+    """Perplexity before training, anchors before and after self-learning, and P@1 on held-out words of the dictionary."""
+    places = [(language, seed) for language, seeds in result["step_zero"].items() for seed in seeds]
+    heads = [f"{NAMES[language]}: perplexity | anchors | P@1" for language, _ in places]
+    lines = ["| variant | " + " | ".join(heads) + " |", "|---|" + "---:|---:|---:|" * len(places)]
+    names = {name: None for language, seed in places for name in result["step_zero"][language][seed]}
+    for name in names:
+        cells = []
+        for language, seed in places:
+            found = result["step_zero"][language][seed].get(name)
+            cells += [f"{found['perplexity']:,.0f}", _anchors(found), _share(found["precision_at_1"])] if found else [""] * 3
+        lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _first(result: dict) -> dict:
+    return next(iter(next(iter(result["languages"].values())).values()))
+
+
+def _methods(seeds: dict[str, dict]) -> list[str]:
+    """Names of methods, best mean last perplexity first."""
+    last = defaultdict(list)
+    for methods in seeds.values():
+        for name, method in methods.items():
+            last[name].append(method["evaluations"][-1][1])
+    return sorted(last, key=lambda name: float(np.mean(last[name])))
+
+
+def _with_spread(values: list[float]) -> str:
+    if not values:
+        return ""
+    return f"{np.mean(values):,.0f}" + (f" ± {np.std(values, ddof=1):,.0f}" if len(values) > 1 else "")
+
+
+def _anchors(found: dict) -> str:
+    return f"{found['anchors'][0]:,} to {found['anchors'][-1]:,}" if found["anchors"] else ""
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+TABLES = {"curves": curves_table, "saved": saved_table, "step_zero": zero_table}
+
+
+def render(text: str, result: dict) -> str:
+    """Returns the document with every table made anew from the result."""
+    for name, table in TABLES.items():
+        pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
+        text = pattern.sub(lambda match, name=name, table=table: match[1] + table(result) + "\n" + match[2], text)
+    return text
+
+
+def draw(result: dict, path: Path) -> None:
+    """One panel a language: a thin line a seed, the method's name at the end of its mean."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    languages = result["languages"]
+    figure, panels = pyplot.subplots(1, len(languages), figsize=(5.2 * len(languages), 4.4), squeeze=False)
+    for axes, (language, seeds) in zip(panels[0], languages.items(), strict=True):
+        ends = {}
+        for method in _methods(seeds):
+            curves = [methods[method]["evaluations"] for methods in seeds.values() if method in methods]
+            for curve in curves:
+                axes.plot(
+                    *zip(*curve, strict=True), color=_COLOURS.get(method, _OTHER), linewidth=1.2, marker="o", markersize=2.5
+                )
+            ends[method] = (curves[0][-1][0], float(np.mean([curve[-1][1] for curve in curves])))
+        _label(axes, ends)
+        axes.set(yscale="log", title=f"English to {NAMES[language]}", xlabel="training steps")
+        axes.set_yticks([200, 300, 500, 1000, 2000, 5000, 10000])
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0][0].set_ylabel("held-out perplexity")
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def _label(axes, ends: dict[str, tuple[float, float]]) -> None:
+    """Names beside the curves' ends, moved apart where they would overlap."""
+    lowest = -np.inf
+    for name, (step, value) in sorted(ends.items(), key=lambda item: item[1][1]):
+        lowest = max(np.log(value), lowest + 0.17)
+        axes.annotate(
+            f"{name}  {value:,.0f}", (step, np.exp(lowest)), (6, 0), textcoords="offset points",
+            color=_COLOURS.get(name, _OTHER), va="center", fontsize=9, annotation_clip=False,
+        )  # fmt: skip
+
+
+def main(arguments: Sequence[str]) -> None:
+    match arguments:
+        case ["dictionaries", data]:
+            write_dictionaries(Path(data))
+        case ["gather", folder]:
+            result = gather(Path(folder))
+            OUTPUT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+            draw(result, FOLDER / "anker.png")
+            document = FOLDER / "anker.md"
+            document.write_text(render(document.read_text(encoding="utf-8"), result), encoding="utf-8")
+        case _:
+            sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,133 @@
+"""What `configs/anker.py` compares and `benchmarks/anker.py` makes of it: every number in docs/anker.md is a committed one."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from benchmarks import anker
+from tests.report.conftest import record as transfer_record
+from tests.test_configs import load
+from wechsel_jax.comparison import _settings
+from wechsel_jax.errors import UserError
+from wechsel_jax.training.config import phases
+from wechsel_jax.transfer_settings import TransferSettings
+
+ANKER = [[0, 800.0], [50, 400.0], [100, 200.0]]
+WECHSEL = [[0, 3200.0], [50, 800.0], [100, 400.0], [150, 100.0]]
+
+
+def write_run(folder: Path, curves: dict[str, list], steps: int = 150) -> None:
+    for name, curve in curves.items():
+        record = transfer_record("wechsel") | {
+            "alignment": {"precision_at_1": 0.25, "rounds": [{"anchors": 7}, {"anchors": 9}]} if name == "anker" else None,
+            "timings": {"a": 1.0, "b": 2.0},
+            "settings": {"rounds": 2, "seed": 0},
+        }
+        (folder / name / "transfer").mkdir(parents=True)
+        (folder / name / "transfer" / "transfer.json").write_text(json.dumps(record))
+        lines = [{"kind": "eval", "step": step, "perplexity": perplexity} for step, perplexity in curve]
+        (folder / name / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    training = {"steps": steps, "batch_size": 16, "block_length": 128, "phases": [], "optimizer": {}}
+    (folder / "comparison.json").write_text(json.dumps({"machine": "a machine"}))
+    # A method that has not begun is left out.
+    (folder / "config.json").write_text(json.dumps({"training": training, "methods": [*curves, "full_rand"]}))
+
+
+@pytest.fixture
+def result(tmp_path) -> dict:
+    write_run(tmp_path / "sw-0", {"anker": ANKER})
+    write_run(tmp_path / "sw-0-more", {"wechsel": WECHSEL})
+    write_run(tmp_path / "sw-1", {"anker": [[0, 400.0], [50, 300.0], [100, 200.0]], "wechsel": WECHSEL})
+    write_run(tmp_path / "sw-0-variants", {"anker_shuffled": [[0, 900.0], [1, 700.0]]}, steps=1)
+    return json.loads(json.dumps(anker.gather(tmp_path)))
+
+
+def test_saved_steps_are_found_on_the_curves(result):
+    """Seed 0: 800 is anker's start, 400 its step 50; 100 it never reaches. Seed 1 starts at 400 already."""
+    saved = result["saved"]["sw"]["wechsel"]
+    assert [entry["step"] for entry in saved] == [0, 50, 100, 150]
+    assert [entry["needed"] for entry in saved] == [[0.0, 0.0], [0.0, 0.0], [50.0, 0.0], [None, None]]
+    assert [entry["factor"] for entry in saved] == [None, None, 4.0, None]
+    assert [entry["tokens"] for entry in saved] == [0, 50 * 2048, 75 * 2048, None]
+
+
+def test_gathered_runs_keep_languages_seeds_and_variants_apart(result):
+    assert set(result["languages"]["sw"]) == {"0", "1"} and "anker_shuffled" not in result["languages"]["sw"]["0"]
+    assert set(result["step_zero"]["sw"]["0"]) == {"anker", "wechsel", "anker_shuffled"}
+    assert result["languages"]["sw"]["0"]["anker"]["anchors"] == [7, 9]
+    assert result["step_zero"]["sw"]["0"]["anker"]["perplexity"] == 800.0
+    assert result["languages"]["sw"]["0"]["wechsel"]["transfer_seconds"] == 3.0
+    assert result["languages"]["sw"]["0"]["anker"]["settings"] == {"rounds": 2}
+
+
+def test_tables_say_mean_spread_and_what_is_never_reached(result):
+    assert "| Swahili | `anker` | 2 | 600 ± 283 |" in anker.curves_table(result)
+    (line,) = anker.saved_table(result).splitlines()[2:]
+    assert line.startswith("| Swahili | `wechsel` | 0 | 0 | 25 (4.00 x) |")
+    assert "| `anker` | 800 | 7 to 9 | 0.250 | 400 | 7 to 9 | 0.250 |" in anker.zero_table(result)
+    assert "| `anker_shuffled` | 900 |  |  |  |  |  |" in anker.zero_table(result)
+    assert anker.render("a\n<!-- saved -->\nold\n<!-- /saved -->\nb", result).count("old") == 0
+
+
+def test_picture_has_a_panel_a_language(result, tmp_path):
+    from matplotlib import image
+
+    anker.draw(result, tmp_path / "one.png")
+    result["languages"]["de"] = result["languages"]["sw"]
+    anker.draw(result, tmp_path / "two.png")
+    one, two = (image.imread(tmp_path / f"{name}.png").shape for name in ("one", "two"))
+    assert two[1] == 2 * one[1] and two[0] == one[0]
+
+
+def test_smaller_dictionaries_are_of_the_most_frequent_words(monkeypatch):
+    monkeypatch.setattr(anker, "SIZES", (2,))
+    pairs = [("rare", "selten"), ("The", "der"), ("of", "von"), ("The", "der"), ("the", "die")]
+    made = anker.smaller_dictionaries(pairs, Counter({"the": 9, "of": 5}))
+    assert made["2"] == [("The", "der"), ("the", "die")]
+    shuffled = made["shuffled"]
+    assert [source for source, _ in shuffled] == ["rare", "The", "of", "the"]
+    assert sorted(target for _, target in shuffled) == ["der", "die", "selten", "von"] and shuffled != pairs[:3] + pairs[4:]
+
+
+def test_document_holds_the_committed_numbers():
+    document = (anker.FOLDER / "anker.md").read_text(encoding="utf-8")
+    assert all(f"<!-- {name} -->" in document for name in anker.TABLES)
+    result = json.loads(anker.OUTPUT.read_text(encoding="utf-8"))
+    assert anker.render(document, result) == document, "run python -m benchmarks.anker gather again"
+
+
+def test_both_matrices_train_every_method_alike():
+    reduced, full = load("anker"), load("anker", "matrix=full,lang=vi,seed=2")
+    assert reduced.methods == ("anker", "wechsel", "focus", "full_rand") and reduced.training.steps == 200
+    assert set(full.methods) == {"anker", "wechsel", "wechsel_tfr", "focus", "ofa", "trans_inner", "full_rand"}
+    assert (full.seed, full.text.train, full.training.steps) == (2, ("data/vi.train.txt",), 2000)
+    # What may differ from method to method is the schedule, and only the two baselines' own.
+    assert set(reduced.overrides) == {"full_rand"} and set(full.overrides) == {"trans_inner", "full_rand"}
+    assert all(set(value) == {"phases"} for value in full.overrides.values())
+    (phase,) = phases(reduced.training)
+    assert (phase.warmup_steps, phase.decay, phase.peak) == (60, "linear", 1.5e-3)
+
+
+def test_variants_change_what_their_names_say():
+    config = load("anker", "variants=1,data=d,lang=sw")
+    assert set(config.variants) < set(config.methods) and config.training.steps == 1
+    inputs = {"dictionary": config.dictionary, "source_text": ("s",), "target_text": ("t",)}
+    settings = {name: _settings(config, name, inputs) for name in config.methods if config.variants.get(name, {}).get("method")}
+    assert settings["anker_dictionary_500"]["dictionary"] == "d/dictionaries/sw.500.tsv"
+    assert settings["anker_no_learning"]["dictionary"] == "d/wechsel_wiktionary/swahili.tsv"
+    assert settings["anker_dictionary_0"]["dictionary"] == "identical"
+    assert settings["anker_text_4"]["text_bytes"] == 4 << 20
+    assert settings["wechsel_calibrated"]["target_text"] == ("t",)
+    known = TransferSettings.__dataclass_fields__
+    assert all(set(value) <= set(known) for value in settings.values())
+
+
+def test_text_of_another_domain_is_counted_and_not_trained_on():
+    config = load("anker", "domain=other,data=d,lang=zh")
+    settings = _settings(config, "anker_other_domain", {"source_text": ("s",), "target_text": ("t",)})
+    assert [*settings["source_text"], *settings["target_text"]] == ["d/en_other.train.txt", "d/zh_other.train.txt"]
+    assert config.text.train == ("d/zh.train.txt",) and config.methods[-1] == "anker_other_domain"
+    with pytest.raises(UserError, match="domain=other: no such text of fr; expected lang to be de, sw, zh"):
+        load("anker", "domain=other,lang=fr")
