@@ -9,14 +9,13 @@ Command:  python -m benchmarks.language_data --data=corpora --output=data
           (matrix=full: languages de, fr, sw, zh, vi, mg, seeds 0 to 2, seven methods and 2,000 steps, for one GPU;
           variants=1: ablation, controls, dictionary and text sizes, perplexity before training only; domain=other: anker counts
           text of another domain; methods=wechsel+anker: some of the methods; steps=400)
-Cost:     23 minutes for the training of three methods of one language and seed on 2 CPU cores that did much else meanwhile;
-          word vectors 3 minutes a language.
+Cost:     about 4 minutes of training a method, language and seed on 2 CPU cores; word vectors not counted.
 Expected: docs/anker.md, and the figures in benchmarks/anker.json.
 
 The source is the bundled English GPT-2 (4 layers x 256). All methods have the same target tokenizer (8,192 tokens), batches,
 learning rate and held-out text. The schedule was tuned for none of them, but for two favours to what anker is compared with:
 FullRand has the best of three warm-ups (configs/demo.py) and TransInner its two phases. WECHSEL's word vectors are scaled and
-centred, which was better in German than the paper's way. Anker counts the texts that the word vectors were trained on.
+centred, as in configs/demo.py. Anker counts the texts that the word vectors were trained on.
 """
 
 from pathlib import Path

@@ -11,7 +11,7 @@ from jax.custom_derivatives import CustomVJPPrimal, SymbolicZero
 
 Logits = Callable[[dict, jax.Array], jax.Array]
 
-# A product of fewer rows leaves cores idle or reads the table too often; more only take memory (measured on a CPU).
+# A product of fewer rows reads the table too often; more only take memory.
 _TOKENS_ON_CPU, _TOKENS_ELSEWHERE = 512, 2048
 
 
