@@ -51,20 +51,20 @@ def variants(dictionary: Path) -> dict[str, dict]:
     """Anker without one of its parts, with less to go on, and with what should make it useless."""
     sized = {size: str(dictionary.with_suffix(f".{size}.tsv")) for size in ("500", "5000", "shuffled")}
     changed = {
-        # Without one part.
+        # Without one part, or with copies.
         "anker_no_learning": {"rounds": 0},
-        "anker_no_frequency": {"frequency": 0.0},
+        "anker_no_regression": {"regression": False},
         "anker_no_word_start": {"word_start": 0.0},
-        "anker_no_copies": {"overlap": "special"},
+        "anker_copies": {"overlap": "exact"},
         # With less to go on.
         "anker_dictionary_0": {"dictionary": "identical"},
         "anker_dictionary_500": {"dictionary": sized["500"]},
         "anker_dictionary_5000": {"dictionary": sized["5000"]},
         **{f"anker_text_{size}": {"text_bytes": size * MEBIBYTE} for size in TEXT_SIZES},
-        # Controls: what the dictionary says is wrong, and what frequency alone gives.
+        # Controls: what the dictionary says is wrong, and what frequency and word start alone give.
         "anker_shuffled": {"dictionary": sized["shuffled"]},
         "anker_shuffled_no_learning": {"dictionary": sized["shuffled"], "rounds": 0},
-        "anker_one_dimension": {"dimensions": 1, "rounds": 0, "overlap": "special"},
+        "anker_one_dimension": {"dimensions": 1, "rounds": 0},
         # Others with what can be taken from anker.
         "wechsel_word_start": {"method": "wechsel", "word_start": 0.1},
         "wechsel_calibrated": {"method": "wechsel", "calibrate": "unigram"},

@@ -129,7 +129,7 @@ def _calibration(job: Job, directory: Path, norms: dict, steps: Steps) -> dict:
 
 def _similarity(plan: TransferPlan, source: Side, target: Side) -> dict | None:
     """How near the nearest source tokens were, where both languages share a space."""
-    if source.vectors is None or not plan.is_mixed.any():
+    if source.vectors is None or not plan.weights.any():
         return None
     similarity = nearest_similarity(plan, source, target)
     return {"mean_top1": float(similarity.mean()), "median_top1": float(np.median(similarity))}

@@ -66,6 +66,11 @@ def behaviour(method: Method, settings: TransferSettings) -> list[str]:
     if method.name in _MIXTURE:
         plain, reference = _MIXTURE[method.name]
         rules.append((reference if settings.parity else plain).format(**dataclasses.asdict(settings)))
+    if method.text and settings.regression:
+        rules.append(
+            "A row is predicted from its token's contexts, frequency and word start by ridge regression on the source tokens; "
+            "its neighbors add half of what their rows have beside that."
+        )
     if settings.word_start and "word_start" in method.options:
         rules.append(
             f"A source token counts as {settings.word_start:g} more similar if it and the target token both begin a word, or "
@@ -99,8 +104,6 @@ def _overlap_rules(method: Method, settings: TransferSettings) -> list[str]:
         rules = ["Special tokens are copied from the source token with the same role."]
     if settings.overlap != "special":
         rules.append(_OVERLAP[settings.overlap])
-        if method.text:
-            rules.append("Shared tokens whose contexts or frequency in the two texts disagree are mixed all the same.")
     if settings.symbols:
         rules.append("Numbers, punctuation and blanks are copied from a token with the same text but for case and blanks.")
     if settings.map:
@@ -199,8 +202,7 @@ _MIXTURE = {
     * (
         "Tokens are compared by the anchors within {window} tokens before and after them in text (positive PMI, {dimensions} "
         "dimensions); anchors are pairs of tokens from the dictionary and of equal bytes, then also mutual CSLS nearest "
-        "neighbors (self-learning rounds: {rounds}). A factor e between two tokens' frequencies takes {frequency:g} off their "
-        "similarity.",
+        "neighbors (self-learning rounds: {rounds}).",
     ),
     "focus": (
         "Weights are the sparsemax of the cosine similarity to all shared tokens that have a vector, special tokens left out.",

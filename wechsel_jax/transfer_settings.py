@@ -33,7 +33,7 @@ _CHOICES = {
 _SOME_READ = (
     *INPUTS, "token_vectors", "alignment", "refine", "weighting", "normalize", "center", "max_words", "overlap", "symbols",
     "map", "neighbors", "temperature", "weights", "word_start", "atoms", "ridge",
-    "frequency", "window", "rounds", "dimensions", "text_bytes",
+    "regression", "window", "rounds", "dimensions", "text_bytes",
 )  # fmt: skip
 _AT_LEAST = {
     "neighbors": 1,
@@ -42,7 +42,6 @@ _AT_LEAST = {
     "pad_to": 0,
     "ridge": 0,
     "word_start": 0,
-    "frequency": 0,
     "window": 1,
     "rounds": 0,
     "dimensions": 1,
@@ -84,7 +83,7 @@ class TransferSettings:
       window: how far from a token its contexts reach, for anker.
       rounds: of anker's self-learning, see `vectors.anchored.AnchorSettings`.
       dimensions: of anker's vectors.
-      frequency: is taken off anker's similarity for a factor e between the frequencies of two tokens.
+      regression: anker's rows are what contexts and frequency predict, see `initializers.anker`; else mixtures only.
       atoms: k of orthogonal matching pursuit.
       ridge: added to the diagonal of SALT's least squares.
       latent_dimension: rank to which the source tables are factorised first (OFA); 0: none.
@@ -125,7 +124,7 @@ class TransferSettings:
     window: int = 4
     rounds: int = 1
     dimensions: int = 128
-    frequency: float = 0.1
+    regression: bool = True
     atoms: int = 64
     ridge: float = 0.0
     latent_dimension: int = 0

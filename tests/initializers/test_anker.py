@@ -1,4 +1,4 @@
-"""Anker's plan against numpy in float64, and what becomes of shared tokens and of tokens without a vector."""
+"""Anker's rows against numpy in float64, and what becomes of shared tokens and of tokens without a vector."""
 
 import numpy as np
 import pytest
@@ -6,6 +6,7 @@ import pytest
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers import Side
 from wechsel_jax.initializers.anker import anker
+from wechsel_jax.initializers.regression import fit_regression
 from wechsel_jax.initializers.wechsel import wechsel
 from wechsel_jax.tokens import Vocabulary
 from wechsel_jax.tokens.overlap import RULES, Overlap
@@ -38,60 +39,49 @@ def sides() -> tuple[Side, Side]:
     return tuple(made)
 
 
-def scores_by_hand(source: Side, target: Side, word_start: float, frequency: float) -> np.ndarray:
-    a, b = target.vectors.astype(np.float64), source.vectors.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        cosine = (a / np.linalg.norm(a, axis=1, keepdims=True)) @ (b / np.linalg.norm(b, axis=1, keepdims=True)).T
-    logs = [np.log((side.counts + 1) / (side.counts + 1).sum()) for side in (target, source)]
-    same = target.vocabulary.word_start[:, None] == source.vocabulary.word_start
-    return cosine + word_start * same - frequency * np.abs(logs[0][:, None] - logs[1])
-
-
-@pytest.mark.parametrize(("word_start", "frequency"), [(0.1, 0.1), (0.0, 0.3), (0.4, 0.0)])
-def test_weights_are_those_of_numpy(sides, word_start, frequency):
+def test_rows_are_the_prediction_and_half_of_the_neighbors_residuals(sides):
     source, target = sides
-    # So many neighbors that no source token is left out before frequency decides.
-    plan = anker(source, target, overlap=shared({}), neighbors=12, word_start=word_start, frequency=frequency)
-    expected = scores_by_hand(source, target, word_start, frequency)
-    rows = np.flatnonzero(target.has_vector)
-    for row in rows:
-        order = np.argsort(-np.where(source.has_vector, expected[row], -np.inf))[:12]
-        np.testing.assert_array_equal(plan.neighbors[row], order)
-        weights = np.exp(expected[row, order] / 0.1)
-        np.testing.assert_allclose(plan.weights[row], weights / weights.sum(), rtol=1e-4)
-    np.testing.assert_array_equal(plan.random, ~target.has_vector)
+    table = np.random.default_rng(3).standard_normal((S, 9))
+    plan = anker(source, target, overlap=shared({}))
     plan.validate(S)
+    mixed, fitted = wechsel(source, target, word_start=0.1), fit_regression(source, target)
+    coefficients = fitted.basis @ table
+    residuals = table - fitted.source @ coefficients
+    expected = fitted.target @ coefficients
+    expected += 0.5 * np.einsum("tk,tkd->td", mixed.weights.astype(np.float64), residuals[mixed.neighbors])
+    np.testing.assert_allclose(plan.apply(table.astype(np.float32)), expected, atol=2e-5)
+    np.testing.assert_array_equal(plan.weights, mixed.weights / 2)
+    # A table and a bias are made alike: the columns of a table are as many biases.
+    np.testing.assert_allclose(plan.apply(table[:, 0].astype(np.float32)), expected[:, 0], atol=2e-5)
 
 
-def test_without_its_own_terms_it_is_wechsel(sides):
-    plan = anker(*sides, overlap=shared({}), word_start=0.0, frequency=0.0)
+def test_without_regression_it_is_wechsel(sides):
+    plan = anker(*sides, overlap=shared({}), word_start=0.0, regression=False)
     expected = wechsel(*sides)
     np.testing.assert_array_equal(plan.neighbors, expected.neighbors)
-    np.testing.assert_allclose(plan.weights, expected.weights, rtol=1e-6)
+    np.testing.assert_array_equal(plan.weights, expected.weights)
+    np.testing.assert_array_equal(plan.random, ~sides[1].has_vector)
+    assert plan.basis is None
 
 
-def test_a_shared_token_is_copied_where_contexts_and_frequency_agree(sides):
+def test_shared_tokens_are_copied(sides):
+    plan = anker(*sides, overlap=shared({1: 7, T - 1: 9}))
+    assert plan.copy[1] == 7 and plan.copy[T - 1] == 9 and plan.counts()["copied"] == 2
+    assert not plan.coordinates[[1, T - 1]].any()
+
+
+def test_a_token_without_a_vector_is_predicted_from_its_frequency_and_word_start(sides):
     source, target = sides
-    target.vectors[[1, 2, 4]] = source.vectors[[7, 8, 10]]
-    source.counts[[7, 8, 10]], target.counts[[1, 2, 4]] = 50, 50
-    source.counts[8] = 5000
-    source.counts[9] = target.counts[5] = 50
-    # 1: agrees; 2: as similar, but a hundred times as frequent; 5: as frequent, but of other contexts.
-    plan = anker(source, target, overlap=shared({1: 7, 2: 8, 5: 9}))
-    assert plan.copy[1] == 7 and set(np.flatnonzero(plan.copy >= 0)) == {1}
-    for rule in ("special", "mapped"):
-        always = anker(source, target, overlap=shared({2: 8, 5: 9}, rule))
-        assert always.copy[2] == 8 and always.copy[5] == 9
-
-
-def test_a_shared_token_that_the_text_does_not_show_is_copied_unless_its_twin_is_frequent(sides):
-    source, target = sides
-    rare, other = T - 1, T - 2
-    target.counts[[rare, other]] = 0
-    source.counts[3], source.counts[4] = 1, 10_000
-    plan = anker(source, target, overlap=shared({rare: 3, other: 4}))
-    # What is the share of one occurrence in a small text is a matter of the texts' sizes.
-    assert plan.copy[rare] == 3 and plan.copy[other] == -1 and plan.random[other]
+    unseen = np.flatnonzero(~target.has_vector)
+    target.counts[unseen] = [0, 0, 7, 7]
+    plan = anker(source, target, overlap=shared({}))
+    assert not plan.random.any() and not plan.weights[unseen].any()
+    rows = plan.apply(np.random.default_rng(5).standard_normal((S, 4)).astype(np.float32))[unseen]
+    starts = target.vocabulary.word_start[unseen]
+    for a in range(4):
+        for b in range(4):
+            alike = a // 2 == b // 2 and starts[a] == starts[b]
+            assert np.allclose(rows[a], rows[b]) == alike
 
 
 def test_other_vectors_stand_in_where_there_is_no_vector(sides):
@@ -101,19 +91,23 @@ def test_other_vectors_stand_in_where_there_is_no_vector(sides):
         for side, n in zip(sides, (S, T), strict=True)
     )
     target.other_vectors[T - 1] = 0
-    plan = anker(source, target, overlap=shared({}), word_start=0.1)
-    plain = anker(*sides, overlap=shared({}), word_start=0.1)
     others = Side(source.vocabulary, source.other_vectors), Side(target.vocabulary, target.other_vectors)
     expected = wechsel(*others, word_start=0.1)
-    for row in range(T):
-        wanted = plain if target.has_vector[row] else expected
-        np.testing.assert_array_equal(plan.neighbors[row], wanted.neighbors[row])
-        np.testing.assert_array_equal(plan.weights[row], wanted.weights[row])
-    assert np.flatnonzero(plan.random).tolist() == [T - 1]
+    table = generator.standard_normal((S, 3)).astype(np.float32)
+    for regression in (True, False):
+        plan = anker(source, target, overlap=shared({}), regression=regression)
+        plain = anker(*sides, overlap=shared({}), regression=regression)
+        noise = np.zeros((T, 3), np.float32)
+        rows, without, by_words = (made.apply(table, noise) for made in (plan, plain, expected))
+        stands_in = ~target.has_vector & target.other_vectors.any(axis=1)
+        assert stands_in.sum() == 3
+        np.testing.assert_array_equal(rows[stands_in], by_words[stands_in])
+        np.testing.assert_allclose(rows[~stands_in], without[~stands_in], atol=1e-6)
+        assert np.flatnonzero(plan.random).tolist() == ([] if regression else [T - 1])
 
 
 def test_mistakes(sides):
-    for wrong in ({"temperature": 0}, {"neighbors": 0}, {"frequency": -1.0}):
+    for wrong in ({"temperature": 0}, {"neighbors": 0}):
         with pytest.raises(UserError, match="expected positive"):
             anker(*sides, overlap=shared({}), **wrong)
     empty = Side(sides[0].vocabulary, np.zeros((S, M), np.float32), counts=np.zeros(S, int))

@@ -51,7 +51,7 @@ def test_what_the_methods_ask_for():
     assert described == {
         "wechsel": (both, "ngram", False, "special", "source"),
         "wechsel_tfr": (both, "tfr", False, "special", "source"),
-        "anker": (("source_text", "target_text"), None, False, "exact", "source"),
+        "anker": (("source_text", "target_text"), None, False, "special", "source"),
         "ofa": (both, "ngram", False, "fuzzy", "source"),
         "focus": (one, "native", False, "exact", "source_sample"),
         "salt": (one, "ngram", True, "nospace", "source"),

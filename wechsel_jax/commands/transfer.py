@@ -78,7 +78,7 @@ def _define_mixture(values: flags.FlagValues) -> None:
     flags.DEFINE_integer("neighbors", 10, "Source tokens that make one target token.", **to)
     flags.DEFINE_float("temperature", 0.1, "Of the softmax over similarities.", **to)
     choice(values, "weights", "softmax", ("softmax", "sparsemax"), "How wechsel weighs source tokens")
-    flags.DEFINE_float("frequency", 0.1, "Taken off anker's similarity for a factor e in frequency.", lower_bound=0.0, **to)
+    flags.DEFINE_boolean("regression", True, "anker predicts rows from contexts and frequency; else it mixes only.", **to)
     flags.DEFINE_float("word_start", None, "Bonus to the similarity of tokens that both begin a word, or both do not.", **to)
     flags.DEFINE_integer("atoms", 64, "Most source tokens that omp makes one token of.", lower_bound=1, **to)
     flags.DEFINE_float("ridge", 0.0, "Added to the diagonal of salt's least squares.", lower_bound=0.0, **to)

@@ -21,6 +21,8 @@ _SLICE_BYTES = 1 << 28
 _COPY_BYTES = 1 << 24
 _FIELDS = {"copy": (np.dtype(np.int32), 1), "neighbors": (np.dtype(np.int32), 2), "weights": (np.dtype(np.float32), 2)}
 _FIELDS["random"] = (np.dtype(bool), 1)
+# A plan has both of these or neither.
+_LOW_RANK = {"coordinates": (np.dtype(np.float32), 2), "basis": (np.dtype(np.float32), 2)}
 _NAMED_ROLES = frozenset({"bos", "eos", "pad", "unk", "mask", "cls", "sep"})
 
 
@@ -54,19 +56,27 @@ class Side:
 
 @dataclass(frozen=True)
 class TransferPlan:
-    """Where V_t target rows come from; each is copied, or mixed from K source rows, or random.
+    """Where V_t target rows come from; each is copied, or mixed from source rows, or random.
+
+    A mixed row is a weighted sum of K source rows, and where there is a regression, of all of them: of rank r, so that not
+    V_t x V_s numbers are held.
 
     Attributes:
       copy: int32 (V_t,), the source row to copy, -1 where the row is not copied.
       neighbors: int32 (V_t, K), source rows; 0 where the row is not mixed.
       weights: float32 (V_t, K), signed weights of the neighbors; 0 where the row is not mixed.
       random: bool (V_t,), the row is noise.
+      coordinates: float32 (V_t, r), coordinates[i] @ basis are weights of all source rows that come on top of row i's
+        neighbors; 0 where the row is not mixed. None: there is no regression.
+      basis: float32 (r, V_s), or None.
     """
 
     copy: np.ndarray
     neighbors: np.ndarray
     weights: np.ndarray
     random: np.ndarray
+    coordinates: np.ndarray | None = None
+    basis: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.copy)
@@ -88,6 +98,11 @@ class TransferPlan:
     def all_random(cls, rows: int) -> "TransferPlan":
         """Every one of `rows` rows is noise."""
         return cls.mixed(np.zeros((rows, 0)), np.zeros((rows, 0))).with_noise(np.ones(rows, bool))
+
+    def with_regression(self, coordinates: np.ndarray, basis: np.ndarray) -> "TransferPlan":
+        """The same plan with coordinates (V_t, r) @ basis (r, V_s) as weights of all source rows added to its mixed rows."""
+        coordinates = np.where(self.is_mixed[:, None], coordinates, 0).astype(np.float32)
+        return replace(self, coordinates=coordinates, basis=np.asarray(basis, np.float32))
 
     def with_noise(self, where: np.ndarray) -> "TransferPlan":
         """The same plan with noise in the rows that `where`, bool (V_t,), selects."""
@@ -134,7 +149,7 @@ class TransferPlan:
         width = int((total != 0).sum(axis=1).max(initial=0))
         neighbors, total = neighbors[:, :width], total[:, :width]
         plan = replace(self, neighbors=np.where(total != 0, neighbors, 0).astype(np.int32), weights=np.ascontiguousarray(total))
-        return plan.with_noise(self.is_mixed & ~total.any(axis=1))
+        return plan.with_noise(self.is_mixed & ~plan._has_weights)
 
     def counts(self) -> dict[str, int]:
         """How many of the V_t rows are copied, mixed and random."""
@@ -146,6 +161,12 @@ class TransferPlan:
         """bool (V_t,): the row is a weighted sum."""
         return (self.copy < 0) & ~self.random
 
+    @property
+    def _has_weights(self) -> np.ndarray:
+        """bool (V_t,): the row names some source row."""
+        named = self.weights.any(axis=1)
+        return named if self.coordinates is None else named | self.coordinates.any(axis=1)
+
     def validate(self, source_size: int | None = None) -> None:
         """Checks that every row has exactly one origin and every origin exists.
 
@@ -155,20 +176,35 @@ class TransferPlan:
         Raises:
           ValueError: what is wrong, and in which row first.
         """
-        for name, (dtype, dimensions) in _FIELDS.items():
+        if (self.coordinates is None) != (self.basis is None):
+            raise ValueError("has coordinates or a basis, but not both")
+        fields = _FIELDS if self.basis is None else _FIELDS | _LOW_RANK
+        for name, (dtype, dimensions) in fields.items():
             array = getattr(self, name)
             if array.dtype != dtype or array.ndim != dimensions:
                 raise ValueError(f"{name} is {array.dtype} of shape {array.shape}, not {dimensions}-dimensional {dtype}")
         shapes = {name: getattr(self, name).shape for name in _FIELDS}
         if len({shape[0] for shape in shapes.values()}) != 1 or self.neighbors.shape != self.weights.shape:
             raise ValueError(f"the arrays do not fit together: {shapes}")
+        if self.basis is not None:
+            self._validate_regression(source_size)
         top = np.iinfo(np.int32).max if source_size is None else source_size
         _refuse_rows((self.copy < -1) | (self.copy >= top), f"copies no row of a source of {top}")
         _refuse_rows(((self.neighbors < 0) | (self.neighbors >= top)).any(axis=1), f"has a neighbor outside a source of {top}")
         _refuse_rows(~np.isfinite(self.weights).all(axis=1), "has a weight that is not finite")
         _refuse_rows((self.copy >= 0) & self.random, "is copied and random at once")
-        _refuse_rows(self.is_mixed & ~self.weights.any(axis=1), "is neither copied nor mixed nor random")
-        _refuse_rows(~self.is_mixed & self.weights.any(axis=1), "is copied or random, and has weights")
+        _refuse_rows(self.is_mixed & ~self._has_weights, "is neither copied nor mixed nor random")
+        _refuse_rows(~self.is_mixed & self._has_weights, "is copied or random, and has weights")
+
+    def _validate_regression(self, source_size: int | None) -> None:
+        rows, columns = (len(self), len(self.basis)), (len(self.basis), source_size or self.basis.shape[1])
+        if self.coordinates.shape != rows or self.basis.shape != columns:
+            raise ValueError(
+                f"coordinates and basis do not fit: {self.coordinates.shape}, {self.basis.shape}; expected {rows}, {columns}"
+            )
+        if not np.isfinite(self.basis).all():
+            raise ValueError("basis has a number that is not finite")
+        _refuse_rows(~np.isfinite(self.coordinates).all(axis=1), "has a coordinate that is not finite")
 
     def apply(self, matrix: np.ndarray, noise: np.ndarray | None = None) -> np.ndarray:
         """Makes the target tensor of a source tensor: input embeddings, output head, head bias.
@@ -203,7 +239,7 @@ class TransferPlan:
 
     def _mix_into(self, out: np.ndarray, matrix: np.ndarray, mixed: np.ndarray) -> None:
         """Writes the rows `mixed` of `out`, some dimensions at a time: of the source only these are ever held as float32."""
-        named = np.zeros(len(matrix), bool)
+        named = np.zeros(len(matrix), bool) if self.basis is None else self.basis.any(axis=0)
         named[self.neighbors[mixed]] = True
         needed = np.flatnonzero(named)
         place = np.zeros(len(matrix), np.int32)
@@ -216,14 +252,19 @@ class TransferPlan:
             columns = slice(begin, begin + step)
             part = source[:, columns] if len(needed) == len(source) else source[needed, columns]
             table = part.astype(np.float32, copy=False)
+            low_rank = None if self.basis is None else self.basis[:, needed] @ table
             for rows in _blocks(mixed, _BLOCK):
                 block = _mix(table, place[self.neighbors[rows]], self.weights[rows])
+                if low_rank is not None:
+                    block += self.coordinates[rows] @ low_rank
                 target[rows, columns] = block.astype(matrix.dtype, copy=False)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Writes `transfer_plan.npz`: the arrays copy, neighbors, weights and random. The file appears whole or not at all."""
+        """Writes `transfer_plan.npz`: the arrays copy, neighbors, weights and random, and where there is a regression
+        coordinates and basis. The file appears whole or not at all."""
+        fields = _FIELDS if self.basis is None else _FIELDS | _LOW_RANK
         with new_file(path) as handle:
-            np.savez_compressed(handle, **{name: getattr(self, name) for name in _FIELDS})
+            np.savez_compressed(handle, **{name: getattr(self, name) for name in fields})
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "TransferPlan":
@@ -243,8 +284,12 @@ class TransferPlan:
         return plan
 
     def _changed(self, where: np.ndarray, copy: np.ndarray, random: np.ndarray) -> "TransferPlan":
-        neighbors, weights = (np.where(where[:, None], x.dtype.type(0), x) for x in (self.neighbors, self.weights))
-        return replace(self, copy=copy, random=random, neighbors=neighbors, weights=weights)
+        emptied = {
+            name: np.where(where[:, None], values.dtype.type(0), values)
+            for name in ("neighbors", "weights", "coordinates")
+            if (values := getattr(self, name)) is not None
+        }
+        return replace(self, copy=copy, random=random, **emptied)
 
 
 def _plan_arrays(file: Mapping[str, np.ndarray] | np.ndarray) -> dict[str, np.ndarray]:
@@ -253,7 +298,7 @@ def _plan_arrays(file: Mapping[str, np.ndarray] | np.ndarray) -> dict[str, np.nd
     missing = [name for name in _FIELDS if name not in file]
     if missing:
         raise ValueError(f"holds no array {', '.join(missing)}")
-    return {name: file[name] for name in _FIELDS}
+    return {name: file[name] for name in (*_FIELDS, *_LOW_RANK) if name in file}
 
 
 def _refuse_rows(wrong: np.ndarray, what: str) -> None:

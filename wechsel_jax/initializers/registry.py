@@ -89,8 +89,8 @@ METHODS: dict[str, Method] = {
             summary="each token from its 10 most similar source tokens; token vectors from the words that hold the token",
         ),
         Method(
-            name="anker", plan=anker, text=True, overlap="exact", word_start=0.1, paper="this project",
-            summary="tokens compared by the translated tokens around them in text; shared tokens copied where contexts agree",
+            name="anker", plan=anker, text=True, word_start=0.1, paper="this project",
+            summary="rows regressed on frequency and on the translated tokens around a token in text, and neighbors' residuals",
         ),
         Method(
             name="ofa", plan=ofa, vectors="ngram", overlap="fuzzy", reference_overlap="ofa",

@@ -89,8 +89,8 @@ def softmax(similarity_TxK: np.ndarray, temperature: float) -> np.ndarray:
 
 
 def nearest_similarity(plan: TransferPlan, source: Side, target: Side) -> np.ndarray:
-    """Cosine similarity of each mixed target token to its first neighbor, float32 (number of mixed rows,), in id order."""
-    mixed = np.flatnonzero(plan.is_mixed)
+    """Cosine similarity of each target token that has neighbors to its first one, float32 (tokens,), in id order."""
+    mixed = np.flatnonzero(plan.weights.any(axis=1))
     nearest = source.vectors[plan.neighbors[mixed, 0]].astype(np.float64)
     tokens = target.vectors[mixed].astype(np.float64)
     scale = np.linalg.norm(nearest, axis=1) * np.linalg.norm(tokens, axis=1)

@@ -8,7 +8,7 @@ from wechsel_jax.initializers.plan import TransferPlan
 
 
 def mixture(plan: TransferPlan) -> dict[str, Any] | None:
-    """Describes the weights of the mixed rows; None where no row is mixed.
+    """Describes the weights of the mixed rows' neighbors; None where no row has any. What a regression adds is left out.
 
     Returns:
       "effective_neighbors": mean over the rows of exp(entropy of |weights|), how many source tokens a row really leans on;
@@ -16,9 +16,9 @@ def mixture(plan: TransferPlan) -> dict[str, Any] | None:
       below zero; "largest_absolute_sum": the largest sum of absolute weights of a row, 1 for a convex mixture, and
       "largest_absolute_sum_row" that row; "source_tokens": how many different source tokens are used at all.
     """
-    if not plan.is_mixed.any():
+    rows = np.flatnonzero(plan.is_mixed & plan.weights.any(axis=1))
+    if not len(rows):
         return None
-    rows = np.flatnonzero(plan.is_mixed)
     weights = plan.weights[rows].astype(np.float64)
     sizes = np.abs(weights)
     sums = sizes.sum(axis=1)
@@ -37,12 +37,14 @@ def mixture(plan: TransferPlan) -> dict[str, Any] | None:
 
 
 def equal_origins(plan: TransferPlan) -> int:
-    """Counts the rows that will equal another row whatever they are applied to: same copy, or same neighbors and weights."""
+    """Counts the rows that will equal another row whatever they are applied to: same copy, or same weights of the same rows."""
     used = plan.weights != 0
     neighbors = np.where(used, plan.neighbors, -1)
     order = np.argsort(neighbors, axis=1, kind="stable")
     weights = np.take_along_axis(np.where(used, plan.weights, np.float32(0)), order, axis=1)
-    parts = (plan.copy[:, None], np.take_along_axis(neighbors, order, axis=1), weights.view(np.int32))
+    parts = [plan.copy[:, None], np.take_along_axis(neighbors, order, axis=1), weights.view(np.int32)]
+    if plan.coordinates is not None:
+        parts.append(plan.coordinates.view(np.int32))
     keys = np.ascontiguousarray(np.concatenate(parts, axis=1)[~plan.random])
     # As bytes: numpy sorts those much faster than rows.
     _, place, sizes = np.unique(keys.view(f"V{keys.strides[0]}").ravel(), return_inverse=True, return_counts=True)

@@ -35,8 +35,9 @@ def coverage(
       JSON-ready: {"tokens": V_t without holes, "shared": how many, "rows": [...], "without_vector": {"tokens", "examples"} or
       None, "noise": {"tokens", "examples"}}. A row is {"rule", "tokens", "share" (of all tokens, 0 to 1), "with_vector" (or
       None), "copied", "mixed", "noise", "examples"}; the last one has the rule "none": the tokens that are not shared. An
-      example of a rule is [target token, source token]; one of "none" names the source token of the largest weight, None for
-      noise; one of "without_vector" and "noise" is a target token. "without_vector" and "noise" count tokens not shared.
+      example of a rule is [target token, source token]; one of "none" names the source token of the largest weight, None
+      where there is none; one of "without_vector" and "noise" is a target token. "without_vector" and "noise" count tokens not
+      shared.
     """
     held = np.array([bool(token) for token in target.strings], bool)
     generator = np.random.default_rng(seed)
@@ -79,8 +80,8 @@ def coverage(
 
 
 def _heaviest(plan: "TransferPlan", token_id: int) -> int | None:
-    if plan.random[token_id]:
-        return None
     if plan.copy[token_id] >= 0:
         return int(plan.copy[token_id])
+    if not plan.weights[token_id].any():
+        return None
     return int(plan.neighbors[token_id, np.abs(plan.weights[token_id]).argmax()])

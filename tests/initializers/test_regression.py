@@ -1,0 +1,64 @@
+"""The regression of rows on tokens' features, against least squares by numpy's own solver."""
+
+import numpy as np
+import pytest
+
+from tests.initializers.test_anker import S, T, sides  # noqa: F401
+from wechsel_jax.initializers import Side
+from wechsel_jax.initializers.regression import fit_regression
+
+
+def features_by_hand(side: Side, low: float, high: float) -> np.ndarray:
+    units = side.vectors.astype(np.float64)
+    units[side.has_vector] /= np.linalg.norm(units[side.has_vector], axis=1, keepdims=True)
+    weights = np.sqrt(side.counts + 1)[side.has_vector]
+    units[side.has_vector] -= weights @ units[side.has_vector] / weights.sum()
+    shares = np.clip(np.log((side.counts + 1) / (side.counts + 1).sum()), low, high)
+    scaled = 2 * (shares - low) / (high - low) - 1
+    return np.column_stack([units, np.ones(len(units)), scaled, scaled**2, side.vocabulary.word_start])
+
+
+def test_predictions_are_those_of_penalised_least_squares(sides):  # noqa: F811
+    source, target = sides
+    rows = np.random.default_rng(1).standard_normal((S, 7))
+    known = source.has_vector
+    shares = np.log((source.counts + 1) / (source.counts + 1).sum())[known]
+    ours, theirs = (features_by_hand(side, shares.min(), shares.max()) for side in sides)
+    # Ridge is least squares with a row for each coefficient.
+    scale = np.sqrt(np.sqrt(source.counts[known] + 1))[:, None]
+    stacked = scale * ours[known]
+    penalty = np.sqrt(1e-4 * np.square(stacked).sum() / stacked.shape[1]) * np.eye(stacked.shape[1])
+    left = np.concatenate([stacked, penalty])
+    right = np.concatenate([scale * rows[known], np.zeros((len(penalty), 7))])
+    coefficients = np.linalg.lstsq(left, right, rcond=None)[0]
+    fitted = fit_regression(source, target)
+    np.testing.assert_allclose(fitted.source, ours, atol=1e-6)
+    np.testing.assert_allclose(fitted.target, theirs, atol=1e-6)
+    np.testing.assert_allclose(fitted.target @ (fitted.basis @ rows), theirs @ coefficients, atol=1e-6)
+    assert not fitted.basis[:, ~known].any()
+
+
+def test_rows_that_follow_from_features_are_found_again(sides):  # noqa: F811
+    """A table that is linear in the features is predicted for target tokens, but for the penalty."""
+    first = fit_regression(*sides)
+    coefficients = np.random.default_rng(2).standard_normal((first.source.shape[1], 5))
+    predicted = first.target @ (first.basis @ (first.source @ coefficients))
+    assert np.abs(predicted - first.target @ coefficients).max() < 0.05 * np.abs(predicted).max()
+
+
+def test_a_language_that_differs_by_a_constant_and_rare_tokens_are_no_matter(sides):  # noqa: F811
+    source, target = sides
+    target.counts[0] = 10**9
+    before = fit_regression(source, target)
+    assert np.abs(before.target[:, -3]).max() <= 1 + 1e-12
+    # Vectors that are of length 1 before and after stay comparable: turning the sign of one axis is seen, a scale is not.
+    again = fit_regression(source, Side(target.vocabulary, target.vectors * 3, counts=target.counts))
+    np.testing.assert_allclose(again.target, before.target, atol=1e-6)
+
+
+@pytest.mark.parametrize("target_too", [False, True])
+def test_without_counts_or_vectors_it_still_fits(sides, target_too):  # noqa: F811
+    source, target = sides
+    empty = Side(target.vocabulary, np.zeros((T, source.vectors.shape[1]), np.float32), counts=target.counts)
+    fitted = fit_regression(Side(source.vocabulary, source.vectors), empty if target_too else target)
+    assert np.isfinite(fitted.basis).all() and np.isfinite(fitted.target).all()
