@@ -35,12 +35,13 @@ def test_compare_prints_a_table_and_writes_report_and_models(compared):
     assert done.returncode == 0, done.stderr
     assert "FullRand needs" in done.stdout
     result = json.loads((workdir / "comparison.json").read_text())
-    assert set(result["methods"]) == {"wechsel_tfr", "trans_inner", "full_rand"}
+    assert set(result["methods"]) == {"anker", "wechsel_tfr", "trans_inner", "full_rand"}
     for method, values in result["methods"].items():
         assert [step for step, _ in values["evaluations"]] == [0, 3, 6]
         assert (workdir / method / "export" / "model.safetensors").stat().st_size > 1e6
     before = {method: values["evaluations"][0][1] for method, values in result["methods"].items()}
     assert before["wechsel_tfr"] < 0.7 * min(before["trans_inner"], before["full_rand"])
+    assert before["anker"] < 0.5 * before["wechsel_tfr"]
     assert "<svg" in (workdir / "report.html").read_text() and (workdir / "report-learning-curves.png").exists()
 
 

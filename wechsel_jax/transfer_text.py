@@ -13,16 +13,13 @@ from wechsel_jax.transfer_settings import ALIGNED, IDENTICAL
 from wechsel_jax.vectors import read_dictionary
 from wechsel_jax.vectors.anchored import AnchorSettings, Counted, anchored_vectors
 from wechsel_jax.vectors.contexts import count_neighbors
-from wechsel_jax.vectors.token_anchors import find_candidates
+from wechsel_jax.vectors.token_anchors import FEW_ANCHORS, find_candidates
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
     from wechsel_jax.tokens import Vocabulary
     from wechsel_jax.transfer_inputs import Job
-
-# Fewer pairs to start from hardly say what corresponds to what.
-_FEW_ANCHORS = 200
 
 
 def anchored_sides(job: "Job", steps: Steps, word_vectors: Callable) -> tuple[Side, Side, dict]:
@@ -59,7 +56,7 @@ def anchored_sides(job: "Job", steps: Steps, word_vectors: Callable) -> tuple[Si
         made.report["word_vectors"] = words
     report = {"method": "anker", **made.report, **_account(source, target, made.source, made.target)}
     started = report["rounds"][0]["anchors"]
-    if started < _FEW_ANCHORS:
+    if started < FEW_ANCHORS:
         job.notes.append(
             f"Only {started} pairs of tokens were there to start from; with so few, wechsel with good word vectors may do "
             "better."

@@ -60,10 +60,10 @@ def test_what_is_not_known_is_not_judged():
         ({"alignment__pairs_found": 999}, "look", "dictionary pairs", "know only 5 % of the dictionary's 20,000 entries"),
         ({"alignment__precision_at_1": 0.049}, "wrong", "alignment", "in 4.9 % of cases (500 words), under 5 %"),
         (
-            {"alignment__precision_at_1": 0.049, "alignment__anchors": {"dictionary": 9}},
+            {"alignment__anchors": {"equal": 199, "learned": 9}, "alignment__rounds": [{"anchors": 199}, {"anchors": 208}]},
             "look",
-            "alignment",
-            "give more text or a larger dictionary",
+            "anchors",
+            "199 pairs of tokens were there to start from, fewer than 200: give more text or a dictionary",
         ),
         ({"similarity__mean_top1": 0.29}, "look", "similarity", "0.29 on average, under 0.3"),
         ({"special_tokens__random": ["<pad>"]}, "wrong", "special tokens", "is random (<pad>): map each"),

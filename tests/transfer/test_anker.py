@@ -6,6 +6,8 @@ import pytest
 
 from wechsel_jax import cli
 from wechsel_jax.errors import UserError
+from wechsel_jax.inspection import score
+from wechsel_jax.inspection.text import lines
 from wechsel_jax.transfer_job import transfer
 
 SMALL = {"dimensions": 16, "rounds": 1}
@@ -41,6 +43,17 @@ def test_the_record_says_what_the_anchors_were(made):
     assert 0 < record["counts"]["copied"] < 10 and record["counts"]["random"] == 0
     assert record["settings"]["word_start"] == 0.1 and record["settings"]["source_text"][0].endswith("english.txt")
     assert "making token vectors" in record["timings"]
+
+
+def test_inspect_tells_the_regression_and_does_not_scold_about_translations(made, run):
+    facts = score(made[0])
+    # Sixteen dimensions, one, frequency, its square, and word start.
+    assert facts["regression"]["rank"] == 20 and facts["regression"]["target_tokens"] == made[1]["counts"]["mixed"]
+    assert facts["mixture"]["largest_absolute_sum"] == pytest.approx(0.5)
+    assert any(line.startswith("regression: of rank 20, fitted on ") for line in lines(facts))
+    assert {f["severity"] for f in facts["findings"] if f["about"] == "alignment"} == {"ok"}
+    plain, record = run(regression=False)
+    assert score(plain)["regression"] is None and record["counts"]["random"] > 0
 
 
 def test_the_card_tells_the_anchors_and_no_folder(made, world):

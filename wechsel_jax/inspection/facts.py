@@ -151,7 +151,7 @@ def _of_record(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_plan(plan: "TransferPlan") -> dict[str, Any]:
-    from wechsel_jax.inspection.mixtures import equal_origins, mixture
+    from wechsel_jax.inspection.mixtures import equal_origins, mixture, regression
 
     counts = plan.counts()
     twins = equal_origins(plan)
@@ -160,6 +160,7 @@ def _of_plan(plan: "TransferPlan") -> dict[str, Any]:
         "counts": counts,
         "shares": {how: count / max(len(plan), 1) for how, count in counts.items()},
         "mixture": mixture(plan),
+        "regression": regression(plan),
         "duplicates": {"rows": twins, "share": twins / max(len(plan), 1)},
     }
 

@@ -36,6 +36,14 @@ def mixture(plan: TransferPlan) -> dict[str, Any] | None:
     }
 
 
+def regression(plan: TransferPlan) -> dict[str, int] | None:
+    """Returns the "rank" of a plan's regression, and of how many "source_tokens" and "target_tokens"; None without one."""
+    if plan.basis is None:
+        return None
+    used = {"source_tokens": plan.basis.any(axis=0), "target_tokens": plan.coordinates.any(axis=1)}
+    return {"rank": len(plan.basis), **{name: int(which.sum()) for name, which in used.items()}}
+
+
 def equal_origins(plan: TransferPlan) -> int:
     """Counts the rows that will equal another row whatever they are applied to: same copy, or same weights of the same rows."""
     used = plan.weights != 0

@@ -105,6 +105,11 @@ def _mixture(facts: Mapping[str, Any]) -> list[str]:
             f"have a weight, {found['source_tokens']:,} different ones are used), {100 * found['negative_share']:.1f} % of the "
             f"weights are negative, absolute weights add up to {found['largest_absolute_sum']:.3g} at most"
         )
+    if fitted := facts.get("regression"):
+        told.append(
+            f"regression: of rank {fitted['rank']}, fitted on {fitted['source_tokens']:,} source tokens, adds to "
+            f"{fitted['target_tokens']:,} mixed rows"
+        )
     if twins:
         told.append(f"twins: {twins['rows']:,} rows ({100 * twins['share']:.1f} %) are made exactly as another row is")
     return told

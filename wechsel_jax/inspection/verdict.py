@@ -148,11 +148,24 @@ def _precision(facts: Mapping[str, Any]) -> list[Finding]:
     if value >= PRECISION_AT_1:
         return [Finding("ok", "alignment", value, f"{told}.")]
     if "anchors" in alignment:
-        # Mixtures of tokens that stand in like places may be good where no translation comes first.
-        text = f"{told}, under {_percent(PRECISION_AT_1)}: give more text or a larger dictionary, and compare with wechsel."
-        return [Finding("look", "alignment", value, text)]
+        # Rows that follow from like places are good where no translation comes first.
+        return [Finding("ok", "alignment", value, f"{told}, which says little of anker's rows.")]
     advice = "the two spaces hardly meet; check the dictionary's languages, or train the vectors on more text"
     return [Finding("wrong", "alignment", value, f"{told}, under {_percent(PRECISION_AT_1)}: {advice}.")]
+
+
+def _anchors(facts: Mapping[str, Any]) -> list[Finding]:
+    from wechsel_jax.vectors.token_anchors import FEW_ANCHORS
+
+    alignment = facts.get("alignment") or {}
+    if "anchors" not in alignment or not isinstance(alignment.get("rounds"), list):
+        return []
+    started = alignment["rounds"][0]["anchors"]
+    told = f"{started:,} pairs of tokens were there to start from"
+    if started >= FEW_ANCHORS:
+        return [Finding("ok", "anchors", started, f"{told}.")]
+    text = f"{told}, fewer than {FEW_ANCHORS}: give more text or a dictionary, and compare with wechsel."
+    return [Finding("look", "anchors", started, text)]
 
 
 def _similarity(facts: Mapping[str, Any]) -> list[Finding]:
@@ -222,7 +235,8 @@ def _perplexity(facts: Mapping[str, Any]) -> list[Finding]:
 
 
 _CHECKS: tuple[Callable[[Mapping[str, Any]], list[Finding]], ...] = (
-    _finite, _random_rows, _special_tokens, _scales, _duplicates, _pairs, _precision, _similarity, _weights, _perplexity,
+    _finite, _random_rows, _special_tokens, _scales, _duplicates, _pairs, _precision, _anchors, _similarity, _weights,
+    _perplexity,
 )  # fmt: skip
 
 

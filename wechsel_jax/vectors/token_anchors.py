@@ -9,6 +9,8 @@ from wechsel_jax.tokens import Vocabulary
 
 # Where a pair comes from; `Anchors.rule` holds the position in this list.
 RULES = ("dictionary", "equal", "learned")
+# Fewer pairs to start from hardly say what corresponds to what.
+FEW_ANCHORS = 200
 
 
 @dataclass(frozen=True)
