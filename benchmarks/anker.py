@@ -9,11 +9,12 @@ named LANG-SEED or LANG-SEED-anything (a seed may be spread over several; those 
 only), and writes benchmarks/anker.json, docs/anker.png and the tables of docs/anker.md.
 """
 
+import itertools
 import json
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +38,7 @@ FOLDER = Path(__file__).parents[1] / "docs"
 SIZES = (500, 5000)
 _COUNTED_LINES = 100_000
 # What decides the vectors and the mixture, kept because defaults may change.
-_SETTINGS = ("neighbors", "temperature", "word_start", "frequency", "window", "rounds", "dimensions", "text_bytes", "overlap")
+_SETTINGS = ("neighbors", "temperature", "word_start", "regression", "window", "rounds", "dimensions", "text_bytes", "overlap")
 _COLOURS = {
     "anker": "#b3213f",
     "wechsel": "#0063ab",
@@ -47,7 +48,7 @@ _COLOURS = {
     "trans_inner": "#b04a00",
     "full_rand": "#59606b",
 }
-_OTHER = "#943a82"
+_OTHERS = ("#943a82", "#0063ab", "#00735a", "#b04a00", "#59606b")
 
 
 def smaller_dictionaries(pairs: Sequence[tuple[str, str]], counts: Counter[str], seed: int = 0) -> dict[str, list]:
@@ -176,8 +177,8 @@ def saved_table(result: dict) -> str:
 
 
 def zero_table(result: dict) -> str:
-    """Perplexity before training, anchors before and after self-learning, and P@1 on held-out words of the dictionary."""
-    places = [(language, seed) for language, seeds in result["step_zero"].items() for seed in seeds]
+    """Perplexity before training, anchors before and after self-learning, and P@1 on held-out words, of each first seed."""
+    places = [(language, min(seeds, key=int)) for language, seeds in result["step_zero"].items()]
     heads = [f"{NAMES[language]}: perplexity | anchors | P@1" for language, _ in places]
     lines = ["| variant | " + " | ".join(heads) + " |", "|---|" + "---:|---:|---:|" * len(places)]
     names = {name: None for language, seed in places for name in result["step_zero"][language][seed]}
@@ -229,26 +230,25 @@ def render(text: str, result: dict) -> str:
 
 
 def draw(result: dict, path: Path) -> None:
-    """One panel a language: a thin line a seed, the method's name at the end of its mean."""
+    """One panel a language, and one for its parts and controls: a thin line a seed, the name at the end of the mean."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
-    languages = result["languages"]
-    figure, panels = pyplot.subplots(1, len(languages), figsize=(5.2 * len(languages), 4.4), squeeze=False)
-    for axes, (language, seeds) in zip(panels[0], languages.items(), strict=True):
-        ends = {}
-        for method in _methods(seeds):
+    shown = list(_panels(result["languages"]))
+    figure, panels = pyplot.subplots(1, len(shown), figsize=(5.2 * len(shown), 4.4), squeeze=False)
+    for axes, (title, seeds, names) in zip(panels[0], shown, strict=True):
+        ends, others = {}, itertools.cycle(_OTHERS)
+        colours = {name: _COLOURS.get(name) or next(others) for name in names}
+        for method in names:
             curves = [methods[method]["evaluations"] for methods in seeds.values() if method in methods]
             for curve in curves:
-                axes.plot(
-                    *zip(*curve, strict=True), color=_COLOURS.get(method, _OTHER), linewidth=1.2, marker="o", markersize=2.5
-                )
+                axes.plot(*zip(*curve, strict=True), color=colours[method], linewidth=1.2, marker="o", markersize=2.5)
             ends[method] = (curves[0][-1][0], float(np.mean([curve[-1][1] for curve in curves])))
-        _label(axes, ends)
-        axes.set(yscale="log", title=f"English to {NAMES[language]}", xlabel="training steps")
+        _label(axes, ends, colours)
+        axes.set(yscale="log", title=title, xlabel="training steps")
         axes.set_yticks([200, 300, 500, 1000, 2000, 5000, 10000])
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         axes.yaxis.set_minor_formatter(NullFormatter())
@@ -258,14 +258,23 @@ def draw(result: dict, path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-def _label(axes, ends: dict[str, tuple[float, float]]) -> None:
+def _panels(languages: dict) -> Iterator[tuple[str, dict, list[str]]]:
+    """Yields (title, runs by seed, methods): the methods, then anker with its variants where some were trained."""
+    for language, seeds in languages.items():
+        known = [name for name in _methods(seeds) if name in _COLOURS]
+        yield f"English to {NAMES[language]}", seeds, known
+        if others := [name for name in _methods(seeds) if name not in _COLOURS]:
+            yield f"English to {NAMES[language]}: parts and controls", seeds, ["anker", *others]
+
+
+def _label(axes, ends: dict[str, tuple[float, float]], colours: dict[str, str]) -> None:
     """Names beside the curves' ends, moved apart where they would overlap."""
     lowest = -np.inf
     for name, (step, value) in sorted(ends.items(), key=lambda item: item[1][1]):
         lowest = max(np.log(value), lowest + 0.17)
         axes.annotate(
             f"{name}  {value:,.0f}", (step, np.exp(lowest)), (6, 0), textcoords="offset points",
-            color=_COLOURS.get(name, _OTHER), va="center", fontsize=9, annotation_clip=False,
+            color=colours[name], va="center", fontsize=9, annotation_clip=False,
         )  # fmt: skip
 
 

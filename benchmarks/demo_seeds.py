@@ -1,4 +1,4 @@
-"""Gathers comparison.json of several seeds into one result.
+"""Gathers comparison.json of several seeds into one result; a seed's methods may be spread over several workdirs.
 
 Command:         python -m benchmarks.demo_seeds runs/demo-0 runs/demo-1 runs/demo-2
 
@@ -13,29 +13,46 @@ from pathlib import Path
 
 import numpy as np
 
+from wechsel_jax.comparison import BASELINE
+from wechsel_jax.report import steps_needed
+
 OUTPUT = Path(__file__).with_name("demo.json")
 
 
 def gather(workdirs: list[Path]) -> dict:
-    """Returns the perplexities of every seed, and their mean and sample standard deviation at every evaluation."""
+    """Returns the perplexities of every seed, and their mean and sample standard deviation at every evaluation.
+
+    Methods are in order of their last mean perplexity. Of a method that two workdirs of a seed have, the last one counts.
+    """
     results = [json.loads((workdir / "comparison.json").read_text(encoding="utf-8")) for workdir in workdirs]
+    curves: dict[str, dict[int, list]] = {}
+    seconds: dict[int, dict[str, float]] = {}
+    for result in results:
+        seconds.setdefault(result["seed"], {}).update(result["seconds"])
+        for name, method in result["methods"].items():
+            curves.setdefault(name, {})[result["seed"]] = method["evaluations"]
+    seeds = sorted(seconds)
+    order = sorted(curves, key=lambda name: np.mean([curves[name][seed][-1][1] for seed in seeds]))
     methods = {}
-    for name in results[0]["methods"]:
-        curves = np.asarray([result["methods"][name]["evaluations"] for result in results])
-        perplexity = curves[:, :, 1]
+    for name in order:
+        values = np.asarray([curves[name][seed] for seed in seeds])
+        perplexity = values[:, :, 1]
         methods[name] = {
-            "steps": [int(step) for step in curves[0, :, 0]],
+            "steps": [int(step) for step in values[0, :, 0]],
             "perplexity": perplexity.round(2).tolist(),
             "mean": perplexity.mean(0).round(2).tolist(),
-            "standard_deviation": perplexity.std(0, ddof=1).round(2).tolist() if len(results) > 1 else None,
+            "standard_deviation": perplexity.std(0, ddof=1).round(2).tolist() if len(seeds) > 1 else None,
         }
+    needed = [
+        {name: steps_needed(curves[BASELINE][seed], curves[name][seed]) for name in order if name != BASELINE} for seed in seeds
+    ]
     return {
         "command": "python -m train.compare --config=configs/demo.py --workdir=runs/demo-SEED --config.seed=SEED",
-        "seeds": [result["seed"] for result in results],
+        "seeds": seeds,
         "machine": results[0]["machine"],
         "methods": methods,
-        "steps_needed": [result["steps_needed"] for result in results],
-        "seconds": [result["seconds"] for result in results],
+        "steps_needed": needed,
+        "seconds": [seconds[seed] for seed in seeds],
     }
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from ml_collections import ConfigDict
 
+from wechsel_jax.comparison import _validate
 from wechsel_jax.errors import UserError
 from wechsel_jax.training import config_arguments, validate
 from wechsel_jax.training.config import phases
@@ -35,6 +36,16 @@ def test_every_file_makes_settings_that_pass(name):
 def test_every_file_says_how_to_run_it(name):
     text = (CONFIGS / f"{name}.py").read_text(encoding="utf-8")
     assert f"--config=configs/{name}.py" in text and "Command:" in text and "Cost:" in text
+
+
+def test_some_methods_of_a_config_can_be_compared_alone(tmp_path):
+    """The schedules that a config holds for its other methods are no mistake; those of an unknown one are."""
+    config = load("demo")
+    config.methods = ("anker",)
+    _validate(config, tmp_path)
+    config.overrides.magic = ConfigDict({"phases": config.training.phases})
+    with pytest.raises(UserError, match="overrides.magic: no such method"):
+        _validate(config, tmp_path)
 
 
 def test_wechsel_schedules_are_the_papers():

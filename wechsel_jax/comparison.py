@@ -114,9 +114,9 @@ def _validate(config: ConfigDict, workdir: Path) -> None:
     for name in ("train", "validation"):
         if not config.text[name]:
             raise UserError(f"text.{name}: no file given; expected text in the target language")
-    stray = sorted(set(config.overrides) - set(config.methods))
+    stray = sorted(set(config.overrides) - set(METHODS) - set(config.variants))
     if stray:
-        raise UserError(f"overrides.{stray[0]}: this method is not among `methods`")
+        raise UserError(f"overrides.{stray[0]}: no such method; expected one of {', '.join(sorted(METHODS))}, or of `variants`")
     for file in (file for files in config.text.values() for file in files):
         require_file(file, "text")
     Checkpoint.open(config.source)

@@ -1,0 +1,28 @@
+"""What `benchmarks/demo_seeds.py` makes of several workdirs."""
+
+import json
+from pathlib import Path
+
+from benchmarks.demo_seeds import gather
+
+
+def write(workdir: Path, seed: int, curves: dict[str, list]) -> Path:
+    workdir.mkdir()
+    methods = {name: {"evaluations": curve} for name, curve in curves.items()}
+    result = {"methods": methods, "seed": seed, "machine": "a machine", "seconds": {name: 1.5 for name in curves}}
+    (workdir / "comparison.json").write_text(json.dumps(result))
+    return workdir
+
+
+def test_a_seed_may_be_spread_over_workdirs(tmp_path):
+    slow = {"full_rand": [[0, 100.0], [10, 40.0]], "wechsel": [[0, 40.0], [10, 30.0]]}
+    folders = [write(tmp_path / f"old-{seed}", seed, slow) for seed in (0, 1)]
+    folders += [write(tmp_path / f"new-{seed}", seed, {"anker": [[0, 50.0], [10, 20.0 + 2 * seed]]}) for seed in (1, 0)]
+    result = gather(folders)
+    assert result["seeds"] == [0, 1] and list(result["methods"]) == ["anker", "wechsel", "full_rand"]
+    anker = result["methods"]["anker"]
+    assert anker["perplexity"] == [[50.0, 20.0], [50.0, 22.0]] and anker["mean"] == [50.0, 21.0]
+    assert anker["standard_deviation"] == [0.0, 1.41] and anker["steps"] == [0, 10]
+    # FullRand has WECHSEL's first perplexity at its last step, and never the others.
+    assert result["steps_needed"][0]["wechsel"] == [10.0, None] and set(result["steps_needed"][1]) == {"anker", "wechsel"}
+    assert result["seconds"][0] == {"full_rand": 1.5, "wechsel": 1.5, "anker": 1.5}
