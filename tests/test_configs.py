@@ -44,7 +44,7 @@ def test_some_methods_of_a_config_can_be_compared_alone(tmp_path):
     config.methods = ("anker",)
     _validate(config, tmp_path)
     config.overrides.magic = ConfigDict({"phases": config.training.phases})
-    with pytest.raises(UserError, match="overrides.magic: no such method"):
+    with pytest.raises(UserError, match=r"overrides\.magic: no such method"):
         _validate(config, tmp_path)
 
 
