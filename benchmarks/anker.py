@@ -229,17 +229,16 @@ def render(text: str, result: dict) -> str:
     return text
 
 
-def draw(result: dict, path: Path) -> None:
-    """One panel a language, and one for its parts and controls: a thin line a seed, the name at the end of the mean."""
+def draw(panels: Sequence[tuple[str, dict, list[str]]], path: Path) -> None:
+    """Draws panels of (title, runs by seed, methods): a thin line a seed, the name at the end of the mean."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
-    shown = list(_panels(result["languages"]))
-    figure, panels = pyplot.subplots(1, len(shown), figsize=(5.2 * len(shown), 4.4), squeeze=False)
-    for axes, (title, seeds, names) in zip(panels[0], shown, strict=True):
+    figure, grid = pyplot.subplots(1, len(panels), figsize=(5.2 * len(panels), 4.4), squeeze=False)
+    for axes, (title, seeds, names) in zip(grid[0], panels, strict=True):
         ends, others = {}, itertools.cycle(_OTHERS)
         colours = {name: _COLOURS.get(name) or next(others) for name in names}
         for method in names:
@@ -253,12 +252,12 @@ def draw(result: dict, path: Path) -> None:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         axes.yaxis.set_minor_formatter(NullFormatter())
         axes.spines[["top", "right"]].set_visible(False)
-    panels[0][0].set_ylabel("held-out perplexity")
+    grid[0][0].set_ylabel("held-out perplexity")
     figure.tight_layout()
     figure.savefig(path, dpi=120)
 
 
-def _panels(languages: dict) -> Iterator[tuple[str, dict, list[str]]]:
+def panels_of(languages: dict) -> Iterator[tuple[str, dict, list[str]]]:
     """Yields (title, runs by seed, methods): the methods, then anker with its variants where some were trained."""
     for language, seeds in languages.items():
         known = [name for name in _methods(seeds) if name in _COLOURS]
@@ -285,7 +284,7 @@ def main(arguments: Sequence[str]) -> None:
         case ["gather", folder]:
             result = gather(Path(folder))
             OUTPUT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-            draw(result, FOLDER / "anker.png")
+            draw(list(panels_of(result["languages"])), FOLDER / "anker.png")
             document = FOLDER / "anker.md"
             document.write_text(render(document.read_text(encoding="utf-8"), result), encoding="utf-8")
         case _:

@@ -1,4 +1,4 @@
-"""Gathers comparison.json of several seeds into one result; a seed's methods may be spread over several workdirs.
+"""Gathers comparison.json of several seeds into demo.json and draws docs/demo.png; several workdirs may share a seed.
 
 Command:         python -m benchmarks.demo_seeds runs/demo-0 runs/demo-1 runs/demo-2
 
@@ -13,10 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.anker import draw
 from wechsel_jax.comparison import BASELINE
 from wechsel_jax.report import steps_needed
 
 OUTPUT = Path(__file__).with_name("demo.json")
+PICTURE = Path(__file__).parents[1] / "docs" / "demo.png"
 
 
 def gather(workdirs: list[Path]) -> dict:
@@ -56,6 +58,20 @@ def gather(workdirs: list[Path]) -> dict:
     }
 
 
+def panel(result: dict) -> tuple[str, dict, list[str]]:
+    """What `benchmarks.anker.draw` shows of a result: the curves of every seed, and all methods."""
+    seeds = {
+        seed: {
+            name: {"evaluations": list(zip(method["steps"], method["perplexity"][place], strict=True))}
+            for name, method in result["methods"].items()
+        }
+        for place, seed in enumerate(result["seeds"])
+    }
+    return "English to German", seeds, list(result["methods"])
+
+
 if __name__ == "__main__":
-    OUTPUT.write_text(json.dumps(gather([Path(name) for name in sys.argv[1:]]), indent=1) + "\n", encoding="utf-8")
-    print(OUTPUT)
+    gathered = gather([Path(name) for name in sys.argv[1:]])
+    OUTPUT.write_text(json.dumps(gathered, indent=1) + "\n", encoding="utf-8")
+    draw([panel(gathered)], PICTURE)
+    print(f"{OUTPUT}, {PICTURE}")

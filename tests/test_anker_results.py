@@ -74,12 +74,15 @@ def test_tables_say_mean_spread_and_what_is_never_reached(result):
 def test_picture_has_a_panel_a_language(result, tmp_path):
     from matplotlib import image
 
-    anker.draw(result, tmp_path / "one.png")
+    def draw(languages, path):
+        anker.draw(list(anker.panels_of(languages)), path)
+
+    draw(result["languages"], tmp_path / "one.png")
     result["languages"]["de"] = result["languages"]["sw"]
-    anker.draw(result, tmp_path / "two.png")
+    draw(result["languages"], tmp_path / "two.png")
     # Parts and controls have a panel of their own.
     result["languages"]["de"]["0"]["anker_shuffled"] = result["languages"]["de"]["0"]["anker"]
-    anker.draw(result, tmp_path / "four.png")
+    draw(result["languages"], tmp_path / "four.png")
     one, two, four = (image.imread(tmp_path / f"{name}.png").shape for name in ("one", "two", "four"))
     assert four[1] == 2 * two[1] == 4 * one[1] and four[0] == two[0] == one[0]
 

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from benchmarks.demo_seeds import gather
+from benchmarks.demo_seeds import gather, panel
 
 
 def write(workdir: Path, seed: int, curves: dict[str, list]) -> Path:
@@ -26,3 +26,6 @@ def test_a_seed_may_be_spread_over_workdirs(tmp_path):
     # FullRand has WECHSEL's first perplexity at its last step, and never the others.
     assert result["steps_needed"][0]["wechsel"] == [10.0, None] and set(result["steps_needed"][1]) == {"anker", "wechsel"}
     assert result["seconds"][0] == {"full_rand": 1.5, "wechsel": 1.5, "anker": 1.5}
+    title, seeds, names = panel(result)
+    assert title == "English to German" and names == list(result["methods"])
+    assert seeds[1]["anker"]["evaluations"] == [(0, 50.0), (10, 22.0)]
