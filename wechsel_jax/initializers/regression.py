@@ -33,7 +33,7 @@ def fit_regression(source: Side, target: Side) -> Regression:
 
     The features of a token are its vector scaled to length 1 and centred over its language, one, the logarithm of the share
     that it has of its text and the square of that, and whether it begins a word. With F the features of the source tokens, W
-    their weights (roots of their counts) and s a thousandth of a tenth of the mean diagonal of F' W F, the basis is
+    their weights (roots of their counts) and s a ten-thousandth of the mean diagonal of F' W F, the basis is
     (F' W F + s I)^-1 F' W.
 
     What is centred by language is comparable even where all contexts of one language differ from the other's by a constant.
@@ -62,15 +62,17 @@ def fit_regression(source: Side, target: Side) -> Regression:
     return Regression(*features, np.linalg.solve(normal, weighted.T))
 
 
+def _occurrences(side: Side) -> np.ndarray:
+    """(V,) how often each token occurs in its text, and once more; all alike where nothing is known."""
+    return np.ones(len(side.vocabulary)) if side.counts is None else np.asarray(side.counts, np.float64) + 1
+
+
 def _log_shares(side: Side) -> np.ndarray:
-    """(V,) log of the share of each token in its text, as if each had occurred once more; all alike where nothing is known."""
-    counts = np.ones(len(side.vocabulary)) if side.counts is None else np.asarray(side.counts, np.float64) + 1
-    return np.log(counts / counts.sum())
+    return np.log(_occurrences(side) / _occurrences(side).sum())
 
 
 def _weights(side: Side) -> np.ndarray:
-    counts = np.ones(len(side.vocabulary)) if side.counts is None else np.asarray(side.counts, np.float64) + 1
-    return counts**_WEIGHT_POWER
+    return _occurrences(side) ** _WEIGHT_POWER
 
 
 def _centred(side: Side) -> np.ndarray:
