@@ -48,6 +48,7 @@ _COLOURS = {
     "trans_inner": "#b04a00",
     "full_rand": "#59606b",
 }
+_PANELS_A_ROW = 3
 _OTHERS = ("#943a82", "#0063ab", "#00735a", "#b04a00", "#59606b")
 
 
@@ -230,15 +231,19 @@ def render(text: str, result: dict) -> str:
 
 
 def draw(panels: Sequence[tuple[str, dict, list[str]]], path: Path) -> None:
-    """Draws panels of (title, runs by seed, methods): a thin line a seed, the name at the end of the mean."""
+    """Draws panels of (title, runs by seed, methods), three a row: a line a seed, the name at the end of the mean."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
-    figure, grid = pyplot.subplots(1, len(panels), figsize=(5.2 * len(panels), 4.4), squeeze=False)
-    for axes, (title, seeds, names) in zip(grid[0], panels, strict=True):
+    columns = min(len(panels), _PANELS_A_ROW)
+    rows = -(-len(panels) // columns)
+    figure, grid = pyplot.subplots(rows, columns, figsize=(5.2 * columns, 4.4 * rows), squeeze=False)
+    for axes in grid.flat[len(panels) :]:
+        axes.axis("off")
+    for axes, (title, seeds, names) in zip(grid.flat, panels, strict=False):
         ends, others = {}, itertools.cycle(_OTHERS)
         colours = {name: _COLOURS.get(name) or next(others) for name in names}
         for method in names:
@@ -248,11 +253,12 @@ def draw(panels: Sequence[tuple[str, dict, list[str]]], path: Path) -> None:
             ends[method] = (curves[0][-1][0], float(np.mean([curve[-1][1] for curve in curves])))
         _label(axes, ends, colours)
         axes.set(yscale="log", title=title, xlabel="training steps")
-        axes.set_yticks([200, 300, 500, 1000, 2000, 5000, 10000])
+        axes.set_yticks([50, 100, 200, 300, 500, 1000, 2000, 5000, 10000])
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         axes.yaxis.set_minor_formatter(NullFormatter())
         axes.spines[["top", "right"]].set_visible(False)
-    grid[0][0].set_ylabel("held-out perplexity")
+    for row in grid:
+        row[0].set_ylabel("held-out perplexity")
     figure.tight_layout()
     figure.savefig(path, dpi=120)
 

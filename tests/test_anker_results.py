@@ -84,7 +84,7 @@ def test_picture_has_a_panel_a_language(result, tmp_path):
     result["languages"]["de"]["0"]["anker_shuffled"] = result["languages"]["de"]["0"]["anker"]
     draw(result["languages"], tmp_path / "four.png")
     one, two, four = (image.imread(tmp_path / f"{name}.png").shape for name in ("one", "two", "four"))
-    assert four[1] == 2 * two[1] == 4 * one[1] and four[0] == two[0] == one[0]
+    assert 2 * four[1] == 3 * two[1] == 6 * one[1] and four[0] == 2 * two[0] == 2 * one[0]
 
 
 def test_smaller_dictionaries_are_of_the_most_frequent_words(monkeypatch):
