@@ -24,7 +24,8 @@ PICTURE = Path(__file__).parents[1] / "docs" / "demo.png"
 def gather(workdirs: list[Path]) -> dict:
     """Returns the perplexities of every seed, and their mean and sample standard deviation at every evaluation.
 
-    Methods are in order of their last mean perplexity. Of a method that two workdirs of a seed have, the last one counts.
+    Methods are in order of their last mean perplexity. Every method needs a run of every seed; of
+    two runs of one seed the last one counts.
     """
     results = [json.loads((workdir / "comparison.json").read_text(encoding="utf-8")) for workdir in workdirs]
     curves: dict[str, dict[int, list]] = {}

@@ -6,6 +6,8 @@ Command:  python -m benchmarks.language_data --data=corpora --output=data
             python -m train.compare --config=configs/anker.py:lang=$lang,seed=$seed,data=data --workdir=runs/anker/$lang-$seed
           done; done
           python -m benchmarks.anker gather runs/anker
+          Controls through training: --workdir=runs/anker/sw-0-controls and lang=sw,data=data, methods=anker_shuffled+
+          anker_no_regression+anker_one_dimension+anker_calibrated; Malagasy and French: lang=mg,data=data,methods=anker+wechsel
           (matrix=full: languages de, fr, sw, zh, vi, mg, seeds 0 to 2, seven methods and 2,000 steps, for one GPU;
           variants=1: ablation, controls, dictionary and text sizes, perplexity before training only; domain=other: anker counts
           text of another domain; methods=wechsel+anker: some of the methods; steps=400)
@@ -61,7 +63,7 @@ def variants(dictionary: Path) -> dict[str, dict]:
         "anker_dictionary_500": {"dictionary": sized["500"]},
         "anker_dictionary_5000": {"dictionary": sized["5000"]},
         **{f"anker_text_{size}": {"text_bytes": size * MEBIBYTE} for size in TEXT_SIZES},
-        # Controls: what the dictionary says is wrong, and what frequency and word start alone give.
+        # Controls: what the dictionary says is wrong, and what frequency and word start give almost alone.
         "anker_shuffled": {"dictionary": sized["shuffled"]},
         "anker_shuffled_no_learning": {"dictionary": sized["shuffled"], "rounds": 0},
         "anker_one_dimension": {"dimensions": 1, "rounds": 0},

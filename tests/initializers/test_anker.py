@@ -3,44 +3,26 @@
 import numpy as np
 import pytest
 
+from tests.initializers.conftest import COUNTED_SIZES
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers import Side
 from wechsel_jax.initializers.anker import anker
 from wechsel_jax.initializers.regression import fit_regression
 from wechsel_jax.initializers.wechsel import wechsel
-from wechsel_jax.tokens import Vocabulary
 from wechsel_jax.tokens.overlap import RULES, Overlap
 
-S, T, M = 60, 50, 12
+S, T, M = COUNTED_SIZES
 
 
-def vocabulary(prefix: str, size: int) -> Vocabulary:
-    strings = tuple(f"{'Ġ' if i % 3 else ''}{prefix}{i}" for i in range(size))
-    starts = np.array([string.startswith("Ġ") for string in strings])
-    return Vocabulary(strings, tuple(s.encode() for s in strings), starts, (frozenset(),) * size, "byte_bpe")
-
-
-def shared(pairs: dict[int, int], rule: str = "exact") -> Overlap:
+def shared(pairs: dict[int, int]) -> Overlap:
     source, rules = np.full(T, -1, np.int32), np.zeros(T, np.int8)
     for target_id, source_id in pairs.items():
-        source[target_id], rules[target_id] = source_id, RULES.index(rule)
+        source[target_id], rules[target_id] = source_id, RULES.index("exact")
     return Overlap(source, rules)
 
 
-@pytest.fixture
-def sides() -> tuple[Side, Side]:
-    generator = np.random.default_rng(0)
-    made = []
-    for prefix, size in (("s", S), ("t", T)):
-        vectors = generator.standard_normal((size, M)).astype(np.float32)
-        vectors[size - 4 :] = 0
-        counts = generator.zipf(1.3, size).clip(max=10_000)
-        made.append(Side(vocabulary(prefix, size), vectors, counts=counts))
-    return tuple(made)
-
-
-def test_rows_are_the_prediction_and_half_of_the_neighbors_residuals(sides):
-    source, target = sides
+def test_rows_are_the_prediction_and_half_of_the_neighbors_residuals(counted_sides):
+    source, target = counted_sides
     table = np.random.default_rng(3).standard_normal((S, 9))
     plan = anker(source, target, overlap=shared({}))
     plan.validate(S)
@@ -55,23 +37,23 @@ def test_rows_are_the_prediction_and_half_of_the_neighbors_residuals(sides):
     np.testing.assert_allclose(plan.apply(table[:, 0].astype(np.float32)), expected[:, 0], atol=2e-5)
 
 
-def test_without_regression_it_is_wechsel(sides):
-    plan = anker(*sides, overlap=shared({}), word_start=0.0, regression=False)
-    expected = wechsel(*sides)
+def test_without_regression_it_is_wechsel(counted_sides):
+    plan = anker(*counted_sides, overlap=shared({}), word_start=0.0, regression=False)
+    expected = wechsel(*counted_sides)
     np.testing.assert_array_equal(plan.neighbors, expected.neighbors)
     np.testing.assert_array_equal(plan.weights, expected.weights)
-    np.testing.assert_array_equal(plan.random, ~sides[1].has_vector)
+    np.testing.assert_array_equal(plan.random, ~counted_sides[1].has_vector)
     assert plan.basis is None
 
 
-def test_shared_tokens_are_copied(sides):
-    plan = anker(*sides, overlap=shared({1: 7, T - 1: 9}))
+def test_shared_tokens_are_copied(counted_sides):
+    plan = anker(*counted_sides, overlap=shared({1: 7, T - 1: 9}))
     assert plan.copy[1] == 7 and plan.copy[T - 1] == 9 and plan.counts()["copied"] == 2
     assert not plan.coordinates[[1, T - 1]].any()
 
 
-def test_a_token_without_a_vector_is_predicted_from_its_frequency_and_word_start(sides):
-    source, target = sides
+def test_a_token_without_a_vector_is_predicted_from_its_frequency_and_word_start(counted_sides):
+    source, target = counted_sides
     unseen = np.flatnonzero(~target.has_vector)
     target.counts[unseen] = [0, 0, 7, 7]
     plan = anker(source, target, overlap=shared({}))
@@ -84,11 +66,11 @@ def test_a_token_without_a_vector_is_predicted_from_its_frequency_and_word_start
             assert np.allclose(rows[a], rows[b]) == alike
 
 
-def test_other_vectors_stand_in_where_there_is_no_vector(sides):
+def test_other_vectors_stand_in_where_there_is_no_vector(counted_sides):
     generator = np.random.default_rng(4)
     source, target = (
         Side(side.vocabulary, side.vectors, counts=side.counts, other_vectors=generator.standard_normal((n, 5), np.float32))
-        for side, n in zip(sides, (S, T), strict=True)
+        for side, n in zip(counted_sides, (S, T), strict=True)
     )
     target.other_vectors[T - 1] = 0
     others = Side(source.vocabulary, source.other_vectors), Side(target.vocabulary, target.other_vectors)
@@ -96,7 +78,7 @@ def test_other_vectors_stand_in_where_there_is_no_vector(sides):
     table = generator.standard_normal((S, 3)).astype(np.float32)
     for regression in (True, False):
         plan = anker(source, target, overlap=shared({}), regression=regression)
-        plain = anker(*sides, overlap=shared({}), regression=regression)
+        plain = anker(*counted_sides, overlap=shared({}), regression=regression)
         noise = np.zeros((T, 3), np.float32)
         rows, without, by_words = (made.apply(table, noise) for made in (plan, plain, expected))
         stands_in = ~target.has_vector & target.other_vectors.any(axis=1)
@@ -106,10 +88,10 @@ def test_other_vectors_stand_in_where_there_is_no_vector(sides):
         assert np.flatnonzero(plan.random).tolist() == ([] if regression else [T - 1])
 
 
-def test_mistakes(sides):
+def test_mistakes(counted_sides):
     for wrong in ({"temperature": 0}, {"neighbors": 0}):
         with pytest.raises(UserError, match="expected positive"):
-            anker(*sides, overlap=shared({}), **wrong)
-    empty = Side(sides[0].vocabulary, np.zeros((S, M), np.float32), counts=np.zeros(S, int))
+            anker(*counted_sides, overlap=shared({}), **wrong)
+    empty = Side(counted_sides[0].vocabulary, np.zeros((S, M), np.float32), counts=np.zeros(S, int))
     with pytest.raises(UserError, match="no source token has a vector"):
-        anker(empty, sides[1], overlap=shared({}))
+        anker(empty, counted_sides[1], overlap=shared({}))

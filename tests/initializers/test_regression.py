@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 
-from tests.initializers.test_anker import S, T, sides  # noqa: F401
+from tests.initializers.conftest import COUNTED_SIZES
 from wechsel_jax.initializers import Side
 from wechsel_jax.initializers.regression import fit_regression
+
+S, T, M = COUNTED_SIZES
 
 
 def features_by_hand(side: Side, low: float, high: float) -> np.ndarray:
@@ -18,12 +20,12 @@ def features_by_hand(side: Side, low: float, high: float) -> np.ndarray:
     return np.column_stack([units, np.ones(len(units)), scaled, scaled**2, side.vocabulary.word_start])
 
 
-def test_predictions_are_those_of_penalised_least_squares(sides):  # noqa: F811
-    source, target = sides
+def test_predictions_are_those_of_penalised_least_squares(counted_sides):
+    source, target = counted_sides
     rows = np.random.default_rng(1).standard_normal((S, 7))
     known = source.has_vector
     shares = np.log((source.counts + 1) / (source.counts + 1).sum())[known]
-    ours, theirs = (features_by_hand(side, shares.min(), shares.max()) for side in sides)
+    ours, theirs = (features_by_hand(side, shares.min(), shares.max()) for side in counted_sides)
     # Ridge is least squares with a row for each coefficient.
     scale = np.sqrt(np.sqrt(source.counts[known] + 1))[:, None]
     stacked = scale * ours[known]
@@ -38,27 +40,26 @@ def test_predictions_are_those_of_penalised_least_squares(sides):  # noqa: F811
     assert not fitted.basis[:, ~known].any()
 
 
-def test_rows_that_follow_from_features_are_found_again(sides):  # noqa: F811
+def test_rows_that_follow_from_features_are_found_again(counted_sides):
     """A table that is linear in the features is predicted for target tokens, but for the penalty."""
-    first = fit_regression(*sides)
+    first = fit_regression(*counted_sides)
     coefficients = np.random.default_rng(2).standard_normal((first.source.shape[1], 5))
     predicted = first.target @ (first.basis @ (first.source @ coefficients))
     assert np.abs(predicted - first.target @ coefficients).max() < 0.05 * np.abs(predicted).max()
 
 
-def test_a_language_that_differs_by_a_constant_and_rare_tokens_are_no_matter(sides):  # noqa: F811
-    source, target = sides
+def test_frequencies_stay_in_the_sources_range_and_lengths_of_vectors_are_no_matter(counted_sides):
+    source, target = counted_sides
     target.counts[0] = 10**9
     before = fit_regression(source, target)
     assert np.abs(before.target[:, -3]).max() <= 1 + 1e-12
-    # Vectors that are of length 1 before and after stay comparable: turning the sign of one axis is seen, a scale is not.
     again = fit_regression(source, Side(target.vocabulary, target.vectors * 3, counts=target.counts))
     np.testing.assert_allclose(again.target, before.target, atol=1e-6)
 
 
 @pytest.mark.parametrize("target_too", [False, True])
-def test_without_counts_or_vectors_it_still_fits(sides, target_too):  # noqa: F811
-    source, target = sides
-    empty = Side(target.vocabulary, np.zeros((T, source.vectors.shape[1]), np.float32), counts=target.counts)
+def test_without_counts_or_vectors_it_still_fits(counted_sides, target_too):
+    source, target = counted_sides
+    empty = Side(target.vocabulary, np.zeros((T, M), np.float32), counts=target.counts)
     fitted = fit_regression(Side(source.vocabulary, source.vectors), empty if target_too else target)
     assert np.isfinite(fitted.basis).all() and np.isfinite(fitted.target).all()

@@ -42,6 +42,14 @@ def test_nothing_looks_off_with_a_good_transfer():
     assert summary(findings) == "Nothing looks off."
 
 
+def test_few_translations_are_no_fault_of_anker():
+    facts = good()
+    facts["alignment"].update(precision_at_1=0.0, anchors={"equal": 300}, rounds=[{"anchors": 300}])
+    found = {finding.about: finding for finding in verdict(facts)}
+    assert found["alignment"].severity == found["anchors"].severity == "ok"
+    assert "says little of anker's rows" in found["alignment"].text
+
+
 def test_what_is_not_known_is_not_judged():
     assert verdict({}) == () and summary(()) == "Nothing could be judged."
     assert verdict({"counts": None, "tables": None, "alignment": None, "perplexity": {"reason": "no such model"}}) == ()

@@ -245,6 +245,7 @@ class TransferPlan:
         place = np.zeros(len(matrix), np.int32)
         place[needed] = np.arange(len(needed))
         source, target = matrix.reshape(len(matrix), -1), out.reshape(len(out), -1)
+        basis = None if self.basis is None else self.basis[:, needed]
         width = source.shape[1]
         slices = -(-4 * len(needed) * width // _SLICE_BYTES)
         step = -(-width // slices)
@@ -252,7 +253,7 @@ class TransferPlan:
             columns = slice(begin, begin + step)
             part = source[:, columns] if len(needed) == len(source) else source[needed, columns]
             table = part.astype(np.float32, copy=False)
-            low_rank = None if self.basis is None else self.basis[:, needed] @ table
+            low_rank = None if basis is None else basis @ table
             for rows in _blocks(mixed, _BLOCK):
                 block = _mix(table, place[self.neighbors[rows]], self.weights[rows])
                 if low_rank is not None:
@@ -260,8 +261,10 @@ class TransferPlan:
                 target[rows, columns] = block.astype(matrix.dtype, copy=False)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Writes `transfer_plan.npz`: the arrays copy, neighbors, weights and random, and where there is a regression
-        coordinates and basis. The file appears whole or not at all."""
+        """Writes `transfer_plan.npz`: the arrays copy, neighbors, weights and random, and those of a regression.
+
+        The file appears whole or not at all.
+        """
         fields = _FIELDS if self.basis is None else _FIELDS | _LOW_RANK
         with new_file(path) as handle:
             np.savez_compressed(handle, **{name: getattr(self, name) for name in fields})
