@@ -42,13 +42,14 @@ flags.DEFINE_string("output", None, "JSON file for the result; read first where 
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """One target language: what its name is, and where under --data or --vectors its files lie."""
+    """One target language: what its name is, and where under --data or --vectors its files lie; `corpus` is never scored."""
 
     name: str
     tokenizer: str
     text: str
     dictionary: str
     vectors: str
+    corpus: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,12 +62,24 @@ class Variant:
 
 
 ENGLISH = "text/en.wikipedia_mlqa_xquad.txt.xz"
+# What anker counts; the word vectors were trained on the same novels.
+ENGLISH_CORPUS = "text/en.eltec.txt.xz"
 TARGETS = {
     "de": Target(
-        "German", "tokenizers/de/bpe-50k", "text/de.wikipedia_mlqa_xquad.txt.xz", "dict/wechsel_wiktionary/german.tsv", "de.bin"
+        "German",
+        "tokenizers/de/bpe-50k",
+        "text/de.wikipedia_mlqa_xquad.txt.xz",
+        "dict/wechsel_wiktionary/german.tsv",
+        "de.bin",
+        "text/de.eltec.txt.xz",
     ),
     "sw": Target(
-        "Swahili", "tokenizers/sw/bpe-50k", "text/sw.wikipedia_tydiqa.txt.xz", "dict/wechsel_wiktionary/swahili.tsv", "sw.bin"
+        "Swahili",
+        "tokenizers/sw/bpe-50k",
+        "text/sw.wikipedia_tydiqa.txt.xz",
+        "dict/wechsel_wiktionary/swahili.tsv",
+        "sw.bin",
+        "text/sw.globalvoices_lafand.txt.xz",
     ),
 }
 # Full covariance: noise that stays within what the source table's rows have in common.
@@ -81,6 +94,8 @@ METHODS = {
     "wechsel, shared tokens copied, covariance noise": Variant("wechsel", {"overlap": "exact", **COVARIANCE}),
     "wechsel_tfr": Variant("wechsel_tfr"),
     "wechsel_tfr, shared tokens copied, covariance noise": Variant("wechsel_tfr", {"overlap": "exact", **COVARIANCE}),
+    "anker": Variant("anker"),
+    "anker, shared tokens copied": Variant("anker", {"overlap": "exact"}),
     "ofa": Variant("ofa"),
     "focus": Variant("focus", WORDS),
     "focus, covariance noise": Variant("focus", WORDS | COVARIANCE),
@@ -157,8 +172,11 @@ def measure_method(directory: Path, others: list[Path], variant: Variant, target
 
 
 def inputs(method: str, target: Target, data: Path, vectors: Path) -> dict:
-    """The arguments of `transfer` for a method: word vectors of both languages, of the target alone, or none."""
+    """The arguments of `transfer` for a method: word vectors of both languages, of the target alone, text, or nothing."""
     options: dict = {"method": method}
+    if method == "anker":
+        options |= {"source_text": data / ENGLISH_CORPUS, "target_text": data / target.corpus}
+        options["dictionary"] = data / target.dictionary
     if method in ("wechsel", "wechsel_tfr", "ofa"):
         options |= {"source_vectors": vectors / "en.bin", "dictionary": data / target.dictionary}
     if method in ("wechsel", "wechsel_tfr", "ofa", "focus", "salt"):

@@ -1,11 +1,14 @@
-"""A real English model becomes German and is trained; PyTorch scores it before and after, on text that it has not seen.
+"""A real English model becomes German by several methods and is trained; PyTorch scores it, on text that it has not seen.
 
     PYTHONPATH=. python -m benchmarks.trained_model --source=SMOLLM2 --text=german.txt --validation=german.validation.txt
-        --scratch=runs/smollm2 --output=benchmarks/trained_model.json
+        --english=english.txt --dictionary=german.tsv --vectors=en.bin,de.bin --scratch=runs/smollm2
+        --output=benchmarks/trained_model.json
 
-Runs the commands of a user one after the other (tokenizer, transfer, train.pretrain with configs/smollm2.py); what stands in
-the scratch folder is kept, so an interrupted run goes on where it stopped. Then `transformers` and PyTorch load the transferred
-and the exported model and give bits per byte of the beginning of the validation text, which no code of this project computes.
+Runs the commands of a user one after the other (tokenizer, then for each method transfer and train.pretrain with
+configs/smollm2.py); what stands in the scratch folder is kept, so an interrupted run goes on where it stopped, and a method
+more costs no other one again. Then `transformers` and PyTorch load the transferred and the exported models and give bits per
+byte of the beginning of the validation text, which no code of this project computes. Tokenizer, batches and schedule are the
+same for all methods.
 """
 
 import json
@@ -24,51 +27,75 @@ VALUES = flags.FlagValues()
 flags.DEFINE_string("source", None, "Directory of the English model.", flag_values=VALUES)
 flags.DEFINE_string("text", None, "German text.", flag_values=VALUES)
 flags.DEFINE_string("validation", None, "Other German text.", flag_values=VALUES)
-flags.DEFINE_string("scratch", None, "Folder for tokenizer, transfer and run.", flag_values=VALUES)
+flags.DEFINE_string("english", None, "English text, which anker counts.", flag_values=VALUES)
+flags.DEFINE_string("dictionary", None, "English-German dictionary, for anker and wechsel.", flag_values=VALUES)
+flags.DEFINE_list("vectors", None, "English and German word vectors, for wechsel.", flag_values=VALUES)
+flags.DEFINE_list("methods", ["anker", "wechsel", "fvt"], "Names in `METHODS`.", flag_values=VALUES)
+flags.DEFINE_string("scratch", None, "Folder for the tokenizer, and for each method's transfer and run.", flag_values=VALUES)
 flags.DEFINE_string("output", None, "JSON file for the result.", flag_values=VALUES)
 flags.DEFINE_integer("vocab_size", 16384, "Tokens of the new vocabulary.", flag_values=VALUES)
 flags.DEFINE_integer("steps", 300, "Updates.", flag_values=VALUES)
 flags.DEFINE_integer("rows", 4, "Rows of 128 tokens in an update.", flag_values=VALUES)
 flags.DEFINE_integer("scored", 60_000, "Characters of the validation text that PyTorch scores.", flag_values=VALUES)
-METHOD = "fvt"
+SHARED = ("--overlap=exact", "--noise=multivariate")
+# The best of each at step 0 in benchmarks/real_models.json: what shared tokens and noise get.
+METHODS = {"anker": ("--method=anker",), "wechsel": ("--method=wechsel", *SHARED), "fvt": ("--method=fvt", *SHARED)}
 
 
 def main() -> None:
-    """Makes, trains and scores the model."""
+    """Makes, trains and scores the models."""
     missing = [name for name in ("source", "text", "validation", "scratch", "output") if not VALUES[name].value]
     if missing:
         raise UserError(f"--{missing[0]} is required")
     scratch = Path(VALUES.scratch)
-    tokenizer, transferred, run = scratch / "tokenizer", scratch / "transfer", scratch / "run"
+    tokenizer = scratch / "tokenizer"
     if not tokenizer.exists():
         library("tokenizer", f"--input={VALUES.text}", f"--vocab_size={VALUES.vocab_size}", f"--output={tokenizer}")
-    if not transferred.exists():
-        places = (f"--source={VALUES.source}", f"--target_tokenizer={tokenizer}", f"--output={transferred}")
-        library("transfer", f"--method={METHOD}", "--noise=multivariate", *places)
-    arguments = f"model={transferred},text={VALUES.text},validation={VALUES.validation}"
-    arguments += f",steps={VALUES.steps},rows={VALUES.rows}"
-    program("train.pretrain", f"--config=configs/smollm2.py:{arguments}", f"--workdir={run}")
     text = Path(VALUES.validation).read_text(encoding="utf-8")[: VALUES.scored]
-    lines = read_metrics(run / "metrics.jsonl")
-    training = [line for line in lines if line["kind"] == "train"]
     result = {
         "machine": machine(),
-        "source": Path(VALUES.source).name,
-        "method": METHOD,
+        "source": {"name": Path(VALUES.source).name, **perplexity(Path(VALUES.source), text, 512)},
         "settings": {name: VALUES[name].value for name in ("vocab_size", "steps", "rows", "scored")},
-        "torch": {
-            "source": perplexity(Path(VALUES.source), text, 512),
-            "step 0": perplexity(transferred, text, 128),
-            f"step {VALUES.steps}": perplexity(run / "export", text, 128),
-        },
-        "held_out": [[line["step"], line["perplexity"]] for line in lines if line["kind"] == "eval"],
-        "seconds": training[-1]["seconds"],
-        "tokens_per_second": training[-1]["tokens_per_second"],
+        "methods": {name: trained(name, scratch / name, tokenizer, text) for name in VALUES.methods},
     }
     with new_file(VALUES.output, "w") as handle:
         json.dump(result, handle, indent=1)
         handle.write("\n")
-    print(json.dumps(result["torch"], indent=1))
+
+
+def trained(method: str, place: Path, tokenizer: Path, text: str) -> dict:
+    """Transfers, trains and scores by one method."""
+    transferred, run = place / "transfer", place / "run"
+    if not transferred.exists():
+        given = (f"--source={VALUES.source}", f"--target_tokenizer={tokenizer}", f"--output={transferred}")
+        library("transfer", *METHODS[method], *inputs(method), *given)
+    arguments = f"model={transferred},text={VALUES.text},validation={VALUES.validation}"
+    arguments += f",steps={VALUES.steps},rows={VALUES.rows}"
+    program("train.pretrain", f"--config=configs/smollm2.py:{arguments}", f"--workdir={run}")
+    lines = read_metrics(run / "metrics.jsonl")
+    training = [line for line in lines if line["kind"] == "train"]
+    found = {
+        "options": METHODS[method],
+        "torch": {"0": perplexity(transferred, text, 128), str(VALUES.steps): perplexity(run / "export", text, 128)},
+        "held_out": [[line["step"], line["perplexity"]] for line in lines if line["kind"] == "eval"],
+        "seconds": training[-1]["seconds"],
+        "tokens_per_second": training[-1]["tokens_per_second"],
+    }
+    rates = ", ".join(
+        f"{score['bits_per_byte']:.3f} bits per byte after {step} steps" for step, score in found["torch"].items()
+    )
+    print(f"{method}: {rates}", flush=True)
+    return found
+
+
+def inputs(method: str) -> tuple[str, ...]:
+    """The files that a method reads beside the model."""
+    if method == "anker":
+        return f"--source_text={VALUES.english}", f"--target_text={VALUES.text}", f"--dictionary={VALUES.dictionary}"
+    if method == "wechsel":
+        source, target = VALUES.vectors
+        return f"--source_vectors={source}", f"--target_vectors={target}", f"--dictionary={VALUES.dictionary}"
+    return ()
 
 
 def library(*arguments: str) -> None:

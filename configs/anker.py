@@ -46,7 +46,7 @@ EVALUATIONS = {"reduced": 8, "full": 20}
 # Languages with text of another domain: encyclopedia instead of novels, the Bible instead of news and reviews.
 OTHER_DOMAIN = ("de", "sw", "zh")
 MEBIBYTE = 1 << 20
-TEXT_SIZES = (1, 4, 16)
+TEXT_SIZES = (1, 4, 64)
 
 
 def variants(dictionary: Path) -> dict[str, dict]:

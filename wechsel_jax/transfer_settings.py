@@ -120,7 +120,7 @@ class TransferSettings:
     word_start: float | None = None
     source_text: tuple[str, ...] = ()
     target_text: tuple[str, ...] = ()
-    text_bytes: int = 64 << 20
+    text_bytes: int = 16 << 20
     window: int = 4
     rounds: int = 1
     dimensions: int = 128

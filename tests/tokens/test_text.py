@@ -4,9 +4,13 @@ import gzip
 
 import numpy as np
 import pytest
+import tokenizers
+from tokenizers import models, normalizers, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
 
 from tests.tiny_tokenizers import byte_bpe, wordpiece
 from wechsel_jax.errors import UserError
+from wechsel_jax.tokens import text
 from wechsel_jax.tokens.text import BOUNDARY, read_token_ids
 
 LINES = ["Der schnelle Hund.", "", "Ein Fuchs über  dem Hund", "  "]
@@ -30,6 +34,48 @@ def test_each_line_is_a_document_without_special_tokens(file, make):
     expected = [tokenizer.encode(line, add_special_tokens=False) for line in LINES if line.strip()]
     assert ids.dtype == np.int32 and ids[-1] == BOUNDARY
     assert documents(ids) == expected
+
+
+def awkward(name):
+    """Tokenizers that cut text in every usual way, and one that joins words over a space."""
+    if name == "byte_bpe":
+        return byte_bpe(True)
+    if name == "wordpiece":
+        return wordpiece()
+    lines = ["der Hund und der Fuchs", "der Fuchs und der Hund sind in dem Wald"] * 20
+    model = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True))
+    if name == "metaspace":
+        model.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    elif name == "prepended":
+        model.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    model.train_from_iterator(lines, trainers.BpeTrainer(vocab_size=200, special_tokens=["<unk>"], show_progress=False))
+    return PreTrainedTokenizerFast(tokenizer_object=model, unk_token="<unk>")
+
+
+@pytest.mark.parametrize("name", ["byte_bpe", "wordpiece", "metaspace", "prepended", "over_spaces"])
+@pytest.mark.parametrize("batch", [1, 10, 1 << 18])
+def test_words_that_were_seen_before_are_cut_as_in_their_document(name, batch, tmp_path, monkeypatch):
+    monkeypatch.setattr(text, "_BATCH_WORDS", batch)
+    monkeypatch.setattr(text, "_PART_BYTES", 40)
+    lines = [
+        "der Hund und der Fuchs",
+        " der Hund",
+        "der  Fuchs ",
+        "Hund",
+        "und\tder Hund\u00a0 der",
+        "DER Hund's, 10 000 –",
+        "der",
+    ]
+    file = tmp_path / "a.txt"
+    file.write_text("\n".join(lines * 3), encoding="utf-8")
+    tokenizer = awkward(name)
+    expected = [tokenizer.encode(line, add_special_tokens=False) for line in lines * 3]
+    assert documents(read_token_ids(tokenizer, file)) == expected
+
+
+def test_a_tokenizer_that_joins_words_is_in_the_test_above():
+    tokenizer = awkward("over_spaces")
+    assert any(" " in token.strip() for token in tokenizer.get_vocab())
 
 
 def test_several_sources_and_compression(file, tmp_path):

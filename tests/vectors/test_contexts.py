@@ -56,3 +56,12 @@ def test_pmi_is_that_of_numpy(smoothing):
     found = positive_pmi(csr_array(contexts), totals, smoothing=smoothing)
     assert found.dtype == np.float32 and (found.data > 0).all()
     np.testing.assert_allclose(found.toarray(), expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("size", [1 << 16, (1 << 16) + 1, 300_000])
+def test_the_last_tokens_of_a_large_vocabulary_are_told_apart(size):
+    ids = np.array([size - 1, size - 2, size - 1, 0, size - 1, -1, 0, size - 1], np.int32)
+    counts = count_neighbors(ids, size, window=1)
+    found = {(int(i), int(j)): int(n) for i, j, n in zip(*counts.tocoo().coords, counts.tocoo().data, strict=True)}
+    last = size - 1
+    assert found == {(last, size - 2): 1, (size - 2, last): 1, (last, 0): 1, (0, last): 2}

@@ -55,7 +55,7 @@ def _define_inputs(values: flags.FlagValues) -> None:
     )
     flags.DEFINE_multi_string("source_text", [], "Text of the source language, for anker; may be given several times.", **to)
     flags.DEFINE_multi_string("target_text", [], "Text of the target language, for anker.", **to)
-    flags.DEFINE_integer("text_bytes", 64 << 20, "Bytes of text that anker reads a language; 0: all.", lower_bound=0, **to)
+    flags.DEFINE_integer("text_bytes", 16 << 20, "Bytes of text that anker reads a language; 0: all.", lower_bound=0, **to)
     flags.DEFINE_integer("window", 4, "How far from a token anker's contexts reach.", lower_bound=1, **to)
     flags.DEFINE_integer("rounds", 1, "Of anker's self-learning.", lower_bound=0, **to)
     flags.DEFINE_integer("dimensions", 128, "Of anker's vectors.", lower_bound=1, **to)

@@ -152,7 +152,10 @@ def anchored_vectors(
     anchors = _at_most(given.joined(anchors.take(anchors.rule == RULES.index("learned"))), settings.most_anchors)
     fitted = _fit(source, target, anchors, settings)
     rounds.append(_told(settings.rounds, anchors, say))
-    vectors = [_project(side, columns, fitted, settings) for side, columns in _sides(source, target, anchors)]
+    vectors = [
+        _project(*side, fitted.axes, known, settings)
+        for side, known in zip(_sides(source, target, anchors), zip(fitted.ids, fitted.vectors, strict=True), strict=True)
+    ]
     return Anchored(*vectors, anchors, report | {"anchors": anchors.counts(), "rounds": rounds})
 
 
@@ -201,13 +204,16 @@ def _contexts(side: Counted, columns: np.ndarray, rows: np.ndarray) -> csr_array
     return positive_pmi(context_counts(side.before, side.after, rows, columns), totals)
 
 
-def _project(side: Counted, columns: np.ndarray, fitted: _Fitted, settings: AnchorSettings) -> np.ndarray:
-    """Vectors (V, m) of all tokens of one language."""
-    vectors = np.zeros((len(side.tokens), fitted.axes.shape[1]), np.float32)
-    wanted = np.flatnonzero(side.known(settings.least_count))
+def _project(
+    side: Counted, columns: np.ndarray, axes: np.ndarray, fitted: tuple[np.ndarray, np.ndarray], settings: AnchorSettings
+) -> np.ndarray:
+    """Vectors (V, m) of all tokens of one language: those (ids, vectors) that the axes were fitted on, and the rest's."""
+    vectors = np.zeros((len(side.tokens), axes.shape[1]), np.float32)
+    vectors[fitted[0]] = fitted[1]
+    wanted = np.setdiff1d(np.flatnonzero(side.known(settings.least_count)), fitted[0])
     for start in range(0, len(wanted), _PROJECTED_ROWS):
         rows = wanted[start : start + _PROJECTED_ROWS]
-        vectors[rows] = _contexts(side, columns, rows) @ fitted.axes
+        vectors[rows] = _contexts(side, columns, rows) @ axes
     return vectors
 
 

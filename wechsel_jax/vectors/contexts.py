@@ -4,7 +4,7 @@ import functools
 import math
 
 import numpy as np
-from scipy.sparse import csr_array, diags_array, hstack
+from scipy.sparse import csr_array, hstack
 
 # Pairs that are sorted at once: 8 bytes each, three times over.
 _BLOCK_PAIRS = 1 << 22
@@ -44,11 +44,14 @@ def count_neighbors(ids: np.ndarray, size: int, *, window: int = 4, block: int =
 
 
 def _counted(rows: np.ndarray, columns: np.ndarray, size: int, weight: int) -> csr_array:
-    keys = rows.astype(np.int64) * size + columns
+    # Half as wide is sorted in half the time.
+    narrow = np.uint32 if size <= 1 << 16 else np.int64
+    keys = rows.astype(narrow) * narrow(size) + columns.astype(narrow)
     keys.sort()
-    first = np.flatnonzero(np.diff(keys, prepend=-1))
+    first = np.flatnonzero(keys[1:] != keys[:-1]) + 1
+    first = np.concatenate([np.zeros(min(1, len(keys)), np.int64), first])
     counts = np.diff(first, append=len(keys)) * weight
-    keys = keys[first]
+    keys = keys[first].astype(np.int64)
     starts = np.searchsorted(keys, np.arange(size + 1) * size)
     return csr_array((counts, (keys % size).astype(np.int32), starts.astype(np.int32)), shape=(size, size))
 
@@ -84,18 +87,20 @@ def positive_pmi(contexts: csr_array, totals: np.ndarray, *, smoothing: float = 
       float32 (R, 2 A), sparse.
     """
     half = contexts.shape[1] // 2
-    result = []
-    for side in (slice(0, half), slice(half, None)):
-        part, total = contexts[:, side].astype(np.float64), np.asarray(totals[side], np.float64)
-        smooth = np.power(total, smoothing)
-        smooth *= total.sum() / max(smooth.sum(), 1e-300)
-        row_sums = part.sum(axis=1)
-        scaled = diags_array(_inverse(row_sums)) @ part @ diags_array(_inverse(smooth) * total.sum())
-        scaled = scaled.tocsr()
-        scaled.data = np.maximum(np.log(scaled.data), 0)
-        scaled.eliminate_zeros()
-        result.append(scaled.astype(np.float32))
-    return hstack(result, format="csr")
+    totals = np.asarray(totals, np.float64).reshape(2, half)
+    smooth = np.power(totals, smoothing)
+    smooth *= (totals.sum(axis=1) / np.maximum(smooth.sum(axis=1), 1e-300))[:, None]
+    of_columns = (_inverse(smooth) * totals.sum(axis=1)[:, None]).ravel()
+    is_after = np.zeros((2 * half, 2))
+    is_after[:half, 0] = is_after[half:, 1] = 1
+    of_rows = _inverse(contexts @ is_after)
+    rows = np.repeat(np.arange(contexts.shape[0]), np.diff(contexts.indptr))
+    columns = contexts.indices
+    ratio = contexts.data * of_rows[rows, (columns >= half).astype(np.int8)] * of_columns[columns]
+    values = np.maximum(np.log(ratio), 0).astype(np.float32)
+    result = csr_array((values, columns, contexts.indptr), shape=contexts.shape, copy=True)
+    result.eliminate_zeros()
+    return result
 
 
 def _inverse(values: np.ndarray) -> np.ndarray:

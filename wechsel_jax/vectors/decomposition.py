@@ -23,13 +23,26 @@ def decompose(rows: csr_array, rank: int, seed: int) -> tuple[np.ndarray, np.nda
     rank = min(rank, *rows.shape)
     width = min(rank + _OVERSAMPLING, *rows.shape)
     columns = rows.T.tocsr()
-    basis = np.linalg.qr(np.random.default_rng(seed).standard_normal((rows.shape[1], width), np.float32))[0]
+    basis = _orthonormal(np.random.default_rng(seed).standard_normal((rows.shape[1], width), np.float32))
     for _ in range(_ITERATIONS):
-        basis = np.linalg.qr(columns @ (rows @ basis))[0]
-    projected = rows @ basis
-    values, turns = np.linalg.eigh((projected.T @ projected).astype(np.float64))
+        basis = _orthonormal(columns @ (rows @ basis))
+    values, turns = np.linalg.eigh(_gram(rows @ basis))
     order = np.argsort(-values, kind="stable")[:rank]
     axes = basis.astype(np.float64) @ turns[:, order]
     # The sign of an axis is arbitrary; its largest entry is made positive.
     axes *= np.sign(axes[np.abs(axes).argmax(axis=0), np.arange(rank)])
     return axes.astype(np.float32), np.sqrt(np.maximum(values[order], 0)).astype(np.float32)
+
+
+def _gram(tall: np.ndarray) -> np.ndarray:
+    tall = tall.astype(np.float64)
+    return tall.T @ tall
+
+
+def _orthonormal(tall: np.ndarray) -> np.ndarray:
+    """Orthonormal columns (float32) of the same span, by the Gram matrix; directions of (almost) no length are (almost) zero.
+
+    LAPACK's QR of a tall matrix takes a tenth of a second where it has the cores to itself and two where it has not.
+    """
+    values, turns = np.linalg.eigh(_gram(tall))
+    return tall @ (turns / np.sqrt(np.maximum(values, 1e-10 * values[-1]))).astype(np.float32)
