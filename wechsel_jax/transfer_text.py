@@ -1,6 +1,7 @@
 """What anker compares tokens by: text of both languages is tokenised, counted and turned into vectors."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,10 +38,10 @@ def anchored_sides(job: "Job", steps: Steps, word_vectors: Callable) -> tuple[Si
       UserError: a file is damaged or empty, or nothing in the two texts corresponds.
     """
     settings = job.settings
-    with steps("reading and counting the source text"):
-        source = _counted(job.source_tokenizer, job.source, settings.source_text, settings)
-    with steps("reading and counting the target text"):
-        target = _counted(job.target_tokenizer, job.target, settings.target_text, settings)
+    with steps("reading and counting both languages' text"), ThreadPoolExecutor(2) as threads:
+        tokenizers, vocabularies = (job.source_tokenizer, job.target_tokenizer), (job.source, job.target)
+        texts = settings.source_text, settings.target_text
+        source, target = threads.map(_counted, tokenizers, vocabularies, texts, (settings, settings))
     with steps("finding anchors"):
         file = settings.dictionary if settings.dictionary not in (None, ALIGNED, IDENTICAL) else None
         candidates = find_candidates(job.source, job.target, read_dictionary(file) if file else [])

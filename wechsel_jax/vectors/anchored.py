@@ -112,8 +112,8 @@ def anchored_vectors(
     Some words of the dictionary are kept back until the last decomposition. The vectors before it, which have not seen them,
     are what P@1 is measured on, so that it is rather too low for the vectors returned than too high.
 
-    It needs dense rows of 2 x `frequent` x 2 x `most_anchors` float32 (537 MB at most with the defaults), twice that while it
-    computes, and the counts twice.
+    Everything stays sparse: it needs the counts twice, and a few times the contexts of 2 x `frequent` tokens, 8 bytes an entry
+    (4 million entries for 16 MiB of either language and 8,192 tokens).
 
     Args:
       source: V_s tokens counted.
