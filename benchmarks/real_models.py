@@ -54,11 +54,15 @@ class Target:
 
 @dataclasses.dataclass(frozen=True)
 class Variant:
-    """One row of the table: a method and how it is called. `helper` asks for the other model as the target-language model."""
+    """One row of the table: a method and how it is called.
+
+    `helper` asks for the other model as the target-language model, `same_text` for text of the target language on both sides.
+    """
 
     method: str
     options: dict = dataclasses.field(default_factory=dict)
     helper: bool = False
+    same_text: bool = False
 
 
 ENGLISH = "text/en.wikipedia_mlqa_xquad.txt.xz"
@@ -96,6 +100,7 @@ METHODS = {
     "wechsel_tfr, shared tokens copied, covariance noise": Variant("wechsel_tfr", {"overlap": "exact", **COVARIANCE}),
     "anker": Variant("anker"),
     "anker, shared tokens copied": Variant("anker", {"overlap": "exact"}),
+    "anker, shared tokens copied, the target's text counted for both": Variant("anker", {"overlap": "exact"}, same_text=True),
     "ofa": Variant("ofa"),
     "focus": Variant("focus", WORDS),
     "focus, covariance noise": Variant("focus", WORDS | COVARIANCE),
@@ -152,7 +157,7 @@ def measure_method(directory: Path, others: list[Path], variant: Variant, target
     from wechsel_jax import transfer
 
     place = Path(VALUES.scratch) / "transferred"
-    options = inputs(variant.method, target, Path(VALUES.data), Path(VALUES.vectors)) | variant.options
+    options = inputs(variant, target, Path(VALUES.data), Path(VALUES.vectors)) | variant.options
     if variant.helper:
         options["helper"] = others[0]
     started = time.perf_counter(), time.process_time()
@@ -171,12 +176,15 @@ def measure_method(directory: Path, others: list[Path], variant: Variant, target
         shutil.rmtree(place)
 
 
-def inputs(method: str, target: Target, data: Path, vectors: Path) -> dict:
+def inputs(variant: Variant, target: Target, data: Path, vectors: Path) -> dict:
     """The arguments of `transfer` for a method: word vectors of both languages, of the target alone, text, or nothing."""
+    method = variant.method
     options: dict = {"method": method}
     if method == "anker":
         options |= {"source_text": data / ENGLISH_CORPUS, "target_text": data / target.corpus}
         options["dictionary"] = data / target.dictionary
+    if variant.same_text:
+        options |= {"source_text": options["target_text"], "dictionary": "identical"}
     if method in ("wechsel", "wechsel_tfr", "ofa"):
         options |= {"source_vectors": vectors / "en.bin", "dictionary": data / target.dictionary}
     if method in ("wechsel", "wechsel_tfr", "ofa", "focus", "salt"):

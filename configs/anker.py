@@ -17,7 +17,7 @@ Expected: docs/anker.md, and the figures in benchmarks/anker.json.
 The source is the bundled English GPT-2 (4 layers x 256). All methods have the same target tokenizer (8,192 tokens), batches,
 learning rate and held-out text. The schedule was tuned for none of them, but for two favours to what anker is compared with:
 FullRand has the best of three warm-ups (configs/demo.py) and TransInner its two phases. WECHSEL's word vectors are scaled and
-centred, as in configs/demo.py. Anker counts the texts that the word vectors were trained on.
+centred, as in configs/demo.py. Anker counts at most 16 MiB of the texts that the word vectors were trained on.
 """
 
 from pathlib import Path

@@ -29,7 +29,7 @@ def transfer(
     target_tokenizer: str | os.PathLike,
     output: str | os.PathLike,
     *,
-    method: str = "wechsel",
+    method: str | None = None,
     overwrite: bool = False,
     log: Callable[[str], None] = to_stderr,
     **settings,
@@ -43,7 +43,7 @@ def transfer(
       source: model directory with config.json, model.safetensors and its tokenizer, or a hub id.
       target_tokenizer: directory, tokenizer.json or hub id of the tokenizer with V_t tokens.
       output: the directory to write: the model, its tokenizer, transfer_plan.npz, transfer.json and README.md.
-      method: a name in `initializers.METHODS`.
+      method: a name in `initializers.METHODS`; None: "wechsel" where word vectors are given and no source text, else "anker".
       overwrite: replace an existing `output`.
       log: called with progress lines.
       **settings: fields of `transfer_settings.TransferSettings`, where each is described.

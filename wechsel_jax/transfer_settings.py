@@ -140,12 +140,20 @@ class TransferSettings:
     parity: bool = False
 
     @classmethod
-    def of(cls, method: str, **given) -> tuple[Method, "TransferSettings"]:
+    def of(cls, method: str | None, **given) -> tuple[Method, "TransferSettings"]:
         """Finds the method, fills in what follows from it, and refuses impossible settings.
+
+        Args:
+          method: a name in `initializers.METHODS`; None: "wechsel" where word vectors are given and no source text, else
+            "anker".
+          **given: fields of this class.
 
         Raises:
           UserError: no such method or setting, a value out of range, or a file that is needed and not there.
         """
+        if method is None:
+            vectors = given.get("source_vectors") or given.get("target_vectors")
+            method = "wechsel" if vectors and not given.get("source_text") else "anker"
         if method not in METHODS:
             raise UserError(f"method {method!r}: no such method; expected one of {', '.join(METHODS)}")
         known = [field.name for field in dataclasses.fields(cls)]
@@ -228,7 +236,7 @@ class TransferSettings:
                 "both or neither"
             )
         if missing:
-            expected = "text in both languages" if method.text else "word vectors of the target language"
+            expected = "text in both languages, or another method" if method.text else "word vectors of the target language"
             if method.space == "both" and not method.text:
                 expected = (
                     "two files of word vectors and a dictionary of word pairs, or "

@@ -9,6 +9,7 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.inspection import score
 from wechsel_jax.inspection.text import lines
 from wechsel_jax.transfer_job import transfer
+from wechsel_jax.transfer_settings import TransferSettings
 
 SMALL = {"dimensions": 16, "rounds": 1}
 
@@ -79,6 +80,21 @@ def test_without_a_dictionary_and_with_other_vectors(run, world):
     assert not any("does not use it" in note for note in record["notes"])
 
 
+@pytest.mark.parametrize(
+    ("given", "method"),
+    [
+        ({}, "anker"),
+        ({"source_text": "en.txt"}, "anker"),
+        ({"source_vectors": "en.bin"}, "wechsel"),
+        ({"target_vectors": "de.bin", "target_text": "de.txt"}, "wechsel"),
+        ({"source_vectors": "en.bin", "target_vectors": "de.bin", "source_text": "en.txt"}, "anker"),
+    ],
+)
+def test_what_is_given_decides_which_method_is_the_default(given, method):
+    with pytest.raises(UserError, match=f"method {method}: no "):
+        TransferSettings.of(None, **given)
+
+
 def test_mistakes_are_one_line(run, world, tmp_path):
     with pytest.raises(UserError, match="no source_text and no target_text; expected text in both languages"):
         run(source_text=(), target_text=())
@@ -96,6 +112,7 @@ def test_the_command_reads_several_files(world, source, tmp_path):
     output, german = tmp_path / "out", world.root / "german.txt"
     files = ["--source_text", world.root / "english.txt", "--target_text", german, "--target_text", german]
     models = ["--source", source, "--target_tokenizer", world.tokenizer("german", "gpt2"), "--output", output]
-    cli.main([str(argument) for argument in ("transfer", "--method=anker", *models, *files, "--rounds=0", "--dimensions=16")])
+    cli.main([str(argument) for argument in ("transfer", *models, *files, "--rounds=0", "--dimensions=16")])
     record = json.loads((output / "transfer.json").read_text())
+    assert record["method"] == "anker"
     assert record["settings"]["target_text"] == [str(german)] * 2 and record["alignment"]["rounds"][0]["anchors"] > 100

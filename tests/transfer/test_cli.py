@@ -164,6 +164,8 @@ def test_a_bad_file_reaches_the_user_through_the_command_line(world, source, tmp
 @pytest.mark.parametrize(
     ("given", "message"),
     [
+        ([], "no source_text and no target_text; expected text in both languages, or another method"),
+        (["--target_vectors=de.bin"], "method wechsel: no source_vectors and no dictionary"),
         (["--method=salt"], "method salt: no helper"),
         (["--method=clp", "--helper=/nonexistent/model"], "/nonexistent/model: no such directory"),
         (["--method=focus"], "method focus: no target_vectors; expected word vectors of the target language"),
@@ -216,7 +218,7 @@ def test_the_choices_of_the_flags_are_those_of_the_library():
     values = flags.FlagValues()
     define(values)
     settings = {field.name: field.default for field in dataclasses.fields(TransferSettings)}
-    own = {"source": None, "target_tokenizer": None, "output": None, "overwrite": False, "method": "wechsel"}
+    own = {"source": None, "target_tokenizer": None, "output": None, "overwrite": False, "method": None}
     found = {name: values[name].value for name in values}
     assert found == settings | own | {"map": [], "source_text": [], "target_text": []}
     for name, known in transfer_settings._CHOICES.items():

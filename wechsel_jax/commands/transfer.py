@@ -1,13 +1,13 @@
 """Gives a model a new vocabulary: a directory that transformers loads, with the plan of where every token came from.
 
   wechsel-jax transfer --source=gpt2/ --target_tokenizer=german/ --output=german-gpt2/ \\
+    --source_text=english.txt --target_text=german.txt --dictionary=german.tsv
+  wechsel-jax transfer --source=gpt2/ --target_tokenizer=german/ --output=german-gpt2/ --method=wechsel \\
     --source_vectors=cc.en.300.bin --target_vectors=cc.de.300.bin --dictionary=german.tsv
   wechsel-jax transfer --source=gpt2/ --target_tokenizer=german/ --output=german-gpt2/ --method=focus \\
     --target_vectors=german-tokens.bin
   wechsel-jax transfer --source=llama/ --target_tokenizer=gbert/ --output=german-llama/ --method=salt \\
     --helper=gbert/ --target_vectors=cc.de.300.bin
-  wechsel-jax transfer --source=gpt2/ --target_tokenizer=german/ --output=german-gpt2/ --method=anker \\
-    --source_text=english.txt --target_text=german.txt --dictionary=german.tsv
 """
 
 from absl import flags
@@ -34,7 +34,8 @@ def define(values: flags.FlagValues) -> None:
     flags.DEFINE_string("target_tokenizer", None, "Directory, tokenizer.json or hub id of the new tokenizer.", **to)
     flags.DEFINE_string("output", None, "Directory to write.", **to)
     flags.DEFINE_boolean("overwrite", False, "Replace an existing output.", **to)
-    choice(values, "method", "wechsel", METHOD_NAMES, "How the new embeddings are made")
+    made = "How the new embeddings are made; by default by anker where text is given, by wechsel where word vectors are"
+    choice(values, "method", None, METHOD_NAMES, made)
     flags.DEFINE_integer("seed", 0, "Of every random number.", **to)
     flags.DEFINE_boolean("parity", False, "Choose as the method's reference implementation does wherever ours differs.", **to)
     _define_inputs(values)
@@ -55,7 +56,7 @@ def _define_inputs(values: flags.FlagValues) -> None:
     )
     flags.DEFINE_multi_string("source_text", [], "Text of the source language, for anker; may be given several times.", **to)
     flags.DEFINE_multi_string("target_text", [], "Text of the target language, for anker.", **to)
-    flags.DEFINE_integer("text_bytes", 16 << 20, "Bytes of text that anker reads a language; 0: all.", lower_bound=0, **to)
+    flags.DEFINE_integer("text_bytes", 16 << 20, "Bytes of text a language that anker reads; 0: all.", lower_bound=0, **to)
     flags.DEFINE_integer("window", 4, "How far from a token anker's contexts reach.", lower_bound=1, **to)
     flags.DEFINE_integer("rounds", 1, "Of anker's self-learning.", lower_bound=0, **to)
     flags.DEFINE_integer("dimensions", 128, "Of anker's vectors.", lower_bound=1, **to)

@@ -20,8 +20,12 @@ if TYPE_CHECKING:
 BOUNDARY = -1
 # Small enough that a sample has parts from everywhere, and that the tokenizer's own records of one part stay small.
 _PART_BYTES = 1 << 18
-# Distinct words that are kept before they are cut, some tens of megabytes; stands for the end of a document.
-_BATCH_WORDS, _END = 1 << 18, ""
+# Distinct words, and characters of text, that are kept before they are cut: some tens of megabytes.
+_BATCH_WORDS, _BATCH_CHARACTERS = 1 << 18, 1 << 25
+# Texts that are cut at once: the tokenizer's record of each is large.
+_AT_ONCE = 1 << 13
+# Stands for the end of a document among words.
+_END = ""
 
 
 def read_token_ids(
@@ -117,31 +121,43 @@ class _Encoder:
         self._numbers: defaultdict[str, int] = defaultdict(itertools.count(1).__next__, {_END: 0})
         self._words: list[np.ndarray] = []
         self._tried: list[str] = []
+        self._characters = 0
 
     def __call__(self, documents: list[str]) -> list[np.ndarray]:
         """Takes documents in; returns the tokens of a batch, or nothing where the batch is not full yet."""
         if not self._by_word:
             return [self._encode(documents)]
         self._tried = self._tried or documents
+        self._characters += sum(map(len, documents))
         words = itertools.chain.from_iterable(map(_words, documents))
         self._words.append(np.fromiter(map(self._numbers.__getitem__, words), np.int32))
-        return self.rest() if len(self._numbers) > _BATCH_WORDS else []
+        full = len(self._numbers) > _BATCH_WORDS or self._characters > _BATCH_CHARACTERS
+        return self.rest() if full else []
 
     def rest(self) -> list[np.ndarray]:
         """The tokens of what was taken in and not returned."""
         if not self._words:
             return []
         known, numbers = list(self._numbers), np.concatenate(self._words)
-        encoded, expected = _joined([[BOUNDARY], *self._pieces(known[1:])], numbers), self._encode(self._tried)
+        encoded, expected = _joined(*self._cut(known[1:]), numbers), self._encode(self._tried)
         self._by_word = np.array_equal(encoded[: len(expected)], expected)
         self._start()
         return [encoded if self._by_word else self._encode(_rejoined(known, numbers))]
 
     def _encode(self, documents: list[str]) -> np.ndarray:
-        return np.fromiter(itertools.chain.from_iterable((*ids, BOUNDARY) for ids in self._pieces(documents)), np.int32)
+        """The tokens of documents, with their ends."""
+        ids, lengths = self._cut(documents)
+        return np.insert(ids, np.cumsum(lengths), BOUNDARY)
 
-    def _pieces(self, texts: list[str]) -> Iterator[list[int]]:
-        return (encoding.ids for encoding in self._backend.encode_batch_fast(texts, add_special_tokens=False))
+    def _cut(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """int32 ids of all texts one after the other, and int64 (n,) how many each has."""
+        ids, lengths = [np.zeros(0, np.int32)], []
+        for start in range(0, len(texts), _AT_ONCE):
+            encodings = self._backend.encode_batch_fast(texts[start : start + _AT_ONCE], add_special_tokens=False)
+            pieces = [encoding.ids for encoding in encodings]
+            ids.append(np.fromiter(itertools.chain.from_iterable(pieces), np.int32))
+            lengths.extend(map(len, pieces))
+        return np.concatenate(ids), np.array(lengths, np.int64)
 
 
 def _words(document: str) -> list[str]:
@@ -152,15 +168,13 @@ def _words(document: str) -> list[str]:
     return [document, _END] if document else [_END]
 
 
-def _joined(pieces: list[list[int]], numbers: np.ndarray) -> np.ndarray:
-    """The pieces one after the other, as the numbers say."""
-    lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
-    flat = np.fromiter(itertools.chain.from_iterable(pieces), np.int32, lengths.sum())
-    starts = np.cumsum(lengths) - lengths
-    wanted = lengths[numbers]
+def _joined(ids: np.ndarray, lengths: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """The words' tokens as the numbers say; number 0 is the end of a document, 1 the first word."""
+    ids, lengths = np.concatenate([np.array([BOUNDARY], np.int32), ids]), np.concatenate([np.ones(1, np.int64), lengths])
+    starts, wanted = np.cumsum(lengths) - lengths, lengths[numbers]
     places = np.repeat(starts[numbers] - (np.cumsum(wanted) - wanted), wanted)
     places += np.arange(len(places))
-    return flat[places]
+    return ids[places]
 
 
 def _rejoined(words: list[str], numbers: np.ndarray) -> list[str]:
