@@ -130,17 +130,21 @@ def training_table(result: dict) -> str:
 
 
 def trained_model_table(result: dict) -> str:
-    """What PyTorch makes of held-out text before and after the training of a real model."""
-    scores, settings = result["torch"], result["settings"]
-    lines = [
-        f"| {result['source']} on German it has not seen, scored by PyTorch | bits per byte | perplexity |",
-        "|---|---:|---:|",
-    ]
-    names = {"source": "the English model", "step 0": f"{settings['vocab_size']:,} German tokens, `{result['method']}`"}
-    for key, score in scores.items():
-        name = names.get(key, f"after {key.removeprefix('step ')} steps of {settings['rows']} x 128 tokens")
-        lines.append(f"| {name} | {score['bits_per_byte']:.2f} | {score['perplexity']:,.0f} |")
-    lines.append(f"\n{result['seconds'] / 60:.0f} minutes of training. {result['machine']['description']}.")
+    """Bits per byte by PyTorch before and after the training of a real model, and perplexity on the way, a line a method."""
+    source, settings, methods = result["source"], result["settings"], result["methods"]
+    on_the_way = [step for step, _ in next(iter(methods.values()))["held_out"]]
+    heads = [f"{source['name']} to German", "bits per byte at step 0", f"at step {settings['steps']}"]
+    heads += [f"perplexity at step {step}" if not step else f"{step}" for step in on_the_way]
+    lines = ["| " + " | ".join(heads) + " |", "|---|" + "---:|" * (len(heads) - 1)]
+    for name, found in methods.items():
+        cells = [" ".join([f"`{name}`", *(f"`{option}`" for option in found["options"][1:])])]
+        cells += [f"{score['bits_per_byte']:.2f}" for score in found["torch"].values()]
+        lines.append("| " + " | ".join([*cells, *(f"{perplexity:,.0f}" for _, perplexity in found["held_out"])]) + " |")
+    lines.append(
+        f"\nBits per byte by PyTorch on {settings['scored']:,} characters of held-out text ({source['bits_per_byte']:.2f} for "
+        f"the English model with its own tokenizer), perplexity by the trainer. Steps of {settings['rows']} x 128 tokens, "
+        f"{settings['vocab_size']:,} German tokens, one seed. {result['machine']['description']}."
+    )
     return "\n".join(lines)
 
 

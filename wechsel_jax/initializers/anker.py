@@ -9,7 +9,7 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.initializers.plan import Side, TransferPlan
 from wechsel_jax.initializers.regression import fit_regression
 from wechsel_jax.initializers.wechsel import wechsel
-from wechsel_jax.tokens.overlap import Overlap
+from wechsel_jax.tokens.overlap import Overlap, find_overlap
 
 # How much of what the neighbors' rows have beside the regression is passed on.
 _RESIDUAL = 0.5
@@ -44,8 +44,9 @@ def anker(
       progress: see `nearest_neighbors`.
 
     Returns:
-      A plan with a regression. Tokens without a vector are mixed by `other_vectors` as in WECHSEL where both sides have them;
-      else the regression predicts them from their frequency and word start, and without one they are random.
+      A plan with a regression. Tokens without a vector, which the text does not show, are mixed by `other_vectors` as in
+      WECHSEL where both sides have them, else copied where the source has a token of the same bytes (a line feed where every
+      line is a document, bytes); else the regression predicts them from frequency and word start, or they are random.
 
     Raises:
       UserError: a temperature that is not above zero, no neighbors, or no source token with a vector.
@@ -59,7 +60,9 @@ def anker(
     plan = wechsel(source, target, neighbors=min(neighbors, known), progress=progress, **options)
     if regression:
         plan = _regressed(plan, source, target)
-    return _with_other_vectors(plan, source, target, neighbors=neighbors, **options).with_copies(overlap.source)
+    plan, unknown = _with_other_vectors(plan, source, target, neighbors=neighbors, **options)
+    same = find_overlap(source.vocabulary, target.vocabulary, "exact").source
+    return plan.with_copies(np.where((overlap.source < 0) & unknown, same, overlap.source))
 
 
 def _regressed(plan: TransferPlan, source: Side, target: Side) -> TransferPlan:
@@ -71,15 +74,18 @@ def _regressed(plan: TransferPlan, source: Side, target: Side) -> TransferPlan:
     return TransferPlan.mixed(plan.neighbors, weights).with_regression(fitted.target - half @ fitted.source, fitted.basis)
 
 
-def _with_other_vectors(plan: TransferPlan, source: Side, target: Side, *, neighbors: int, **options) -> TransferPlan:
-    """The same plan, but WECHSEL's by other vectors for the tokens that have those and no vector."""
+def _with_other_vectors(
+    plan: TransferPlan, source: Side, target: Side, *, neighbors: int, **options
+) -> tuple[TransferPlan, np.ndarray]:
+    """The same plan, but WECHSEL's by other vectors where there are those and no vector; and bool (V_t,): there is neither."""
+    unknown = ~target.has_vector
     if source.other_vectors is None or target.other_vectors is None:
-        return plan
-    wanted = ~target.has_vector & target.other_vectors.any(axis=1)
+        return plan, unknown
+    wanted = unknown & target.other_vectors.any(axis=1)
     others = Side(source.vocabulary, source.other_vectors)
     usable = int(others.has_vector.sum())
     if not usable or not wanted.any():
-        return plan
+        return plan, unknown
     vectors = np.where(wanted[:, None], target.other_vectors, np.float32(0))
     other = wechsel(others, Side(target.vocabulary, vectors), neighbors=min(neighbors, usable), **options)
     width = max(plan.neighbors.shape[1], other.neighbors.shape[1])
@@ -88,9 +94,9 @@ def _with_other_vectors(plan: TransferPlan, source: Side, target: Side, *, neigh
         for name in ("neighbors", "weights")
     )
     mixed = TransferPlan.mixed(ids, weights).with_noise(plan.random & ~wanted)
-    if plan.basis is None:
-        return mixed
-    return mixed.with_regression(np.where(wanted[:, None], 0, plan.coordinates), plan.basis)
+    if plan.basis is not None:
+        mixed = mixed.with_regression(np.where(wanted[:, None], 0, plan.coordinates), plan.basis)
+    return mixed, unknown & ~wanted
 
 
 def _wide(values: np.ndarray, width: int) -> np.ndarray:
