@@ -49,7 +49,7 @@ _COLOURS = {
     "full_rand": "#59606b",
 }
 _PANELS_A_ROW = 3
-_OTHERS = ("#943a82", "#0063ab", "#00735a", "#b04a00", "#59606b")
+_OTHERS = ("#943a82", "#0063ab", "#00735a", "#b04a00", "#59606b", "#7d5f00", "#3f8fbf")
 
 
 def smaller_dictionaries(pairs: Sequence[tuple[str, str]], counts: Counter[str], seed: int = 0) -> dict[str, list]:
@@ -251,8 +251,8 @@ def draw(panels: Sequence[tuple[str, dict, list[str]]], path: Path) -> None:
             for curve in curves:
                 axes.plot(*zip(*curve, strict=True), color=colours[method], linewidth=1.2, marker="o", markersize=2.5)
             ends[method] = (curves[0][-1][0], float(np.mean([curve[-1][1] for curve in curves])))
-        _label(axes, ends, colours)
         axes.set(yscale="log", title=title, xlabel="training steps")
+        _label(axes, ends, colours)
         limits = axes.get_ylim()
         axes.set_yticks([50, 100, 200, 300, 500, 1000, 2000, 5000, 10000])
         axes.set_ylim(limits)
@@ -276,9 +276,9 @@ def panels_of(languages: dict) -> Iterator[tuple[str, dict, list[str]]]:
 
 def _label(axes, ends: dict[str, tuple[float, float]], colours: dict[str, str]) -> None:
     """Names beside the curves' ends, moved apart where they would overlap."""
-    lowest = -np.inf
+    lowest, apart = -np.inf, 0.05 * np.diff(np.log(axes.get_ylim())).item()
     for name, (step, value) in sorted(ends.items(), key=lambda item: item[1][1]):
-        lowest = max(np.log(value), lowest + 0.17)
+        lowest = max(np.log(value), lowest + apart)
         axes.annotate(
             f"{name}  {value:,.0f}", (step, np.exp(lowest)), (6, 0), textcoords="offset points",
             color=colours[name], va="center", fontsize=9, annotation_clip=False,

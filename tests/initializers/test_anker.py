@@ -1,5 +1,7 @@
 """Anker's rows against numpy in float64, and what becomes of shared tokens and of tokens without a vector."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -64,6 +66,18 @@ def test_a_token_without_a_vector_is_predicted_from_its_frequency_and_word_start
         for b in range(4):
             alike = a // 2 == b // 2 and starts[a] == starts[b]
             assert np.allclose(rows[a], rows[b]) == alike
+
+
+def test_a_token_without_a_vector_is_copied_where_the_source_has_its_bytes(counted_sides):
+    source, target = counted_sides
+    spelled = list(target.vocabulary.bytes)
+    # The first is in the text; of the others only the last two are the source's, whether or not its text shows them.
+    spelled[2], spelled[T - 2], spelled[T - 1] = (source.vocabulary.bytes[i] for i in (5, 7, S - 1))
+    vocabulary = dataclasses.replace(target.vocabulary, bytes=tuple(spelled))
+    plan = anker(source, dataclasses.replace(target, vocabulary=vocabulary), overlap=shared({T - 2: 9}))
+    expected = np.full(T, -1)
+    expected[T - 2], expected[T - 1] = 9, S - 1
+    np.testing.assert_array_equal(plan.copy, expected)
 
 
 def test_other_vectors_stand_in_where_there_is_no_vector(counted_sides):
