@@ -9,8 +9,7 @@ _OVERSAMPLING, _ITERATIONS = 16, 2
 def decompose(rows: csr_array, rank: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Truncated singular value decomposition by subspace iteration (Halko, Martinsson and Tropp, 2011, algorithm 4.4).
 
-    The matrix stays sparse: of contexts it holds some percent, and what a dense product gains by more cores or an accelerator
-    it loses by the zeros.
+    The matrix stays sparse: some percent of the contexts are not zero.
 
     Args:
       rows: float32 (n, c).
