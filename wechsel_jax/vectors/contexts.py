@@ -44,7 +44,7 @@ def count_neighbors(ids: np.ndarray, size: int, *, window: int = 4, block: int =
 
 
 def _counted(rows: np.ndarray, columns: np.ndarray, size: int, weight: int) -> csr_array:
-    # Half as wide is sorted in half the time.
+    # Narrow keys are sorted faster.
     narrow = np.uint32 if size <= 1 << 16 else np.int64
     keys = rows.astype(narrow) * narrow(size) + columns.astype(narrow)
     keys.sort()
