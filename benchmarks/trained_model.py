@@ -40,11 +40,17 @@ flags.DEFINE_integer("scored", 60_000, "Characters of the validation text that P
 SHARED = ("--overlap=exact", "--noise=multivariate")
 # The best of each at step 0 in benchmarks/real_models.json: what shared tokens and noise get.
 METHODS = {"anker": ("--method=anker",), "wechsel": ("--method=wechsel", *SHARED), "fvt": ("--method=fvt", *SHARED)}
+NEEDS = {"anker": ("english", "dictionary"), "wechsel": ("vectors", "dictionary")}
 
 
 def main() -> None:
     """Makes, trains and scores the models."""
-    missing = [name for name in ("source", "text", "validation", "scratch", "output") if not VALUES[name].value]
+    unknown = [name for name in VALUES.methods if name not in METHODS]
+    if unknown:
+        raise UserError(f"--methods={unknown[0]}: unknown; expected some of {', '.join(METHODS)}")
+    needed = ["source", "text", "validation", "scratch", "output"]
+    needed += [name for method in VALUES.methods for name in NEEDS.get(method, ())]
+    missing = [name for name in needed if not VALUES[name].value]
     if missing:
         raise UserError(f"--{missing[0]} is required")
     scratch = Path(VALUES.scratch)

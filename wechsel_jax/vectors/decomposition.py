@@ -39,6 +39,6 @@ def _gram(tall: np.ndarray) -> np.ndarray:
 
 
 def _orthonormal(tall: np.ndarray) -> np.ndarray:
-    """Orthonormal columns (float32) of the same span, by the Gram matrix; directions of (almost) no length are (almost) zero."""
+    """Orthonormal float32 columns of the same span, by the Gram matrix; directions of almost no length are almost zero."""
     values, turns = np.linalg.eigh(_gram(tall))
     return tall @ (turns / np.sqrt(np.maximum(values, 1e-10 * values[-1]))).astype(np.float32)
