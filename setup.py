@@ -11,7 +11,6 @@ train = [
     "orbax-checkpoint>=0.11",
     "datasets>=3.0",
     "fasttext>=0.9.3",
-    "pyarrow>=15",
     "zstandard>=0.22",
     *report,
 ]
@@ -49,6 +48,7 @@ setup(
         "ml_collections>=1.0",
         "ml_dtypes>=0.4",
         "numpy>=2.0",
+        "pyarrow>=15",
         "safetensors>=0.5",
         "scipy>=1.11",
         "tokenizers>=0.21",

@@ -53,11 +53,11 @@ def awkward(name):
 
 
 @pytest.mark.parametrize("name", ["byte_bpe", "wordpiece", "metaspace", "prepended", "over_spaces"])
-@pytest.mark.parametrize("batch", [1, 10, 1 << 18])
+@pytest.mark.parametrize("batch", [1, 100, 1 << 18])
 def test_words_that_were_seen_before_are_cut_as_in_their_document(name, batch, tmp_path, monkeypatch):
-    monkeypatch.setattr(text, "_BATCH_WORDS", batch)
-    monkeypatch.setattr(text, "_BATCH_CHARACTERS", 100 * batch)
+    monkeypatch.setattr(text, "_BATCH_CHARACTERS", batch)
     monkeypatch.setattr(text, "_AT_ONCE", 3)
+    monkeypatch.setattr(text, "_JOINED", 4)
     monkeypatch.setattr(text, "_PART_BYTES", 40)
     lines = [
         "der Hund und der Fuchs",

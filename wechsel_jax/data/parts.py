@@ -179,11 +179,9 @@ def _rows(source: Source) -> Iterator[tuple[bytes, np.ndarray, float]]:
 
 
 def _parquet_rows(source: Source) -> Iterator[tuple[bytes, np.ndarray, float]]:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError:
-        raise UserError(f"{source.name}: expected the package pyarrow to read Parquet: pip install pyarrow") from None
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     try:
         with pq.ParquetFile(source.place) as file:
             _check_column(source, file.schema_arrow.names)

@@ -2,11 +2,11 @@
 
 import itertools
 import os
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 import tokenizers
 
 from wechsel_jax.data.parts import Part, read_parts
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 BOUNDARY = -1
 # Small enough that a sample has parts from everywhere, and that the tokenizer's own records of one part stay small.
 _PART_BYTES = 1 << 18
-# Distinct words, and characters of text, that are kept before they are cut: some tens of megabytes.
-_BATCH_WORDS, _BATCH_CHARACTERS = 1 << 18, 1 << 25
+# Characters of text that are kept before they are cut.
+_BATCH_CHARACTERS = 1 << 24
 # Texts that are cut at once: the tokenizer's record of each is large.
 _AT_ONCE = 1 << 13
-# Stands for the end of a document among words.
-_END = ""
+# Words that are cut as one text, and what stands for a space in tokens.
+_JOINED, _SPACES = 1 << 10, ("Ġ", "▁")
 
 
 def read_token_ids(
@@ -36,7 +36,7 @@ def read_token_ids(
     """Reads text and returns its tokens, without the special tokens that the tokenizer would put around a text.
 
     A document is a line of a text file, a line of JSON lines, or a row of a table. It takes the memory of the result, 4 bytes a
-    token, and about a hundred megabytes.
+    token, and about two hundred megabytes.
 
     Args:
       tokenizer: any fast tokenizer.
@@ -114,40 +114,38 @@ class _Encoder:
 
     def __init__(self, backend: tokenizers.Tokenizer):
         self._backend, self._by_word = backend, True
-        self._start()
-
-    def _start(self) -> None:
-        # The number of a word is how many others were seen before it.
-        self._numbers: defaultdict[str, int] = defaultdict(itertools.count(1).__next__, {_END: 0})
-        self._words: list[np.ndarray] = []
-        self._tried: list[str] = []
+        ids = backend.get_vocab(with_added_tokens=True)
+        self._begins_word = np.zeros(max(ids.values(), default=-1) + 1, bool)
+        self._begins_word[[i for token, i in ids.items() if token.startswith(_SPACES)]] = True
+        self._waiting: list[str] = []
         self._characters = 0
 
     def __call__(self, documents: list[str]) -> list[np.ndarray]:
         """Takes documents in; returns the tokens of a batch, or nothing where the batch is not full yet."""
-        if not self._by_word:
-            return [self._encode(documents)]
-        self._tried = self._tried or documents
+        self._waiting += documents
         self._characters += sum(map(len, documents))
-        words = itertools.chain.from_iterable(map(_words, documents))
-        self._words.append(np.fromiter(map(self._numbers.__getitem__, words), np.int32))
-        full = len(self._numbers) > _BATCH_WORDS or self._characters > _BATCH_CHARACTERS
-        return self.rest() if full else []
+        return self.rest() if self._characters > _BATCH_CHARACTERS else []
 
     def rest(self) -> list[np.ndarray]:
         """The tokens of what was taken in and not returned."""
-        if not self._words:
+        documents, self._waiting, self._characters = self._waiting, [], 0
+        if not documents:
             return []
-        known, numbers = list(self._numbers), np.concatenate(self._words)
-        encoded, expected = _joined(*self._cut(known[1:]), numbers), self._encode(self._tried)
-        self._by_word = np.array_equal(encoded[: len(expected)], expected)
-        self._start()
-        return [encoded if self._by_word else self._encode(_rejoined(known, numbers))]
+        if self._by_word:
+            expected, encoded = self._encode(_beginning(documents)), self._encode_words(documents)
+            self._by_word = np.array_equal(encoded[: len(expected)], expected)
+        return [encoded if self._by_word else self._encode(documents)]
 
     def _encode(self, documents: list[str]) -> np.ndarray:
         """The tokens of documents, with their ends."""
         ids, lengths = self._cut(documents)
         return np.insert(ids, np.cumsum(lengths), BOUNDARY)
+
+    def _encode_words(self, documents: list[str]) -> np.ndarray:
+        """The same, each different word cut once."""
+        texts, words, numbers = _different(documents)
+        parts = [(np.array([BOUNDARY], np.int32), np.ones(1, np.int64)), self._cut(texts), self._cut_words(words)]
+        return _joined(*map(np.concatenate, zip(*parts, strict=True)), numbers)
 
     def _cut(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """int32 ids of all texts one after the other, and int64 (n,) how many each has."""
@@ -159,25 +157,63 @@ class _Encoder:
             lengths.extend(map(len, pieces))
         return np.concatenate(ids), np.array(lengths, np.int64)
 
+    def _cut_words(self, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        """The same of words that begin with a space: many in a text, where the tokens show which begin a word."""
+        ids, lengths = self._cut(["".join(words[start : start + _JOINED]) for start in range(0, len(words), _JOINED)])
+        starts = np.flatnonzero(self._begins_word[ids])
+        if len(starts) != len(words) or not np.array_equal(starts[::_JOINED], np.cumsum(lengths) - lengths):
+            return self._cut(words)
+        return ids, np.diff(starts, append=len(ids))
 
-def _words(document: str) -> list[str]:
-    """The document cut before every space, and its end; one with a space at an end, or two in a row, stays whole."""
-    first, *others = document.split(" ")
-    if first and all(others):
-        return [first, *map(" ".__add__, others), _END]
-    return [document, _END] if document else [_END]
+
+def _beginning(documents: list[str]) -> list[str]:
+    """The first documents, on which cutting by words is tried out."""
+    ends = itertools.accumulate(map(len, documents))
+    return documents[: next((i for i, end in enumerate(ends, 1) if end >= _PART_BYTES), None)]
+
+
+def _different(documents: list[str]) -> tuple[list[str], list[str], np.ndarray]:
+    """Documents cut before every space.
+
+    One with a space at an end, or two in a row, stays whole.
+
+    Returns:
+      The different first words and whole documents; the different words after a space, with it; and int32 numbers of all of
+      them in order: 0 ends a document, 1 is the first of the first, and the second follow them.
+    """
+    raw = (" " + " ".join(documents)).encode()
+    begins = np.cumsum([0, *(len(document.encode()) + 1 for document in documents[:-1])])
+    starts = np.flatnonzero(np.frombuffer(raw, np.uint8) == ord(" "))
+    is_first = np.zeros(len(starts), bool)
+    is_first[np.searchsorted(starts, begins)] = True
+    document = np.cumsum(is_first) - 1
+    whole = np.zeros(len(documents), bool)
+    whole[document[np.diff(starts, append=len(raw)) == 1]] = True
+    kept = ~whole[document]
+
+    buffers = [pa.py_buffer(np.append(starts, len(raw))), pa.py_buffer(raw)]
+    coded = pa.LargeStringArray.from_buffers(len(starts), *buffers).dictionary_encode()
+    known = coded.dictionary.to_pylist()
+    # The array's own conversion to NumPy would import pandas.
+    code = (np.frombuffer(coded.indices.buffers()[1], np.int32, len(coded)) + len(known) * ~is_first)[kept]
+    used = np.zeros(2 * len(known), bool)
+    used[code] = True
+    firsts, others = (np.flatnonzero(half).tolist() for half in np.split(used, 2))
+    texts = [known[i][1:] for i in firsts] + [documents[i] for i in np.flatnonzero(whole)]
+
+    number_of = np.cumsum(used, dtype=np.int32)
+    number_of[len(known) :] += len(texts) - len(firsts)
+    numbers = np.zeros(len(starts), np.int32)
+    numbers[kept] = number_of[code]
+    numbers[is_first & ~kept] = np.arange(len(firsts), len(texts)) + 1
+    entries = kept | is_first
+    ends = np.append(np.flatnonzero(is_first[entries])[1:], np.count_nonzero(entries))
+    return texts, [known[i] for i in others], np.insert(numbers[entries], ends, 0)
 
 
 def _joined(ids: np.ndarray, lengths: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """The words' tokens as the numbers say; number 0 is the end of a document, 1 the first word."""
-    ids, lengths = np.concatenate([np.array([BOUNDARY], np.int32), ids]), np.concatenate([np.ones(1, np.int64), lengths])
+    """The tokens of the texts that the numbers say, one after the other."""
     starts, wanted = np.cumsum(lengths) - lengths, lengths[numbers]
     places = np.repeat(starts[numbers] - (np.cumsum(wanted) - wanted), wanted)
     places += np.arange(len(places))
     return ids[places]
-
-
-def _rejoined(words: list[str], numbers: np.ndarray) -> list[str]:
-    """The documents again."""
-    ends = np.flatnonzero(numbers == 0)
-    return ["".join(words[number] for number in part[:-1].tolist()) for part in np.split(numbers, ends[:-1] + 1)]

@@ -167,6 +167,12 @@ class _Fitted:
     ids: tuple[np.ndarray, np.ndarray]
     vectors: tuple[np.ndarray, np.ndarray]
 
+    @functools.cached_property
+    def crowding(self) -> tuple[np.ndarray, np.ndarray]:
+        """How near each of these vectors has its nearest ones of the other language, see `csls.neighborhood_mean`."""
+        source, target = self.vectors
+        return neighborhood_mean(source, target), neighborhood_mean(target, source)
+
 
 def _chosen(source: Counted, target: Counted, candidates: Candidates, settings: AnchorSettings) -> Anchors:
     counts = (np.where(side.usable, side.tokens, 0) for side in (source, target))
@@ -220,11 +226,10 @@ def _project(
 def _mutual(fitted: _Fitted) -> Anchors:
     """Pairs of frequent tokens that choose each other by CSLS, those first that beat the second best by most."""
     found, gaps = [], []
-    means = [neighborhood_mean(a, b) for a, b in (fitted.vectors, fitted.vectors[::-1])]
     for here, there in ((0, 1), (1, 0)):
         queries, keys = fitted.vectors[here], fitted.vectors[there]
         usable = np.flatnonzero(queries.any(axis=1))
-        scores, ids = csls_neighbors(queries[usable], keys, min(2, len(keys)), key_mean=means[there])
+        scores, ids = csls_neighbors(queries[usable], keys, min(2, len(keys)), key_mean=fitted.crowding[there])
         nearest, gap = np.full(len(queries), -1), np.zeros(len(queries))
         nearest[usable], gap[usable] = ids[:, 0], scores[:, 0] - scores[:, -1]
         found.append(nearest)
@@ -268,10 +273,7 @@ def _measure(fitted: _Fitted, tested: Candidates) -> dict:
     keys, ids = fitted.vectors[1], fitted.ids[1]
     # The order by CSLS with no crowding is the order by cosine.
     found = {"held_out_words": len(questions)}
-    for name, mean in (
-        ("precision_at_1", np.zeros(len(keys))),
-        ("precision_at_1_csls", neighborhood_mean(keys, fitted.vectors[0])),
-    ):
+    for name, mean in (("precision_at_1", np.zeros(len(keys))), ("precision_at_1_csls", fitted.crowding[1])):
         _, nearest = csls_neighbors(queries, keys, key_mean=mean)
         right = [pair in answers for pair in zip(questions.tolist(), ids[nearest[:, 0]].tolist(), strict=True)]
         found[name] = float(np.mean(right))
