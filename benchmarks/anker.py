@@ -6,7 +6,8 @@
 The first writes `data/dictionaries/LANG.{500,5000,shuffled}.tsv`: the pairs whose English words are most frequent in
 `data/en.train.txt`, and all pairs with their target words in random order. The second reads the workdirs of configs/anker.py,
 named LANG-SEED or LANG-SEED-anything (a seed may be spread over several; those of one step count as evaluated before training
-only), and writes benchmarks/anker.json, docs/anker.png and the tables of docs/anker.md.
+only; another model or length is kept apart), and writes benchmarks/anker.json, docs/anker.png, docs/anker-more.png and the
+tables of docs/anker.md.
 """
 
 import itertools
@@ -14,12 +15,12 @@ import json
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from configs.anker import DICTIONARIES
+from configs.anker import DICTIONARIES, STEPS
 from wechsel_jax.files import new_file
 from wechsel_jax.report import read_run, steps_needed
 from wechsel_jax.text_files import read_lines
@@ -32,6 +33,9 @@ NAMES = {
     "zh": "Chinese",
     "vi": "Vietnamese",
     "mg": "Malagasy",
+    "su": "Sundanese",
+    "ug": "Uyghur",
+    "ar": "Arabic",
 }
 OUTPUT = Path(__file__).with_name("anker.json")
 FOLDER = Path(__file__).parents[1] / "docs"
@@ -49,7 +53,7 @@ _COLOURS = {
     "full_rand": "#59606b",
 }
 _PANELS_A_ROW = 3
-_OTHERS = ("#943a82", "#0063ab", "#00735a", "#b04a00", "#59606b", "#7d5f00", "#3f8fbf")
+_OTHERS = ("#943a82", "#0063ab", "#00735a", "#b04a00", "#59606b", "#7d5f00", "#3f8fbf", "#4a46b0", "#8a9a1c", "#c46fb0")
 
 
 def smaller_dictionaries(pairs: Sequence[tuple[str, str]], counts: Counter[str], seed: int = 0) -> dict[str, list]:
@@ -76,23 +80,25 @@ def write_dictionaries(data: Path) -> None:
 
 
 def gather(folder: Path) -> dict:
-    """Returns what the workdirs under `folder` hold, and what anker saves, by language and seed."""
+    """Returns what the workdirs under `folder` hold, and what anker saves, by setting (see `setting_of`) and seed."""
     runs, before = defaultdict(dict), defaultdict(dict)
     machines, training = set(), None
     for file in sorted(folder.glob("*/config.json")):
         workdir = file.parent
         language, seed = workdir.name.split("-")[:2]
         config = json.loads(file.read_text(encoding="utf-8"))
+        start, place = setting_of(language, config["training"])
         # Of a comparison that goes on or was stopped, what there is.
         methods = {name: _method(workdir / name) for name in config["methods"] if (workdir / name / "metrics.jsonl").exists()}
+        methods = {name: method for name, method in methods.items() if method["evaluations"]}
         if (workdir / "comparison.json").exists():
             machines.add(json.loads((workdir / "comparison.json").read_text(encoding="utf-8"))["machine"])
-        before[language].setdefault(seed, {}).update({name: _at_zero(method) for name, method in methods.items()})
+        before[start].setdefault(seed, {}).update({name: _at_zero(method) for name, method in methods.items()})
         if config["training"]["steps"] == 1 or not methods:
             continue
-        runs[language].setdefault(seed, {}).update(methods)
+        runs[place].setdefault(seed, {}).update(methods)
         training = training or {
-            name: config["training"][name] for name in ("steps", "batch_size", "block_length", "phases", "optimizer")
+            name: config["training"][name] for name in ("batch_size", "block_length", "phases", "optimizer")
         }
     tokens = training["batch_size"] * training["block_length"] if training else 0
     return {
@@ -100,9 +106,22 @@ def gather(folder: Path) -> dict:
         "machines": sorted(machines),
         "training": training,
         "languages": runs,
-        "saved": {language: _saved(seeds, tokens) for language, seeds in runs.items()},
+        "saved": {place: _saved(seeds, tokens) for place, seeds in runs.items()},
         "step_zero": before,
     }
+
+
+def setting_of(language: str, training: dict) -> tuple[str, str]:
+    """Names of a language with its model, and of those with the number of steps, where either is not the usual one."""
+    start = language + ("-roberta" if training.get("objective") == "mlm" else "")
+    return start, start + (f"-{training['steps']}" if training["steps"] not in (1, STEPS["reduced"]) else "")
+
+
+def title_of(setting: str) -> str:
+    """The setting's name for readers."""
+    language, *others = setting.split("-")
+    told = ["RoBERTa" if other == "roberta" else f"{int(other):,} steps" for other in others]
+    return ", ".join([NAMES[language], *told])
 
 
 def _method(run: Path) -> dict:
@@ -149,51 +168,58 @@ def _needed(anker: dict, other: dict, place: int) -> float | None:
 
 
 def curves_table(result: dict) -> str:
-    """Perplexity by language and method at four steps, mean over seeds."""
-    ends = [point[0] for point in _first(result)["anker"]["evaluations"]]
-    shown = [ends[round(i * (len(ends) - 1) / 4)] for i in range(5)]
-    lines = ["| language | method | seeds | " + " | ".join(f"step {s}" for s in shown) + " |", "|---|---|---:|" + "---:|" * 5]
-    for language, seeds in result["languages"].items():
-        for method in _methods(seeds):
-            curves = [dict(map(tuple, methods[method]["evaluations"])) for methods in seeds.values() if method in methods]
-            cells = [_with_spread([curve[step] for curve in curves if step in curve]) for step in shown]
-            lines.append(f"| {NAMES[language]} | `{method}` | {len(curves)} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    """Perplexity by setting and method at five steps, mean over seeds, a table for each length of training."""
+    tables = []
+    for evaluated, languages in _by_length(result):
+        shown = [evaluated[round(i * (len(evaluated) - 1) / 4)] for i in range(5)]
+        lines = ["| language | method | seeds | " + " | ".join(f"step {s:,}" for s in shown) + " |"]
+        lines.append("|---|---|---:|" + "---:|" * len(shown))
+        for language, seeds in languages.items():
+            for method in _methods(seeds):
+                curves = [dict(map(tuple, methods[method]["evaluations"])) for methods in seeds.values() if method in methods]
+                cells = [_with_spread([curve[step] for curve in curves if step in curve]) for step in shown]
+                lines.append(f"| {title_of(language)} | `{method}` | {len(curves)} | " + " | ".join(cells) + " |")
+        tables.append("\n".join(lines))
+    return "\n\n".join(tables)
 
 
 def saved_table(result: dict) -> str:
-    """Steps that anker needs for the other's perplexity, in a column for each of the other's steps."""
-    steps = [point[0] for point in _first(result)["anker"]["evaluations"]]
-    lines = ["| language | method | " + " | ".join(f"its step {s}" for s in steps) + " |", "|---|---|" + "---:|" * len(steps)]
-    for language, others in result["saved"].items():
-        for other, entries in others.items():
-            cells = []
-            for entry in entries:
-                reached = [value for value in entry["needed"] if value is not None]
-                factor = f" ({entry['factor']:.2f} x)" if entry["factor"] else ""
-                cells.append(f"{np.mean(reached):,.0f}{factor}" if reached else "never")
-            cells += [""] * (len(steps) - len(cells))
-            lines.append(f"| {NAMES[language]} | `{other}` | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+    """Steps that anker needs for the other's perplexity, in a column for each of the other's steps, as in `curves_table`."""
+    tables = []
+    for evaluated, languages in _by_length(result):
+        lines = ["| language | method | " + " | ".join(f"its step {s:,}" for s in evaluated) + " |"]
+        lines.append("|---|---|" + "---:|" * len(evaluated))
+        for language in languages:
+            for other, entries in result["saved"][language].items():
+                cells = [_needed_cell(entry) for entry in entries] + [""] * (len(evaluated) - len(entries))
+                lines.append(f"| {title_of(language)} | `{other}` | " + " | ".join(cells) + " |")
+        tables.append("\n".join(lines))
+    return "\n\n".join(tables)
+
+
+def _needed_cell(entry: dict) -> str:
+    reached = [value for value in entry["needed"] if value is not None]
+    factor = f" ({entry['factor']:.2f} x)" if entry["factor"] else ""
+    return f"{np.mean(reached):,.0f}{factor}" if reached else "never"
 
 
 def zero_table(result: dict) -> str:
     """Perplexity before training, anchors before and after self-learning, and P@1 on held-out words, of each first seed."""
-    places = [(language, min(seeds, key=int)) for language, seeds in result["step_zero"].items()]
-    heads = [f"{NAMES[language]}: perplexity | anchors | P@1" for language, _ in places]
-    lines = ["| variant | " + " | ".join(heads) + " |", "|---|" + "---:|---:|---:|" * len(places)]
-    names = {name: None for language, seed in places for name in result["step_zero"][language][seed]}
-    for name in names:
-        cells = []
-        for language, seed in places:
-            found = result["step_zero"][language][seed].get(name)
-            cells += [f"{found['perplexity']:,.0f}", _anchors(found), _share(found["precision_at_1"])] if found else [""] * 3
-        lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
+    lines = ["| language | variant | perplexity | anchors | P@1 |", "|---|---|---:|---:|---:|"]
+    for language, seeds in result["step_zero"].items():
+        for name, found in seeds[min(seeds, key=int)].items():
+            cells = f"{found['perplexity']:,.0f}", _anchors(found), _share(found["precision_at_1"])
+            lines.append(f"| {title_of(language)} | `{name}` | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def _first(result: dict) -> dict:
-    return next(iter(next(iter(result["languages"].values())).values()))
+def _by_length(result: dict) -> list[tuple[list[int], dict]]:
+    """(evaluated steps, seeds by setting) for each number of steps, the fewest first."""
+    groups = defaultdict(dict)
+    for setting, seeds in result["languages"].items():
+        steps = [point[0] for point in next(iter(next(iter(seeds.values())).values()))["evaluations"]]
+        groups[tuple(steps)][setting] = seeds
+    return sorted(((list(steps), group) for steps, group in groups.items()), key=lambda pair: pair[0][-1])
 
 
 def _methods(seeds: dict[str, dict]) -> list[str]:
@@ -222,9 +248,9 @@ def _share(value: float | None) -> str:
 TABLES = {"curves": curves_table, "saved": saved_table, "step_zero": zero_table}
 
 
-def render(text: str, result: dict) -> str:
-    """Returns the document with every table made anew from the result."""
-    for name, table in TABLES.items():
+def render(text: str, result: dict, tables: dict[str, Callable[[dict], str]] = TABLES) -> str:
+    """Returns the document with these tables made anew from the result."""
+    for name, table in tables.items():
         pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
         text = pattern.sub(lambda match, name=name, table=table: match[1] + table(result) + "\n" + match[2], text)
     return text
@@ -266,12 +292,25 @@ def draw(panels: Sequence[tuple[str, dict, list[str]]], path: Path) -> None:
 
 
 def panels_of(languages: dict) -> Iterator[tuple[str, dict, list[str]]]:
-    """Yields (title, runs by seed, methods): the methods, then anker with its variants where some were trained."""
+    """Yields (title, runs by seed, methods) for each language as usual."""
     for language, seeds in languages.items():
-        known = [name for name in _methods(seeds) if name in _COLOURS]
-        yield f"English to {NAMES[language]}", seeds, known
-        if others := [name for name in _methods(seeds) if name not in _COLOURS]:
-            yield f"English to {NAMES[language]}: parts and controls", seeds, ["anker", *others]
+        if language in NAMES:
+            yield f"English to {title_of(language)}", seeds, [name for name in _methods(seeds) if name in _COLOURS]
+
+
+def more_panels_of(languages: dict) -> Iterator[tuple[str, dict, list[str]]]:
+    """Yields the same for another model or length, and anker with its variants where some were trained."""
+    for language, seeds in languages.items():
+        names = _methods(seeds)
+        others = [name for name in names if name not in _COLOURS]
+        if language not in NAMES:
+            yield f"English to {title_of(language)}", seeds, [name for name in names if name in _COLOURS]
+        for title, shown in (
+            ("less text", [name for name in others if name.startswith("anker_text_")]),
+            ("parts and controls", [name for name in others if not name.startswith("anker_text_")]),
+        ):
+            if shown:
+                yield f"{title_of(language)}: {title}", seeds, ["anker", *shown]
 
 
 def _label(axes, ends: dict[str, tuple[float, float]], colours: dict[str, str]) -> None:
@@ -292,7 +331,8 @@ def main(arguments: Sequence[str]) -> None:
         case ["gather", folder]:
             result = gather(Path(folder))
             OUTPUT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-            draw(list(panels_of(result["languages"])), FOLDER / "anker.png")
+            for name, panels in (("anker.png", panels_of), ("anker-more.png", more_panels_of)):
+                draw(list(panels(result["languages"])), FOLDER / name)
             document = FOLDER / "anker.md"
             document.write_text(render(document.read_text(encoding="utf-8"), result), encoding="utf-8")
         case _:

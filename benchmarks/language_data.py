@@ -25,6 +25,9 @@ CORPORA = {
     "zh": ("zh.wikipedia_mlqa_xquad", "zh.clue_text"),
     "vi": ("vi.wikipedia_mlqa_xquad",),
     "mg": ("mg.bible_1865",),
+    "su": ("su.nusa_writes_nusax",),
+    "ug": ("ug.quran_saleh", "ug.ud_udt"),
+    "ar": ("ar.wikipedia_mlqa_xquad", "ar.wikipedia_tydiqa"),
     # Text of other domains, to count contexts in.
     "en_other": ("en.wikipedia_mlqa_xquad", "en.wikipedia_tydiqa"),
     "de_other": ("de.wikipedia_mlqa_xquad",),

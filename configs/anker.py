@@ -6,19 +6,23 @@ Command:  python -m benchmarks.language_data --data=corpora --output=data
             python -m train.compare --config=configs/anker.py:lang=$lang,seed=$seed,data=data --workdir=runs/anker/$lang-$seed
           done; done
           python -m benchmarks.anker gather runs/anker
-          Controls through training: --workdir=runs/anker/sw-0-controls and lang=sw,data=data, methods=anker_shuffled+
-          anker_no_regression+anker_one_dimension+anker_calibrated; Malagasy and French: lang=mg,data=data,methods=anker+wechsel
-          (matrix=full: languages de, fr, sw, zh, vi, mg, seeds 0 to 2, seven methods and 2,000 steps, for one GPU;
-          variants=1: ablation, controls, dictionary and text sizes, perplexity before training only; domain=other: anker counts
-          text of another domain; methods=wechsel+anker: some of the methods; steps=400)
+          Also in the committed figures, with --workdir=runs/anker/LANG-0-NAME and data=data:
+            lang=mg,methods=anker+wechsel (and fr, su, vi, ug, ar): languages on which nothing was chosen
+            lang=sw,methods=anker_shuffled+anker_no_regression+... (names in `variants`): controls and parts
+            lang=de,methods=anker_text_1+anker_text_4+anker_text_16 (and sw): less text
+            lang=sw,domain=other,methods=anker_other_domain (and de, zh): anker counts text of another domain
+            lang=sw,methods=anker+wechsel,steps=1200: six times as long
+          python -m benchmarks.anker_probe data/labelled runs/anker
+          Not run: matrix=full, for one GPU (languages de, fr, sw, zh, vi, mg, seeds 0 to 2, seven methods and 2,000 steps);
+          variants=1, all variants, perplexity before training only; model=roberta,source=DIR, a masked model
 Cost:     about 4 minutes of training a method, language and seed on 2 CPU cores; word vectors not counted.
 Expected: docs/anker.md, and the figures in benchmarks/anker.json.
 
-The source is the bundled English GPT-2 (4 layers x 256). All methods have the same target tokenizer (8,192 tokens), batches,
-learning rate and held-out text. The schedule was tuned for none of them, but for two favours to what anker is compared with:
-FullRand has the best of three warm-ups (configs/demo.py) and TransInner its two phases. WECHSEL's word vectors are scaled and
-centred, as in configs/demo.py. Anker counts the texts that the word vectors were trained on, all of them, where its default
-is 16 MiB of either (`anker_text_16`).
+The source is the bundled English GPT-2 (4 layers x 256) or the one named. All methods have the same target tokenizer (8,192
+tokens), batches, learning rate and held-out text. The schedule was tuned for none of them, but for two favours to what anker is
+compared with: FullRand has the best of three warm-ups (configs/demo.py) and TransInner its two phases. WECHSEL's word vectors
+are scaled and centred, as in configs/demo.py. Anker counts the texts that the word vectors were trained on, all of them, where
+its default is 16 MiB of either (`anker_text_16`).
 """
 
 from pathlib import Path
@@ -37,6 +41,9 @@ DICTIONARIES = {
     "fr": "french",
     "vi": "vietnamese",
     "mg": "malagasy",
+    "su": "sundanese",
+    "ug": "uyghur",
+    "ar": "arabic",
 }
 METHODS = {
     "reduced": ("anker", "wechsel", "focus", "full_rand"),
@@ -87,12 +94,14 @@ def get_config(arguments: str = "") -> ConfigDict:
         variants=("0", "1"),
         methods="",
         steps="",
+        model=("gpt2", "roberta"),
+        source=demo.path("english-gpt2"),
     )
     language, data, matrix, all_variants = chosen["lang"], Path(chosen["data"]), chosen["matrix"], chosen["variants"] == "1"
     dictionary = data / "wechsel_wiktionary" / f"{DICTIONARIES[language]}.tsv"
     config = default_config()
     config.seed = int(chosen["seed"])
-    config.source = demo.path("english-gpt2")
+    config.source = chosen["source"]
     config.text.train = (str(data / f"{language}.train.txt"),)
     config.text.validation = (str(data / f"{language}.validation.txt"),)
     config.text.source = (str(data / "en.train.txt"),)
@@ -120,6 +129,9 @@ def get_config(arguments: str = "") -> ConfigDict:
         default = (*default, "anker_other_domain")
     config.methods = tuple(chosen["methods"].split("+")) if chosen["methods"] else default
 
+    if chosen["model"] == "roberta":
+        config.tokenizer.style = "roberta"
+        config.training.objective = "mlm"
     steps = int(chosen["steps"] or (1 if all_variants else STEPS[matrix]))
     _training(config.training, steps, EVALUATIONS[matrix])
     schedules = {"trans_inner": trans_inner_phases(warmup=0.3), "full_rand": one_phase(warmup=0.5)}

@@ -18,7 +18,7 @@ ANKER = [[0, 800.0], [50, 400.0], [100, 200.0]]
 WECHSEL = [[0, 3200.0], [50, 800.0], [100, 400.0], [150, 100.0]]
 
 
-def write_run(folder: Path, curves: dict[str, list], steps: int = 150) -> None:
+def write_run(folder: Path, curves: dict[str, list], steps: int = 200, objective: str = "clm") -> None:
     for name, curve in curves.items():
         record = transfer_record("wechsel") | {
             "alignment": {"precision_at_1": 0.25, "rounds": [{"anchors": 7}, {"anchors": 9}]} if name == "anker" else None,
@@ -29,7 +29,7 @@ def write_run(folder: Path, curves: dict[str, list], steps: int = 150) -> None:
         (folder / name / "transfer" / "transfer.json").write_text(json.dumps(record))
         lines = [{"kind": "eval", "step": step, "perplexity": perplexity} for step, perplexity in curve]
         (folder / name / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    training = {"steps": steps, "batch_size": 16, "block_length": 128, "phases": [], "optimizer": {}}
+    training = {"steps": steps, "batch_size": 16, "block_length": 128, "phases": [], "optimizer": {}, "objective": objective}
     (folder / "comparison.json").write_text(json.dumps({"machine": "a machine"}))
     # A method that has not begun is left out.
     (folder / "config.json").write_text(json.dumps({"training": training, "methods": [*curves, "full_rand"]}))
@@ -41,6 +41,8 @@ def result(tmp_path) -> dict:
     write_run(tmp_path / "sw-0-more", {"wechsel": WECHSEL})
     write_run(tmp_path / "sw-1", {"anker": [[0, 400.0], [50, 300.0], [100, 200.0]], "wechsel": WECHSEL})
     write_run(tmp_path / "sw-0-variants", {"anker_shuffled": [[0, 900.0], [1, 700.0]]}, steps=1)
+    write_run(tmp_path / "sw-0-long", {"anker": [[0, 800.0], [1000, 50.0]], "wechsel": [[0, 3200.0], [1000, 60.0]]}, steps=1000)
+    write_run(tmp_path / "sw-0-masked", {"anker": ANKER, "wechsel": WECHSEL}, objective="mlm")
     return json.loads(json.dumps(anker.gather(tmp_path)))
 
 
@@ -54,6 +56,7 @@ def test_saved_steps_are_found_on_the_curves(result):
 
 
 def test_gathered_runs_keep_languages_seeds_and_variants_apart(result):
+    assert set(result["languages"]) == {"sw", "sw-1000", "sw-roberta"} and set(result["step_zero"]) == {"sw", "sw-roberta"}
     assert set(result["languages"]["sw"]) == {"0", "1"} and "anker_shuffled" not in result["languages"]["sw"]["0"]
     assert set(result["step_zero"]["sw"]["0"]) == {"anker", "wechsel", "anker_shuffled"}
     assert result["languages"]["sw"]["0"]["anker"]["anchors"] == [7, 9]
@@ -64,26 +67,31 @@ def test_gathered_runs_keep_languages_seeds_and_variants_apart(result):
 
 def test_tables_say_mean_spread_and_what_is_never_reached(result):
     assert "| Swahili | `anker` | 2 | 600 ± 283 |" in anker.curves_table(result)
-    (line,) = anker.saved_table(result).splitlines()[2:]
-    assert line.startswith("| Swahili | `wechsel` | 0 | 0 | 25 (4.00 x) |")
-    assert "| `anker` | 800 | 7 to 9 | 0.250 |" in anker.zero_table(result).splitlines()
-    assert "| `anker_shuffled` | 900 |  |  |" in anker.zero_table(result).splitlines()
+    short, long = anker.saved_table(result).split("\n\n")
+    assert short.splitlines()[2].startswith("| Swahili | `wechsel` | 0 | 0 | 25 (4.00 x) |")
+    assert short.splitlines()[3].startswith("| Swahili, RoBERTa | `wechsel` | 0 |")
+    assert long.splitlines()[0] == "| language | method | its step 0 | its step 1,000 |"
+    assert long.splitlines()[2].startswith("| Swahili, 1,000 steps | `wechsel` | 0 |")
+    assert "| Swahili | `anker` | 800 | 7 to 9 | 0.250 |" in anker.zero_table(result).splitlines()
+    assert "| Swahili | `anker_shuffled` | 900 |  |  |" in anker.zero_table(result).splitlines()
     assert anker.render("a\n<!-- saved -->\nold\n<!-- /saved -->\nb", result).count("old") == 0
 
 
 def test_picture_has_a_panel_a_language(result, tmp_path):
     from matplotlib import image
 
-    def draw(languages, path):
-        anker.draw(list(anker.panels_of(languages)), path)
+    def size(panels):
+        anker.draw(list(panels), tmp_path / "drawn.png")
+        return image.imread(tmp_path / "drawn.png").shape
 
-    draw(result["languages"], tmp_path / "one.png")
-    result["languages"]["de"] = result["languages"]["sw"]
-    draw(result["languages"], tmp_path / "two.png")
-    # Parts and controls have a panel of their own.
-    result["languages"]["de"]["0"]["anker_shuffled"] = result["languages"]["de"]["0"]["anker"]
-    draw(result["languages"], tmp_path / "four.png")
-    one, two, four = (image.imread(tmp_path / f"{name}.png").shape for name in ("one", "two", "four"))
+    languages = result["languages"]
+    one = size(anker.panels_of(languages))
+    # Another model and another length.
+    two = size(anker.more_panels_of(languages))
+    # Parts and controls, and less text, have panels of their own.
+    for name in ("anker_shuffled", "anker_text_1"):
+        languages["sw"]["0"][name] = languages["sw"]["0"]["anker"]
+    four = size(anker.more_panels_of(languages))
     assert 2 * four[1] == 3 * two[1] == 6 * one[1] and four[0] == 2 * two[0] == 2 * one[0]
 
 
@@ -128,6 +136,12 @@ def test_variants_change_what_their_names_say():
     assert settings["wechsel_calibrated"]["target_text"] == ("t",)
     known = TransferSettings.__dataclass_fields__
     assert all(set(value) <= set(known) for value in settings.values())
+
+
+def test_a_masked_source_is_trained_masked():
+    config = load("anker", "model=roberta,source=english-roberta,lang=ug")
+    assert (config.source, config.training.objective, config.tokenizer.style) == ("english-roberta", "mlm", "roberta")
+    assert load("anker").training.objective == "clm" and config.dictionary == "data/wechsel_wiktionary/uyghur.tsv"
 
 
 def test_text_of_another_domain_is_counted_and_not_trained_on():
