@@ -68,11 +68,11 @@ def test_a_token_without_a_vector_is_predicted_from_its_frequency_and_word_start
             assert np.allclose(rows[a], rows[b]) == alike
 
 
-def test_a_token_without_a_vector_is_copied_where_the_source_has_its_bytes(counted_sides):
+def test_a_token_without_a_vector_is_copied_where_the_source_has_its_bytes_and_no_vector_either(counted_sides):
     source, target = counted_sides
     spelled = list(target.vocabulary.bytes)
-    # The first is in the text; of the others only the last two are the source's, whether or not its text shows them.
-    spelled[2], spelled[T - 2], spelled[T - 1] = (source.vocabulary.bytes[i] for i in (5, 7, S - 1))
+    # The first is in the text, the second in the source's, the third is copied by the overlap; of the last neither knows more.
+    spelled[2], spelled[T - 3], spelled[T - 2], spelled[T - 1] = (source.vocabulary.bytes[i] for i in (5, 6, 7, S - 1))
     vocabulary = dataclasses.replace(target.vocabulary, bytes=tuple(spelled))
     plan = anker(source, dataclasses.replace(target, vocabulary=vocabulary), overlap=shared({T - 2: 9}))
     expected = np.full(T, -1)

@@ -1,5 +1,7 @@
 """The regression of rows on tokens' features, against least squares by numpy's own solver."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -17,15 +19,18 @@ def features_by_hand(side: Side, low: float, high: float) -> np.ndarray:
     units[side.has_vector] -= weights @ units[side.has_vector] / weights.sum()
     shares = np.clip(np.log((side.counts + 1) / (side.counts + 1).sum()), low, high)
     scaled = 2 * (shares - low) / (high - low) - 1
-    return np.column_stack([units, np.ones(len(units)), scaled, scaled**2, side.vocabulary.word_start])
+    return np.column_stack([units, np.ones(len(units)), scaled, scaled**2, side.vocabulary.word_start, ~side.has_vector])
 
 
 def test_predictions_are_those_of_penalised_least_squares(counted_sides):
     source, target = counted_sides
+    roles = (*source.vocabulary.roles[:-1], frozenset({"eos"}))
+    source = dataclasses.replace(source, vocabulary=dataclasses.replace(source.vocabulary, roles=roles))
     rows = np.random.default_rng(1).standard_normal((S, 7))
-    known = source.has_vector
+    known = np.arange(S) < S - 1
+    assert (known & ~source.has_vector).any()
     shares = np.log((source.counts + 1) / (source.counts + 1).sum())[known]
-    ours, theirs = (features_by_hand(side, shares.min(), shares.max()) for side in counted_sides)
+    ours, theirs = (features_by_hand(side, shares.min(), shares.max()) for side in (source, target))
     # Ridge is least squares with a row for each coefficient.
     scale = np.sqrt(np.sqrt(source.counts[known] + 1))[:, None]
     stacked = scale * ours[known]
@@ -48,11 +53,20 @@ def test_rows_that_follow_from_features_are_found_again(counted_sides):
     assert np.abs(predicted - first.target @ coefficients).max() < 0.05 * np.abs(predicted).max()
 
 
+def test_what_one_text_does_not_show_is_predicted_from_what_the_other_does_not_show(counted_sides):
+    source, target = counted_sides
+    for side in (source, target):
+        side.counts[~side.has_vector] = 0
+    fitted = fit_regression(source, target)
+    predicted = fitted.target @ (fitted.basis @ np.where(source.has_vector, 0.0, 1.0))
+    assert (predicted[~target.has_vector] > 0.9).all() and np.abs(predicted[target.has_vector]).max() < 0.1
+
+
 def test_frequencies_stay_in_the_sources_range_and_lengths_of_vectors_are_no_matter(counted_sides):
     source, target = counted_sides
     target.counts[0] = 10**9
     before = fit_regression(source, target)
-    assert np.abs(before.target[:, -3]).max() <= 1 + 1e-12
+    assert np.abs(before.target[:, -4]).max() <= 1 + 1e-12
     again = fit_regression(source, Side(target.vocabulary, target.vectors * 3, counts=target.counts))
     np.testing.assert_allclose(again.target, before.target, atol=1e-6)
 

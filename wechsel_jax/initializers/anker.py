@@ -45,8 +45,9 @@ def anker(
 
     Returns:
       A plan with a regression. Tokens without a vector, which the text does not show, are mixed by `other_vectors` as in
-      WECHSEL where both sides have them, else copied where the source has a token of the same bytes (a line feed where every
-      line is a document, bytes); else the regression predicts them from frequency and word start, or they are random.
+      WECHSEL where both sides have them, else copied where the source has a token of the same bytes that its text does not show
+      either (a line feed where every line is a document, bytes); else the regression predicts them as it does source tokens
+      without a vector, or they are random.
 
     Raises:
       UserError: a temperature that is not above zero, no neighbors, or no source token with a vector.
@@ -62,6 +63,8 @@ def anker(
         plan = _regressed(plan, source, target)
     plan, unknown = _with_other_vectors(plan, source, target, neighbors=neighbors, **options)
     same = find_overlap(source.vocabulary, target.vocabulary, "exact").source
+    # What only the source's text shows is a sign that the target's language does without it.
+    unknown &= (same >= 0) & ~source.has_vector[same]
     return plan.with_copies(np.where((overlap.source < 0) & unknown, same, overlap.source))
 
 
