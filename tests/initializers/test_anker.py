@@ -68,16 +68,30 @@ def test_a_token_without_a_vector_is_predicted_from_its_frequency_and_word_start
             assert np.allclose(rows[a], rows[b]) == alike
 
 
-def test_a_token_without_a_vector_is_copied_where_the_source_has_its_bytes_and_no_vector_either(counted_sides):
+@pytest.mark.parametrize("regression", [True, False])
+def test_a_token_without_a_vector_is_the_source_token_of_its_bytes_but_for_its_frequency(counted_sides, regression):
     source, target = counted_sides
     spelled = list(target.vocabulary.bytes)
-    # The first is in the text, the second in the source's, the third is copied by the overlap; of the last neither knows more.
-    spelled[2], spelled[T - 3], spelled[T - 2], spelled[T - 1] = (source.vocabulary.bytes[i] for i in (5, 6, 7, S - 1))
-    vocabulary = dataclasses.replace(target.vocabulary, bytes=tuple(spelled))
-    plan = anker(source, dataclasses.replace(target, vocabulary=vocabulary), overlap=shared({T - 2: 9}))
-    expected = np.full(T, -1)
-    expected[T - 2], expected[T - 1] = 9, S - 1
-    np.testing.assert_array_equal(plan.copy, expected)
+    # The first is in the text, the second in the source's text only, the third is copied by the overlap, the fourth in neither.
+    same = {2: 5, T - 3: 6, T - 2: 7, T - 1: S - 1}
+    for target_id, source_id in same.items():
+        spelled[target_id] = source.vocabulary.bytes[source_id]
+        target.vocabulary.word_start[target_id] = source.vocabulary.word_start[source_id]
+    target = dataclasses.replace(target, vocabulary=dataclasses.replace(target.vocabulary, bytes=tuple(spelled)))
+    source.counts[S - 1] = target.counts[T - 1] = 0
+    plan = anker(source, target, overlap=shared({T - 2: 9}), regression=regression)
+    assert (
+        np.flatnonzero(plan.copy >= 0).tolist() == [T - 2]
+        and plan.copy[T - 2] == 9
+        and not plan.random[[2, T - 3, T - 1]].any()
+    )
+    table = np.random.default_rng(6).standard_normal((S, 3)).astype(np.float32)
+    rows, fitted = plan.apply(table, np.zeros((T, 3), np.float32)), fit_regression(source, target)
+    for target_id in (T - 3, T - 1):
+        moved = (fitted.target[target_id] - fitted.source[same[target_id]]) @ fitted.basis @ table if regression else 0
+        np.testing.assert_allclose(rows[target_id], table[same[target_id]] + moved, atol=1e-5)
+    # Where neither text shows the token and it is as rare, nothing moves it.
+    assert not regression or np.abs(rows[T - 1] - table[S - 1]).max() < np.abs(rows[T - 3] - table[6]).max()
 
 
 def test_other_vectors_stand_in_where_there_is_no_vector(counted_sides):

@@ -45,9 +45,9 @@ def anker(
 
     Returns:
       A plan with a regression. Tokens without a vector, which the text does not show, are mixed by `other_vectors` as in
-      WECHSEL where both sides have them, else copied where the source has a token of the same bytes that its text does not show
-      either (a line feed where every line is a document, bytes); else the regression predicts them as it does source tokens
-      without a vector, or they are random.
+      WECHSEL where both sides have them. Else, where the source has a token s of the same bytes, the row is
+      x_t R + e_s - x_s R: almost e_s where the source's text does not show it either (a line feed where every line is a
+      document), and less frequent than that where it does. Else the regression predicts the row, or it is random.
 
     Raises:
       UserError: a temperature that is not above zero, no neighbors, or no source token with a vector.
@@ -59,36 +59,40 @@ def anker(
         raise UserError("anker: no source token has a vector; expected text of the source language; name more of it")
     options = {"temperature": temperature, "word_start": word_start}
     plan = wechsel(source, target, neighbors=min(neighbors, known), progress=progress, **options)
+    plan, same = _with_same_bytes(plan, source, target)
     if regression:
-        plan = _regressed(plan, source, target)
-    plan, unknown = _with_other_vectors(plan, source, target, neighbors=neighbors, **options)
-    same = find_overlap(source.vocabulary, target.vocabulary, "exact").source
-    # What only the source's text shows is a sign that the target's language does without it.
-    unknown &= (same >= 0) & ~source.has_vector[same]
-    return plan.with_copies(np.where((overlap.source < 0) & unknown, same, overlap.source))
+        plan = _regressed(plan, source, target, np.where(same, 1, _RESIDUAL))
+    plan = _with_other_vectors(plan, source, target, neighbors=neighbors, **options)
+    return plan.with_copies(overlap.source)
 
 
-def _regressed(plan: TransferPlan, source: Side, target: Side) -> TransferPlan:
-    """Half of the plan's mixtures, and for every token the coordinates that the regression has beside their share of it."""
+def _with_same_bytes(plan: TransferPlan, source: Side, target: Side) -> tuple[TransferPlan, np.ndarray]:
+    """The plan with the source token of the same bytes as only neighbor where there is no vector, and bool (V_t,): where."""
+    found = find_overlap(source.vocabulary, target.vocabulary, "exact").source
+    same = ~target.has_vector & (found >= 0)
+    ids, weights = np.where(same[:, None], 0, plan.neighbors), np.where(same[:, None], 0, plan.weights)
+    ids[same, 0], weights[same, 0] = found[same], 1
+    return TransferPlan.mixed(ids, weights).with_noise(plan.random & ~same), same
+
+
+def _regressed(plan: TransferPlan, source: Side, target: Side, share: np.ndarray) -> TransferPlan:
+    """Shares (V_t,) of the plan's mixtures, and for every token the coordinates that the regression has beside their part."""
     fitted = fit_regression(source, target)
-    weights = np.float32(_RESIDUAL) * plan.weights
+    weights = share[:, None].astype(np.float32) * plan.weights
     rows, k = weights.shape
-    half = csr_array((weights.ravel(), plan.neighbors.ravel(), np.arange(rows + 1) * k), shape=(rows, len(source.vocabulary)))
-    return TransferPlan.mixed(plan.neighbors, weights).with_regression(fitted.target - half @ fitted.source, fitted.basis)
+    part = csr_array((weights.ravel(), plan.neighbors.ravel(), np.arange(rows + 1) * k), shape=(rows, len(source.vocabulary)))
+    return TransferPlan.mixed(plan.neighbors, weights).with_regression(fitted.target - part @ fitted.source, fitted.basis)
 
 
-def _with_other_vectors(
-    plan: TransferPlan, source: Side, target: Side, *, neighbors: int, **options
-) -> tuple[TransferPlan, np.ndarray]:
-    """The same plan, but WECHSEL's by other vectors where there are those and no vector; and bool (V_t,): there is neither."""
-    unknown = ~target.has_vector
+def _with_other_vectors(plan: TransferPlan, source: Side, target: Side, *, neighbors: int, **options) -> TransferPlan:
+    """The same plan, but WECHSEL's by other vectors where there are those and no vector."""
     if source.other_vectors is None or target.other_vectors is None:
-        return plan, unknown
-    wanted = unknown & target.other_vectors.any(axis=1)
+        return plan
+    wanted = ~target.has_vector & target.other_vectors.any(axis=1)
     others = Side(source.vocabulary, source.other_vectors)
     usable = int(others.has_vector.sum())
     if not usable or not wanted.any():
-        return plan, unknown
+        return plan
     vectors = np.where(wanted[:, None], target.other_vectors, np.float32(0))
     other = wechsel(others, Side(target.vocabulary, vectors), neighbors=min(neighbors, usable), **options)
     width = max(plan.neighbors.shape[1], other.neighbors.shape[1])
@@ -99,7 +103,7 @@ def _with_other_vectors(
     mixed = TransferPlan.mixed(ids, weights).with_noise(plan.random & ~wanted)
     if plan.basis is not None:
         mixed = mixed.with_regression(np.where(wanted[:, None], 0, plan.coordinates), plan.basis)
-    return mixed, unknown & ~wanted
+    return mixed
 
 
 def _wide(values: np.ndarray, width: int) -> np.ndarray:
