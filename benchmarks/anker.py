@@ -53,6 +53,7 @@ _COLOURS = {
     "full_rand": "#59606b",
 }
 _PANELS_A_ROW = 3
+_OTHER_TEXT = ("anker_text_", "anker_other_")
 _OTHERS = ("#943a82", "#0063ab", "#00735a", "#b04a00", "#59606b", "#7d5f00", "#3f8fbf", "#4a46b0", "#8a9a1c", "#c46fb0")
 
 
@@ -306,8 +307,8 @@ def more_panels_of(languages: dict) -> Iterator[tuple[str, dict, list[str]]]:
         if language not in NAMES:
             yield f"English to {title_of(language)}", seeds, [name for name in names if name in _COLOURS]
         for title, shown in (
-            ("less text", [name for name in others if name.startswith("anker_text_")]),
-            ("parts and controls", [name for name in others if not name.startswith("anker_text_")]),
+            ("less or other text", [name for name in others if name.startswith(_OTHER_TEXT)]),
+            ("parts and controls", [name for name in others if not name.startswith(_OTHER_TEXT)]),
         ):
             if shown:
                 yield f"{title_of(language)}: {title}", seeds, ["anker", *shown]
