@@ -77,9 +77,7 @@ def main() -> None:
 
 def trained(method: str, place: Path, tokenizer: Path, text: str) -> dict:
     """Transfers, trains and scores by one method."""
-    transferred, run, kept = place / "transfer", place / "run", place / "result.json"
-    if kept.exists():
-        return json.loads(kept.read_text(encoding="utf-8"))
+    transferred, run = place / "transfer", place / "run"
     if not transferred.exists():
         given = (f"--source={VALUES.source}", f"--target_tokenizer={tokenizer}", f"--output={transferred}")
         library("transfer", *METHODS[method], *inputs(method), *given)
@@ -99,8 +97,6 @@ def trained(method: str, place: Path, tokenizer: Path, text: str) -> dict:
         f"{score['bits_per_byte']:.3f} bits per byte after {step} steps" for step, score in found["torch"].items()
     )
     print(f"{method}: {rates}", flush=True)
-    with new_file(kept, "w") as handle:
-        json.dump(found, handle)
     return found
 
 

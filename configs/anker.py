@@ -11,7 +11,7 @@ Command:  python -m benchmarks.language_data --data=corpora --output=data
             lang=sw,methods=anker_shuffled+anker_no_regression+... (names in `variants`): controls and parts
             lang=de,methods=anker_text_1+anker_text_4+anker_text_16 (and sw): less text
             lang=sw,domain=other,methods=anker_other_domain (and de, zh): anker counts text of another domain
-            lang=sw,methods=anker+wechsel,steps=1200: six times as long
+            lang=sw,methods=anker+wechsel,steps=800: four times as long
           python -m benchmarks.anker_probe data/labelled runs/anker
           Not run: matrix=full, for one GPU (languages de, fr, sw, zh, vi, mg, seeds 0 to 2, seven methods and 2,000 steps);
           variants=1, all variants, perplexity before training only; model=roberta,source=DIR, a masked model
