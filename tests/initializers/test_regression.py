@@ -19,7 +19,8 @@ def features_by_hand(side: Side, low: float, high: float) -> np.ndarray:
     units[side.has_vector] -= weights @ units[side.has_vector] / weights.sum()
     shares = np.clip(np.log((side.counts + 1) / (side.counts + 1).sum()), low, high)
     scaled = 2 * (shares - low) / (high - low) - 1
-    return np.column_stack([units, np.ones(len(units)), scaled, scaled**2, side.vocabulary.word_start, ~side.has_vector])
+    start, shown = side.vocabulary.word_start, side.has_vector
+    return np.column_stack([units, shown, shown * scaled, shown * scaled**2, shown * start, ~shown, ~shown * start])
 
 
 def test_predictions_are_those_of_penalised_least_squares(counted_sides):
@@ -29,7 +30,7 @@ def test_predictions_are_those_of_penalised_least_squares(counted_sides):
     rows = np.random.default_rng(1).standard_normal((S, 7))
     known = np.arange(S) < S - 1
     assert (known & ~source.has_vector).any()
-    shares = np.log((source.counts + 1) / (source.counts + 1).sum())[known]
+    shares = np.log((source.counts + 1) / (source.counts + 1).sum())[source.has_vector]
     ours, theirs = (features_by_hand(side, shares.min(), shares.max()) for side in (source, target))
     # Ridge is least squares with a row for each coefficient.
     scale = np.sqrt(np.sqrt(source.counts[known] + 1))[:, None]
@@ -66,7 +67,7 @@ def test_frequencies_stay_in_the_sources_range_and_lengths_of_vectors_are_no_mat
     source, target = counted_sides
     target.counts[0] = 10**9
     before = fit_regression(source, target)
-    assert np.abs(before.target[:, -4]).max() <= 1 + 1e-12
+    assert np.abs(before.target[:, -5]).max() <= 1 + 1e-12
     again = fit_regression(source, Side(target.vocabulary, target.vectors * 3, counts=target.counts))
     np.testing.assert_allclose(again.target, before.target, atol=1e-6)
 
