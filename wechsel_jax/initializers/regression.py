@@ -32,38 +32,35 @@ def fit_regression(source: Side, target: Side) -> Regression:
     """Fits rows to tokens' vectors, frequencies and word starts by ridge regression.
 
     The features of a token are its vector scaled to length 1 and centred over its language, one, the logarithm of the share
-    that it has of its text and the square of that, and whether it begins a word. A token without a vector has others: one, and
-    whether it begins a word. So what the target's text does not show is predicted from what the source's text does not show,
-    and those tokens, many in a multilingual model, have no say in the rest. (Where the source's text shows all of its tokens, a
-    target token without a vector has the first features, with the mean vector.) With F the features of the source tokens, W
-    their weights (roots of their counts) and s a ten-thousandth of the mean diagonal of F' W F, the basis is
-    (F' W F + s I)^-1 F' W.
+    that it has of its text and the square of that, and whether it begins a word. With F the features of the source tokens that
+    occur in the text, W their weights (roots of their counts) and s a ten-thousandth of the mean diagonal of F' W F, the basis
+    is (F' W F + s I)^-1 F' W.
 
     What is centred by language is comparable even where all contexts of one language differ from the other's by a constant.
-    Frequencies outside the range that source tokens with a vector have count as the nearest one inside.
+    Frequencies outside the range of the source tokens that occur count as the nearest one inside. Tokens that occur too seldom
+    for a vector have part in the fit, with the mean vector: they show what rare tokens' rows look like, and so what a target
+    token has that its text does not show. Those that do not occur have none: of a multilingual model's tokens, most are of
+    other languages.
 
     Args:
       source: V_s tokens with vectors (V_s, m), some of them not zero, and their `counts`.
       target: V_t tokens likewise.
 
     Returns:
-      The regression of rank r = m + 6. Special source tokens have no part in it: their columns of the basis are zero.
+      The regression of rank r = m + 4. Special source tokens and those that do not occur have no part in it: their columns of
+      the basis are zero.
     """
-    known = source.has_vector
+    fitted = (source.has_vector | (_occurrences(source) > 1)) & ~np.asarray(source.vocabulary.special)
     logs = [_log_shares(side) for side in (source, target)]
-    low, high = logs[0][known].min(), logs[0][known].max()
+    low, high = logs[0][fitted].min(), logs[0][fitted].max()
     middle, scale = (low + high) / 2, max((high - low) / 2, 1e-12)
-    ordinary = ~np.asarray(source.vocabulary.special)
-    alone = bool((ordinary & ~known).any())
     features = []
     for side, shares in zip((source, target), logs, strict=True):
         frequency = (np.clip(shares, low, high) - middle) / scale
         flag = side.vocabulary.word_start.astype(np.float64)
-        apart = (~side.has_vector & alone)[:, None]
-        seen = np.column_stack([np.ones_like(flag), frequency, frequency**2, flag]) * ~apart
-        unseen = np.column_stack([np.ones_like(flag), flag]) * apart
-        features.append(np.hstack([_centred(side), seen, unseen]))
-    weighted = np.where(ordinary, _weights(source), 0.0)[:, None] * features[0]
+        columns = [_centred(side), np.ones_like(flag), frequency, frequency**2, flag]
+        features.append(np.column_stack(columns))
+    weighted = np.where(fitted, _weights(source), 0.0)[:, None] * features[0]
     normal = weighted.T @ features[0]
     normal[np.diag_indices_from(normal)] += _RIDGE * np.trace(normal) / len(normal)
     return Regression(*features, np.linalg.solve(normal, weighted.T))
