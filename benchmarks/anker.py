@@ -6,8 +6,8 @@
 The first writes `data/dictionaries/LANG.{500,5000,shuffled}.tsv`: the pairs whose English words are most frequent in
 `data/en.train.txt`, and all pairs with their target words in random order. The second reads the workdirs of configs/anker.py,
 named LANG-SEED or LANG-SEED-anything (a seed may be spread over several; those of one step count as evaluated before training
-only; another model or length is kept apart), and writes benchmarks/anker.json, docs/anker.png, docs/anker-more.png and the
-tables of docs/anker.md.
+only; another model, length or warm-up is kept apart), and writes benchmarks/anker.json, docs/anker.png, docs/anker-more.png and
+the tables of docs/anker.md.
 """
 
 import itertools
@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from configs.anker import DICTIONARIES, STEPS
+from configs.anker import DICTIONARIES, STEPS, WARMUP
 from wechsel_jax.files import new_file
 from wechsel_jax.report import read_run, steps_needed
 from wechsel_jax.text_files import read_lines
@@ -113,16 +113,26 @@ def gather(folder: Path) -> dict:
 
 
 def setting_of(language: str, training: dict) -> tuple[str, str]:
-    """Names of a language with its model, and of those with the number of steps, where either is not the usual one."""
-    start = language + ("-roberta" if training.get("objective") == "mlm" else "")
-    return start, start + (f"-{training['steps']}" if training["steps"] not in (1, STEPS["reduced"]) else "")
+    """Names of a language with its model, and of those with the number of steps and the warm-up, where they are unusual."""
+    start = place = language + ("-roberta" if training.get("objective") == "mlm" else "")
+    if training["steps"] not in (1, STEPS["reduced"]):
+        place += f"-{training['steps']}"
+    warmup = training["phases"][0]["warmup"] if training["phases"] else WARMUP
+    return start, place + (f"-warmup{warmup:g}" if warmup != WARMUP else "")
 
 
 def title_of(setting: str) -> str:
     """The setting's name for readers."""
     language, *others = setting.split("-")
-    told = ["RoBERTa" if other == "roberta" else f"{int(other):,} steps" for other in others]
-    return ", ".join([NAMES[language], *told])
+    return ", ".join([NAMES[language], *map(_told, others)])
+
+
+def _told(other: str) -> str:
+    if other == "roberta":
+        return "RoBERTa"
+    if other.startswith("warmup"):
+        return f"warm-up of {float(other.removeprefix('warmup')):.0%}"
+    return f"{int(other):,} steps"
 
 
 def _method(run: Path) -> dict:

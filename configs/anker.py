@@ -12,6 +12,7 @@ Command:  python -m benchmarks.language_data --data=corpora --output=data
             lang=de,methods=anker_text_1+anker_text_4+anker_text_16 (and sw): less text
             lang=sw,domain=other,methods=anker_other_domain (and de, zh): anker counts text of another domain
             lang=sw,methods=anker+wechsel,steps=800: four times as long
+            lang=sw,methods=anker+wechsel+focus,warmup=0.1: a third of the warm-up
           python -m benchmarks.anker_probe data/labelled runs/anker
           Not run: matrix=full, for one GPU (languages de, fr, sw, zh, vi, mg, seeds 0 to 2, seven methods and 2,000 steps);
           variants=1, all variants, perplexity before training only; model=roberta,source=DIR, a masked model
@@ -50,6 +51,7 @@ METHODS = {
     "full": ("anker", "wechsel", "wechsel_tfr", "focus", "ofa", "trans_inner", "full_rand"),
 }
 STEPS = {"reduced": 200, "full": 2000}
+WARMUP = 0.3
 EVALUATIONS = {"reduced": 8, "full": 20}
 # Languages with text of another domain: encyclopedia instead of novels, the Bible instead of news and reviews.
 OTHER_DOMAIN = ("de", "sw", "zh")
@@ -94,6 +96,7 @@ def get_config(arguments: str = "") -> ConfigDict:
         variants=("0", "1"),
         methods="",
         steps="",
+        warmup="",
         model=("gpt2", "roberta"),
         source=demo.path("english-gpt2"),
     )
@@ -133,20 +136,27 @@ def get_config(arguments: str = "") -> ConfigDict:
         config.tokenizer.style = "roberta"
         config.training.objective = "mlm"
     steps = int(chosen["steps"] or (1 if all_variants else STEPS[matrix]))
-    _training(config.training, steps, EVALUATIONS[matrix])
-    schedules = {"trans_inner": trans_inner_phases(warmup=0.3), "full_rand": one_phase(warmup=0.5)}
+    _training(config.training, steps, EVALUATIONS[matrix], _number(chosen["warmup"], WARMUP))
+    schedules = {"trans_inner": trans_inner_phases(warmup=WARMUP), "full_rand": one_phase(warmup=0.5)}
     for method in {*config.methods} & {*schedules} if steps > 1 else ():
         config.overrides[method] = ConfigDict({"phases": schedules[method]})
     return config
 
 
-def _training(training: ConfigDict, steps: int, evaluations: int) -> None:
+def _number(value: str, default: float) -> float:
+    try:
+        return float(value or default)
+    except ValueError:
+        raise UserError(f"--config: warmup={value}: expected a share of the steps, such as 0.1") from None
+
+
+def _training(training: ConfigDict, steps: int, evaluations: int, warmup: float) -> None:
     training.steps = steps
     training.batch_size = 16
     training.block_length = 128
     training.model.dropout = 0.0
     training.optimizer.peak_learning_rate = 1.5e-3
-    training.phases = one_phase(warmup=0.3)
+    training.phases = one_phase(warmup=warmup)
     training.eval_every = max(1, steps // evaluations)
     training.checkpoint_every = max(1, steps)
     training.log_every = 10

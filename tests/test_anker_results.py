@@ -18,7 +18,7 @@ ANKER = [[0, 800.0], [50, 400.0], [100, 200.0]]
 WECHSEL = [[0, 3200.0], [50, 800.0], [100, 400.0], [150, 100.0]]
 
 
-def write_run(folder: Path, curves: dict[str, list], steps: int = 200, objective: str = "clm") -> None:
+def write_run(folder: Path, curves: dict[str, list], steps: int = 200, objective: str = "clm", warmup=0.3) -> None:
     for name, curve in curves.items():
         record = transfer_record("wechsel") | {
             "alignment": {"precision_at_1": 0.25, "rounds": [{"anchors": 7}, {"anchors": 9}]} if name == "anker" else None,
@@ -29,7 +29,8 @@ def write_run(folder: Path, curves: dict[str, list], steps: int = 200, objective
         (folder / name / "transfer" / "transfer.json").write_text(json.dumps(record))
         lines = [{"kind": "eval", "step": step, "perplexity": perplexity} for step, perplexity in curve]
         (folder / name / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    training = {"steps": steps, "batch_size": 16, "block_length": 128, "phases": [], "optimizer": {}, "objective": objective}
+    training = {"steps": steps, "batch_size": 16, "block_length": 128, "optimizer": {}, "objective": objective}
+    training["phases"] = [{"warmup": warmup}]
     (folder / "comparison.json").write_text(json.dumps({"machine": "a machine"}))
     # A method that has not begun is left out.
     (folder / "config.json").write_text(json.dumps({"training": training, "methods": [*curves, "full_rand"]}))
@@ -43,6 +44,7 @@ def result(tmp_path) -> dict:
     write_run(tmp_path / "sw-0-variants", {"anker_shuffled": [[0, 900.0], [1, 700.0]]}, steps=1)
     write_run(tmp_path / "sw-0-long", {"anker": [[0, 800.0], [1000, 50.0]], "wechsel": [[0, 3200.0], [1000, 60.0]]}, steps=1000)
     write_run(tmp_path / "sw-0-masked", {"anker": ANKER, "wechsel": WECHSEL}, objective="mlm")
+    write_run(tmp_path / "sw-0-soon", {"anker": ANKER, "wechsel": WECHSEL}, warmup=0.1)
     return json.loads(json.dumps(anker.gather(tmp_path)))
 
 
@@ -56,7 +58,10 @@ def test_saved_steps_are_found_on_the_curves(result):
 
 
 def test_gathered_runs_keep_languages_seeds_and_variants_apart(result):
-    assert set(result["languages"]) == {"sw", "sw-1000", "sw-roberta"} and set(result["step_zero"]) == {"sw", "sw-roberta"}
+    assert set(result["languages"]) == {"sw", "sw-1000", "sw-roberta", "sw-warmup0.1"} and set(result["step_zero"]) == {
+        "sw",
+        "sw-roberta",
+    }
     assert set(result["languages"]["sw"]) == {"0", "1"} and "anker_shuffled" not in result["languages"]["sw"]["0"]
     assert set(result["step_zero"]["sw"]["0"]) == {"anker", "wechsel", "anker_shuffled"}
     assert result["languages"]["sw"]["0"]["anker"]["anchors"] == [7, 9]
@@ -70,6 +75,7 @@ def test_tables_say_mean_spread_and_what_is_never_reached(result):
     short, long = anker.saved_table(result).split("\n\n")
     assert short.splitlines()[2].startswith("| Swahili | `wechsel` | 0 | 0 | 25 (4.00 x) |")
     assert short.splitlines()[3].startswith("| Swahili, RoBERTa | `wechsel` | 0 |")
+    assert short.splitlines()[4].startswith("| Swahili, warm-up of 10% | `wechsel` | 0 |")
     assert long.splitlines()[0] == "| language | method | its step 0 | its step 1,000 |"
     assert long.splitlines()[2].startswith("| Swahili, 1,000 steps | `wechsel` | 0 |")
     assert "| Swahili | `anker` | 800 | 7 to 9 | 0.250 |" in anker.zero_table(result).splitlines()
@@ -86,13 +92,13 @@ def test_picture_has_a_panel_a_language(result, tmp_path):
 
     languages = result["languages"]
     one = size(anker.panels_of(languages))
-    # Another model and another length.
-    two = size(anker.more_panels_of(languages))
+    # Another model, another length and another warm-up.
+    three = size(anker.more_panels_of(languages))
     # Parts and controls, and less text, have panels of their own.
     for name in ("anker_shuffled", "anker_text_1"):
         languages["sw"]["0"][name] = languages["sw"]["0"]["anker"]
-    four = size(anker.more_panels_of(languages))
-    assert 2 * four[1] == 3 * two[1] == 6 * one[1] and four[0] == 2 * two[0] == 2 * one[0]
+    five = size(anker.more_panels_of(languages))
+    assert five[1] == three[1] == 3 * one[1] and five[0] == 2 * three[0] == 2 * one[0]
 
 
 def test_smaller_dictionaries_are_of_the_most_frequent_words(monkeypatch):
@@ -122,6 +128,13 @@ def test_both_matrices_train_every_method_alike():
     assert all(set(value) == {"phases"} for value in full.overrides.values())
     (phase,) = phases(reduced.training)
     assert (phase.warmup_steps, phase.decay, phase.peak) == (60, "linear", 1.5e-3)
+
+
+def test_another_warm_up_is_for_all_methods():
+    config = load("anker", "lang=sw,methods=anker+wechsel,warmup=0.1")
+    assert phases(config.training)[0].warmup_steps == 20 and not config.overrides
+    with pytest.raises(UserError, match=r"warmup=soon: expected a share of the steps"):
+        load("anker", "lang=sw,warmup=soon")
 
 
 def test_variants_change_what_their_names_say():
