@@ -13,7 +13,7 @@ Command:  python -m benchmarks.language_data --data=corpora --output=data
             lang=sw,domain=other,methods=anker_other_domain (and de, zh): anker counts text of another domain
             lang=sw,methods=anker+wechsel,steps=800: four times as long
             lang=sw,methods=anker+wechsel,warmup=0.1: a third of the warm-up
-            lang=sw,methods=anker+wechsel,model=roberta,source=runs/masked_english/export (and de): a masked model
+            lang=sw,methods=anker+wechsel,model=roberta,source=runs/masked_english/export (and de, zh): a masked model
           python -m benchmarks.anker_probe data/labelled runs/anker
           Not run: matrix=full, for one GPU (languages de, fr, sw, zh, vi, mg, seeds 0 to 2, seven methods and 2,000 steps);
           variants=1, all variants, perplexity before training only
