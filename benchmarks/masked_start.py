@@ -4,7 +4,7 @@
     python -m benchmarks.masked_start masked/tokenizer masked/start
 
 A masked model learns from the masked tokens alone and needs far more text than a causal one before it looks at more than
-frequencies. Two things that cost nothing bring that forward: tokens that the bundled GPT-2 has too begin with its rows
+frequencies. Two things that cost nothing shall bring that forward: tokens that the bundled GPT-2 has too begin with its rows
 (centred, scaled to twice the standard deviation of new ones), and positions begin as sinusoids, so that neighbors are found by
 the same weights everywhere. All else is a new model's. Writes a folder with tokenizer, config.json and model.safetensors.
 """
@@ -19,6 +19,8 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from wechsel_jax import demo
+from wechsel_jax.errors import exit_on_user_error
+from wechsel_jax.files import new_directory
 from wechsel_jax.models import family
 from wechsel_jax.tokens import load_tokenizer
 
@@ -39,7 +41,11 @@ POSITIONS, LONGEST_WAVE = 0.03, 500.0
 
 
 def start(tokenizer: Path, output: Path) -> int:
-    """Writes the start for a tokenizer and returns how many of its tokens have a row of the bundled GPT-2."""
+    """Writes the start for a tokenizer and returns how many of its tokens have a row of the bundled GPT-2.
+
+    Raises:
+      UserError: `output` exists, or `tokenizer` is none. Nothing is written then.
+    """
     vocabulary = load_tokenizer(str(tokenizer)).get_vocab()
     roberta, source = family("roberta"), Path(demo.path("english-gpt2"))
     described = {**SIZE, "vocab_size": len(vocabulary)}
@@ -56,17 +62,19 @@ def start(tokenizer: Path, output: Path) -> int:
     rows, sources = map(list, zip(*shared, strict=True))
     tensors[TABLES.format("word")][rows] = table[sources]
     tensors[TABLES.format("position")] = POSITIONS * sinusoids(*tensors[TABLES.format("position")].shape)
-    shutil.copytree(tokenizer, output)
-    save_file({name: np.ascontiguousarray(value) for name, value in tensors.items()}, output / "model.safetensors")
-    (output / "config.json").write_text(
-        json.dumps({**described, "architectures": ["RobertaForMaskedLM"], "tie_word_embeddings": True}, indent=1) + "\n",
-        encoding="utf-8",
-    )
+    described |= {"architectures": ["RobertaForMaskedLM"], "tie_word_embeddings": True}
+    with new_directory(output) as folder:
+        shutil.copytree(tokenizer, folder, dirs_exist_ok=True)
+        save_file({name: np.ascontiguousarray(value) for name, value in tensors.items()}, folder / "model.safetensors")
+        (folder / "config.json").write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
     return len(shared)
 
 
 def sinusoids(length: int, size: int) -> np.ndarray:
-    """float32 (length, size): sines and cosines, the slowest at the end of either half."""
+    """float32 (length, size): sines and cosines, the slowest at the end of either half.
+
+    Shorter waves than those of Vaswani et al. (2017), section 3.5, whose slowest hardly move in 128 positions.
+    """
     angles = np.arange(length)[:, None] / LONGEST_WAVE ** (2 * np.arange(size // 2) / size)
     return np.concatenate([np.sin(angles), np.cos(angles)], axis=1).astype(np.float32)
 
@@ -74,4 +82,5 @@ def sinusoids(length: int, size: int) -> np.ndarray:
 if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit(__doc__)
-    print(f"{start(Path(sys.argv[1]), Path(sys.argv[2])):,} tokens have a row of the bundled GPT-2")
+    with exit_on_user_error("benchmarks.masked_start"):
+        print(f"{start(Path(sys.argv[1]), Path(sys.argv[2])):,} tokens have a row of the bundled GPT-2")
