@@ -117,7 +117,7 @@ def setting_of(language: str, training: dict) -> tuple[str, str]:
     start = place = language + ("-roberta" if training.get("objective") == "mlm" else "")
     if training["steps"] not in (1, STEPS["reduced"]):
         place += f"-{training['steps']}"
-    warmup = training["phases"][0]["warmup"] if training["phases"] else WARMUP
+    warmup = training["phases"][0]["warmup"]
     return start, place + (f"-warmup{warmup:g}" if warmup != WARMUP else "")
 
 

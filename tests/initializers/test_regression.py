@@ -55,8 +55,8 @@ def test_rows_that_follow_from_features_are_found_again(counted_sides):
     assert np.abs(predicted - first.target @ coefficients).max() < 0.05 * np.abs(predicted).max()
 
 
-def test_what_the_source_text_does_not_show_has_no_say_whatever_its_number(counted_sides):
-    """A multilingual model's tokens of other languages: adding some changes no prediction."""
+def test_what_the_source_text_does_not_show_has_no_say_whatever_its_rows(counted_sides):
+    """A multilingual model's tokens of other languages."""
     source, target = counted_sides
     rows = np.random.default_rng(3).standard_normal((S, 4))
     unseen = ~source.has_vector
