@@ -6,8 +6,9 @@
 The first writes `data/dictionaries/LANG.{500,5000,shuffled}.tsv`: the pairs whose English words are most frequent in
 `data/en.train.txt`, and all pairs with their target words in random order. The second reads the workdirs of configs/anker.py,
 named LANG-SEED or LANG-SEED-anything (a seed may be spread over several; those of one step count as evaluated before training
-only; another model, length or warm-up is kept apart), and writes benchmarks/anker.json, docs/anker.png, docs/anker-more.png and
-the tables of docs/anker.md.
+only; another model, length, warm-up or learning rate is kept apart), puts what they hold in the place of the same runs in
+benchmarks/anker.json, leaves that file's other runs as they are, and writes docs/anker.png, docs/anker-more.png and the tables of
+docs/anker.md.
 """
 
 import itertools
@@ -20,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from configs.anker import DICTIONARIES, STEPS, WARMUP
+from configs.anker import DICTIONARIES, LEARNING_RATE, STEPS, WARMUP
 from wechsel_jax.files import new_file
 from wechsel_jax.report import read_run, steps_needed
 from wechsel_jax.text_files import read_lines
@@ -80,10 +81,14 @@ def write_dictionaries(data: Path) -> None:
                 handle.writelines(f"{source}\t{target}\n" for source, target in pairs)
 
 
-def gather(folder: Path) -> dict:
-    """Returns what the workdirs under `folder` hold, and what anker saves, by setting (see `setting_of`) and seed."""
-    runs, before = defaultdict(dict), defaultdict(dict)
-    machines, training = set(), None
+def gather(folder: Path, earlier: dict | None = None) -> dict:
+    """Returns what the workdirs under `folder` hold, and what anker saves, by setting (see `setting_of`) and seed.
+
+    What an earlier result says of other methods, seeds and settings is kept.
+    """
+    earlier = earlier or {"languages": {}, "step_zero": {}, "machines": [], "training": None}
+    runs, before = (defaultdict(dict, earlier[name]) for name in ("languages", "step_zero"))
+    machines, training = set(earlier["machines"]), earlier["training"]
     for file in sorted(folder.glob("*/config.json")):
         workdir = file.parent
         language, seed = workdir.name.split("-")[:2]
@@ -98,9 +103,9 @@ def gather(folder: Path) -> dict:
         if config["training"]["steps"] == 1 or not methods:
             continue
         runs[place].setdefault(seed, {}).update(methods)
-        training = training or {
-            name: config["training"][name] for name in ("batch_size", "block_length", "phases", "optimizer")
-        }
+        if training is None:
+            training = {name: config["training"][name] for name in ("batch_size", "block_length", "phases", "optimizer")}
+    runs = {place: runs[place] for place in sorted(runs)}
     tokens = training["batch_size"] * training["block_length"] if training else 0
     return {
         "command": "python -m benchmarks.anker gather runs/anker",
@@ -108,17 +113,20 @@ def gather(folder: Path) -> dict:
         "training": training,
         "languages": runs,
         "saved": {place: _saved(seeds, tokens) for place, seeds in runs.items()},
-        "step_zero": before,
+        "step_zero": {start: before[start] for start in sorted(before)},
     }
 
 
 def setting_of(language: str, training: dict) -> tuple[str, str]:
-    """Names of a language with its model, and of those with the number of steps and the warm-up, where they are unusual."""
+    """Names of a language with its model, and of those with the steps, the warm-up and the rate that are unusual."""
     start = place = language + ("-roberta" if training.get("objective") == "mlm" else "")
     if training["steps"] not in (1, STEPS["reduced"]):
         place += f"-{training['steps']}"
     warmup = training["phases"][0]["warmup"]
-    return start, place + (f"-warmup{warmup:g}" if warmup != WARMUP else "")
+    if warmup != WARMUP:
+        place += f"-warmup{warmup:g}"
+    rate = training["optimizer"]["peak_learning_rate"]
+    return start, place if rate == LEARNING_RATE else f"{place}-rate{np.format_float_positional(rate)}"
 
 
 def title_of(setting: str) -> str:
@@ -132,6 +140,8 @@ def _told(other: str) -> str:
         return "RoBERTa"
     if other.startswith("warmup"):
         return f"warm-up of {float(other.removeprefix('warmup')):.0%}"
+    if other.startswith("rate"):
+        return f"rate {other.removeprefix('rate')}"
     return f"{int(other):,} steps"
 
 
@@ -340,7 +350,8 @@ def main(arguments: Sequence[str]) -> None:
         case ["dictionaries", data]:
             write_dictionaries(Path(data))
         case ["gather", folder]:
-            result = gather(Path(folder))
+            earlier = json.loads(OUTPUT.read_text(encoding="utf-8")) if OUTPUT.exists() else None
+            result = gather(Path(folder), earlier)
             OUTPUT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
             for name, panels in (("anker.png", panels_of), ("anker-more.png", more_panels_of)):
                 draw(list(panels(result["languages"])), FOLDER / name)

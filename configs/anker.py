@@ -13,8 +13,10 @@ Command:  python -m benchmarks.language_data --data=corpora --output=data
             lang=sw,domain=other,methods=anker_other_domain (and de, zh): anker counts text of another domain
             lang=sw,methods=anker+wechsel,steps=800: four times as long
             lang=sw,methods=anker+wechsel,warmup=0.1: a third of the warm-up
+            lang=sw,methods=anker+wechsel,rate=0.003: twice the highest learning rate (and rate=0.00075)
             lang=sw,methods=anker+wechsel,model=roberta,source=runs/masked_english/export (and de, zh): a masked model
           python -m benchmarks.anker_probe data/labelled runs/anker
+            lang=sw,methods=wechsel_tfr+ofa+trans_inner+anker_dictionary_5000: the full matrix's other methods
           Not run: matrix=full, for one GPU (languages de, fr, sw, zh, vi, mg, seeds 0 to 2, seven methods and 2,000 steps);
           variants=1, all variants, perplexity before training only
 Cost:     about 4 minutes of training a method, language and seed on 2 CPU cores; word vectors not counted.
@@ -53,6 +55,7 @@ METHODS = {
 }
 STEPS = {"reduced": 200, "full": 2000}
 WARMUP = 0.3
+LEARNING_RATE = 1.5e-3
 EVALUATIONS = {"reduced": 8, "full": 20}
 # Languages with text of another domain: encyclopedia instead of novels, the Bible instead of news and reviews.
 OTHER_DOMAIN = ("de", "sw", "zh")
@@ -98,6 +101,7 @@ def get_config(arguments: str = "") -> ConfigDict:
         methods="",
         steps="",
         warmup="",
+        rate="",
         model=("gpt2", "roberta"),
         source=demo.path("english-gpt2"),
     )
@@ -137,18 +141,20 @@ def get_config(arguments: str = "") -> ConfigDict:
         config.tokenizer.style = "roberta"
         config.training.objective = "mlm"
     steps = int(chosen["steps"] or (1 if all_variants else STEPS[matrix]))
-    _training(config.training, steps, EVALUATIONS[matrix], _number(chosen["warmup"], WARMUP))
+    warmup = _number("warmup", chosen["warmup"], WARMUP, "a share of the steps, such as 0.1")
+    _training(config.training, steps, EVALUATIONS[matrix], warmup)
+    config.training.optimizer.peak_learning_rate = _number("rate", chosen["rate"], LEARNING_RATE, "a learning rate, such as 0.001")
     schedules = {"trans_inner": trans_inner_phases(warmup=WARMUP), "full_rand": one_phase(warmup=0.5)}
     for method in {*config.methods} & {*schedules} if steps > 1 else ():
         config.overrides[method] = ConfigDict({"phases": schedules[method]})
     return config
 
 
-def _number(value: str, default: float) -> float:
+def _number(name: str, value: str, default: float, expected: str) -> float:
     try:
         return float(value or default)
     except ValueError:
-        raise UserError(f"--config: warmup={value}: expected a share of the steps, such as 0.1") from None
+        raise UserError(f"--config: {name}={value}: expected {expected}") from None
 
 
 def _training(training: ConfigDict, steps: int, evaluations: int, warmup: float) -> None:
@@ -156,7 +162,6 @@ def _training(training: ConfigDict, steps: int, evaluations: int, warmup: float)
     training.batch_size = 16
     training.block_length = 128
     training.model.dropout = 0.0
-    training.optimizer.peak_learning_rate = 1.5e-3
     training.phases = one_phase(warmup=warmup)
     training.eval_every = max(1, steps // evaluations)
     training.checkpoint_every = max(1, steps)

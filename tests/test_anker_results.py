@@ -18,7 +18,7 @@ ANKER = [[0, 800.0], [50, 400.0], [100, 200.0]]
 WECHSEL = [[0, 3200.0], [50, 800.0], [100, 400.0], [150, 100.0]]
 
 
-def write_run(folder: Path, curves: dict[str, list], steps: int = 200, objective: str = "clm", warmup=0.3) -> None:
+def write_run(folder: Path, curves: dict[str, list], steps: int = 200, objective: str = "clm", warmup=0.3, rate=1.5e-3) -> None:
     for name, curve in curves.items():
         record = transfer_record("wechsel") | {
             "alignment": {"precision_at_1": 0.25, "rounds": [{"anchors": 7}, {"anchors": 9}]} if name == "anker" else None,
@@ -29,8 +29,8 @@ def write_run(folder: Path, curves: dict[str, list], steps: int = 200, objective
         (folder / name / "transfer" / "transfer.json").write_text(json.dumps(record))
         lines = [{"kind": "eval", "step": step, "perplexity": perplexity} for step, perplexity in curve]
         (folder / name / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    training = {"steps": steps, "batch_size": 16, "block_length": 128, "optimizer": {}, "objective": objective}
-    training["phases"] = [{"warmup": warmup}]
+    training = {"steps": steps, "batch_size": 16, "block_length": 128, "objective": objective}
+    training |= {"phases": [{"warmup": warmup}], "optimizer": {"peak_learning_rate": rate}}
     (folder / "comparison.json").write_text(json.dumps({"machine": "a machine"}))
     # A method that has not begun is left out.
     (folder / "config.json").write_text(json.dumps({"training": training, "methods": [*curves, "full_rand"]}))
@@ -45,6 +45,7 @@ def result(tmp_path) -> dict:
     write_run(tmp_path / "sw-0-long", {"anker": [[0, 800.0], [1000, 50.0]], "wechsel": [[0, 3200.0], [1000, 60.0]]}, steps=1000)
     write_run(tmp_path / "sw-0-masked", {"anker": ANKER, "wechsel": WECHSEL}, objective="mlm")
     write_run(tmp_path / "sw-0-soon", {"anker": ANKER, "wechsel": WECHSEL}, warmup=0.1)
+    write_run(tmp_path / "sw-0-cool", {"anker": ANKER, "wechsel": WECHSEL}, rate=7.5e-5)
     return json.loads(json.dumps(anker.gather(tmp_path)))
 
 
@@ -58,7 +59,7 @@ def test_saved_steps_are_found_on_the_curves(result):
 
 
 def test_gathered_runs_keep_languages_seeds_and_variants_apart(result):
-    assert set(result["languages"]) == {"sw", "sw-1000", "sw-roberta", "sw-warmup0.1"}
+    assert set(result["languages"]) == {"sw", "sw-1000", "sw-roberta", "sw-warmup0.1", "sw-rate0.000075"}
     assert set(result["step_zero"]) == {"sw", "sw-roberta"}
     assert set(result["languages"]["sw"]) == {"0", "1"} and "anker_shuffled" not in result["languages"]["sw"]["0"]
     assert set(result["step_zero"]["sw"]["0"]) == {"anker", "wechsel", "anker_shuffled"}
@@ -68,12 +69,26 @@ def test_gathered_runs_keep_languages_seeds_and_variants_apart(result):
     assert result["languages"]["sw"]["0"]["anker"]["settings"] == {"rounds": 2}
 
 
+def test_gathered_again_other_runs_stay(result, tmp_path):
+    """One run again, with another result: it is replaced, and what is saved follows; the rest is as it was."""
+    write_run(tmp_path / "again" / "sw-1", {"anker": [[0, 300.0], [50, 200.0], [100, 100.0]]})
+    merged = json.loads(json.dumps(anker.gather(tmp_path / "again", json.loads(json.dumps(result)))))
+    assert merged["languages"]["sw"]["1"]["anker"]["evaluations"][0] == [0, 300.0]
+    assert merged["step_zero"]["sw"]["1"]["anker"]["perplexity"] == 300.0
+    assert [entry["needed"] for entry in merged["saved"]["sw"]["wechsel"]] == [[0.0, 0.0], [0.0, 0.0], [50.0, 0.0], [None, 100.0]]
+    assert merged["languages"]["sw"]["1"]["wechsel"] == result["languages"]["sw"]["1"]["wechsel"]
+    for name in ("sw-1000", "sw-roberta"):
+        assert merged["languages"][name] == result["languages"][name]
+    assert merged["machines"] == result["machines"] and merged["training"] == result["training"]
+
+
 def test_tables_say_mean_spread_and_what_is_never_reached(result):
     assert "| Swahili | `anker` | 2 | 600 ± 283 |" in anker.curves_table(result)
     short, long = anker.saved_table(result).split("\n\n")
     assert short.splitlines()[2].startswith("| Swahili | `wechsel` | 0 | 0 | 25 (4.00 x) |")
-    assert short.splitlines()[3].startswith("| Swahili, RoBERTa | `wechsel` | 0 |")
-    assert short.splitlines()[4].startswith("| Swahili, warm-up of 10% | `wechsel` | 0 |")
+    assert short.splitlines()[3].startswith("| Swahili, rate 0.000075 | `wechsel` | 0 |")
+    assert short.splitlines()[4].startswith("| Swahili, RoBERTa | `wechsel` | 0 |")
+    assert short.splitlines()[5].startswith("| Swahili, warm-up of 10% | `wechsel` | 0 |")
     assert long.splitlines()[0] == "| language | method | its step 0 | its step 1,000 |"
     assert long.splitlines()[2].startswith("| Swahili, 1,000 steps | `wechsel` | 0 |")
     assert "| Swahili | `anker` | 800 | 7 to 9 | 0.250 |" in anker.zero_table(result).splitlines()
@@ -90,13 +105,16 @@ def test_picture_has_a_panel_a_language(result, tmp_path):
 
     languages = result["languages"]
     one = size(anker.panels_of(languages))
-    # Another model, another length and another warm-up.
-    three = size(anker.more_panels_of(languages))
+    # Another model, another length, another warm-up and another rate.
+    four = size(anker.more_panels_of(languages))
     # Parts and controls, and less text, have panels of their own.
     for name in ("anker_shuffled", "anker_text_1"):
         languages["sw"]["0"][name] = languages["sw"]["0"]["anker"]
-    five = size(anker.more_panels_of(languages))
-    assert five[1] == three[1] == 3 * one[1] and five[0] == 2 * three[0] == 2 * one[0]
+    six = size(anker.more_panels_of(languages))
+    del languages["sw-1000"], languages["sw-roberta"], languages["sw-warmup0.1"]
+    three = size(anker.more_panels_of(languages))
+    assert four[1] == six[1] == three[1] == 3 * one[1]
+    assert four[0] == six[0] == 2 * three[0] == 2 * one[0]
 
 
 def test_smaller_dictionaries_are_of_the_most_frequent_words(monkeypatch):
@@ -133,6 +151,13 @@ def test_another_warm_up_is_for_all_methods():
     assert phases(config.training)[0].warmup_steps == 20 and not config.overrides
     with pytest.raises(UserError, match=r"warmup=soon: expected a share of the steps"):
         load("anker", "lang=sw,warmup=soon")
+
+
+def test_another_rate_is_for_all_methods():
+    config = load("anker", "lang=sw,methods=anker+full_rand,rate=0.003")
+    assert phases(config.training)[0].peak == 3e-3 and set(config.overrides["full_rand"]) == {"phases"}
+    with pytest.raises(UserError, match=r"rate=fast: expected a learning rate"):
+        load("anker", "lang=sw,rate=fast")
 
 
 def test_variants_change_what_their_names_say():
