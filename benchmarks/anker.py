@@ -6,8 +6,8 @@
 The first writes `data/dictionaries/LANG.{500,5000,shuffled}.tsv`: the pairs whose English words are most frequent in
 `data/en.train.txt`, and all pairs with their target words in random order. The second reads the workdirs of configs/anker.py,
 named LANG-SEED or LANG-SEED-anything (a seed may be spread over several; those of one step count as evaluated before training
-only; another model, length, warm-up or learning rate is kept apart), puts what they hold in the place of the same runs in
-benchmarks/anker.json, leaves that file's other runs as they are, and writes docs/anker.png, docs/anker-more.png and the tables of
+only; another model, length, warm-up or learning rate is kept apart). What they hold takes the place of the same runs in
+benchmarks/anker.json; the file's other runs stay. It also writes docs/anker.png, docs/anker-more.png and the tables of
 docs/anker.md.
 """
 
@@ -224,6 +224,53 @@ def _needed_cell(entry: dict) -> str:
     return f"{np.mean(reached):,.0f}{factor}" if reached else "never"
 
 
+def lengths_table(result: dict) -> str:
+    """Perplexity at the end of whole schedules of several lengths, each at the best of its rates, in the first seed.
+
+    And how many steps a schedule of anker's has for the same, its logarithm taken to be linear in the logarithm of the length.
+    """
+    runs = _ends(result["languages"])
+    lengths = sorted({length for methods in runs.values() for ends in methods.values() for length in ends})
+    lines = ["| language | method | " + " | ".join(f"{length} steps" for length in lengths) + " |"]
+    lines.append("|---|---|" + "---:|" * len(lengths))
+    for base, methods in runs.items():
+        best = {name: {length: min(rates.values()) for length, rates in ends.items()} for name, ends in methods.items()}
+        for name in sorted(methods, key=lambda name: best[name][max(best[name])]):
+            cells = []
+            for length in lengths:
+                rates = methods[name].get(length, {})
+                cell = f"{min(rates.values()):,.0f} ({min(rates, key=rates.get):g} of {len(rates)})" if rates else ""
+                needed = _length_for(min(rates.values()), best["anker"]) if rates and name != "anker" else None
+                cells.append(cell + (f"; anker {needed:,.0f}, {length / needed:.2f} x" if needed else ""))
+            lines.append(f"| {title_of(base)} | `{name}` | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _length_for(perplexity: float, ends: dict[int, float]) -> float | None:
+    """The length at which the ends would be this perplexity, between two lengths that were run."""
+    for (short, high), (long, low) in itertools.pairwise(sorted(ends.items())):
+        if low <= perplexity <= high:
+            share = np.log(high / perplexity) / np.log(high / low)
+            return float(np.exp(np.log(short) + share * np.log(long / short)))
+    return None
+
+
+def _ends(languages: dict) -> dict[str, dict[str, dict[int, dict[float, float]]]]:
+    """Last perplexity of the first seed by setting, method, length and rate, of methods that were run at several of the two."""
+    found = defaultdict(lambda: defaultdict(lambda: defaultdict(dict)))
+    for setting, seeds in languages.items():
+        base, _, rate = setting.partition("-rate")
+        steps = re.search(r"-(\d+)", base)
+        for name, method in seeds[min(seeds, key=int)].items():
+            ends = found[re.sub(r"-\d+", "", base)][name][int(steps[1]) if steps else STEPS["reduced"]]
+            ends[float(rate or LEARNING_RATE)] = method["evaluations"][-1][1]
+    several = {
+        base: {name: ends for name, ends in methods.items() if sum(map(len, ends.values())) > 1}
+        for base, methods in found.items()
+    }
+    return {base: methods for base, methods in several.items() if "anker" in methods}
+
+
 def zero_table(result: dict) -> str:
     """Perplexity before training, anchors before and after self-learning, and P@1 on held-out words, of each first seed."""
     lines = ["| language | variant | perplexity | anchors | P@1 |", "|---|---|---:|---:|---:|"]
@@ -266,7 +313,7 @@ def _share(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}"
 
 
-TABLES = {"curves": curves_table, "saved": saved_table, "step_zero": zero_table}
+TABLES = {"curves": curves_table, "saved": saved_table, "lengths": lengths_table, "step_zero": zero_table}
 
 
 def render(text: str, result: dict, tables: dict[str, Callable[[dict], str]] = TABLES) -> str:
@@ -320,11 +367,11 @@ def panels_of(languages: dict) -> Iterator[tuple[str, dict, list[str]]]:
 
 
 def more_panels_of(languages: dict) -> Iterator[tuple[str, dict, list[str]]]:
-    """Yields the same for another model or length, and anker with its variants where some were trained."""
+    """Yields the same for another model, length or schedule, and anker with its variants where some were trained."""
     for language, seeds in languages.items():
         names = _methods(seeds)
         others = [name for name in names if name not in _COLOURS]
-        if language not in NAMES:
+        if language not in NAMES and len(names) > 1:
             yield f"English to {title_of(language)}", seeds, [name for name in names if name in _COLOURS]
         for title, shown in (
             ("less or other text", [name for name in others if name.startswith(_OTHER_TEXT)]),

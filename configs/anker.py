@@ -143,7 +143,8 @@ def get_config(arguments: str = "") -> ConfigDict:
     steps = int(chosen["steps"] or (1 if all_variants else STEPS[matrix]))
     warmup = _number("warmup", chosen["warmup"], WARMUP, "a share of the steps, such as 0.1")
     _training(config.training, steps, EVALUATIONS[matrix], warmup)
-    config.training.optimizer.peak_learning_rate = _number("rate", chosen["rate"], LEARNING_RATE, "a learning rate, such as 0.001")
+    rate = _number("rate", chosen["rate"], LEARNING_RATE, "a learning rate, such as 0.001")
+    config.training.optimizer.peak_learning_rate = rate
     schedules = {"trans_inner": trans_inner_phases(warmup=WARMUP), "full_rand": one_phase(warmup=0.5)}
     for method in {*config.methods} & {*schedules} if steps > 1 else ():
         config.overrides[method] = ConfigDict({"phases": schedules[method]})

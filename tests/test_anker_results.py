@@ -75,7 +75,12 @@ def test_gathered_again_other_runs_stay(result, tmp_path):
     merged = json.loads(json.dumps(anker.gather(tmp_path / "again", json.loads(json.dumps(result)))))
     assert merged["languages"]["sw"]["1"]["anker"]["evaluations"][0] == [0, 300.0]
     assert merged["step_zero"]["sw"]["1"]["anker"]["perplexity"] == 300.0
-    assert [entry["needed"] for entry in merged["saved"]["sw"]["wechsel"]] == [[0.0, 0.0], [0.0, 0.0], [50.0, 0.0], [None, 100.0]]
+    assert [entry["needed"] for entry in merged["saved"]["sw"]["wechsel"]] == [
+        [0.0, 0.0],
+        [0.0, 0.0],
+        [50.0, 0.0],
+        [None, 100.0],
+    ]
     assert merged["languages"]["sw"]["1"]["wechsel"] == result["languages"]["sw"]["1"]["wechsel"]
     for name in ("sw-1000", "sw-roberta"):
         assert merged["languages"][name] == result["languages"][name]
@@ -96,6 +101,27 @@ def test_tables_say_mean_spread_and_what_is_never_reached(result):
     assert anker.render("a\n<!-- saved -->\nold\n<!-- /saved -->\nb", result).count("old") == 0
 
 
+def test_ends_are_shown_by_length_at_the_best_rate(result):
+    """anker: 80 after 200 steps, 20 after 800, so 40 in their logarithmic middle, 400. FullRand was run once: it is left out."""
+    languages = result["languages"]
+    for setting, name, end in (
+        ("sw-rate0.000075", "anker", 80.0),
+        ("sw-rate0.000075", "wechsel", 90.0),
+        ("sw-rate0.000075", "full_rand", 90.0),
+        ("sw-800", "anker", 20.0),
+        ("sw-800", "wechsel", 40.0),
+    ):
+        method = {**languages["sw"]["0"]["anker"], "evaluations": [[0, 800.0], [50, end]]}
+        languages.setdefault(setting, {"0": {}})["0"][name] = method
+    del languages["sw-1000"]
+    assert anker.lengths_table(result).splitlines() == [
+        "| language | method | 200 steps | 800 steps |",
+        "|---|---|---:|---:|",
+        "| Swahili | `anker` | 80 (7.5e-05 of 2) | 20 (0.0015 of 1) |",
+        "| Swahili | `wechsel` | 90 (7.5e-05 of 2) | 40 (0.0015 of 1); anker 400, 2.00 x |",
+    ]
+
+
 def test_picture_has_a_panel_a_language(result, tmp_path):
     from matplotlib import image
 
@@ -107,6 +133,8 @@ def test_picture_has_a_panel_a_language(result, tmp_path):
     one = size(anker.panels_of(languages))
     # Another model, another length, another warm-up and another rate.
     four = size(anker.more_panels_of(languages))
+    # Anker alone has none.
+    languages["sw-100"] = {"0": {"anker": languages["sw"]["0"]["anker"]}}
     # Parts and controls, and less text, have panels of their own.
     for name in ("anker_shuffled", "anker_text_1"):
         languages["sw"]["0"][name] = languages["sw"]["0"]["anker"]
