@@ -2,11 +2,11 @@
 
     PYTHONPATH=. python -m benchmarks.anker_probe data/labelled runs/anker
 
-reads the workdirs LANG-SEED[-anything] of Swahili and German, and writes benchmarks/anker_probe.json and its table in
-docs/anker.md. Two tasks: the part of speech of a word (MasakhaPOS; Universal Dependencies GSD, fitted on its development set)
-from the last hidden state of its last token, and the topic of a news article (MasakhaNEWS, 50 of each topic to fit on) from the
-mean of its first 128 tokens' states. The model stays as it is; the classifier is scikit-learn's logistic regression on
-standardised features. Masked models see all of the text, causal ones what comes before.
+reads the workdirs LANG-SEED[-anything] of Swahili and German, puts their scores into benchmarks/anker_probe.json, where those
+of other runs stay, and writes its table in docs/anker.md. Two tasks: the part of speech of a word (MasakhaPOS; Universal
+Dependencies GSD, fitted on its development set) from the last hidden state of its last token, and the topic of a news article
+(MasakhaNEWS, 50 of each topic to fit on) from the mean of its first 128 tokens' states. The model stays as it is; the classifier
+is scikit-learn's logistic regression on standardised features. Masked models see all of the text, causal ones what comes before.
 """
 
 import csv
@@ -146,9 +146,14 @@ def _word_states(encoder: Encoder, sentences: list[list[tuple[str, str]]]) -> tu
     return states, [tag for tag, one in zip(tags, seen, strict=True) if one]
 
 
-def measure(data: Path, runs: Path) -> dict:
-    """Probes every method's model before and after training, by setting (see `benchmarks.anker`), method and seed."""
+def measure(data: Path, runs: Path, earlier: dict | None = None) -> dict:
+    """Probes every method's model before and after training, by setting (see `benchmarks.anker`), method and seed.
+
+    What an earlier result says of other settings, methods and seeds is kept.
+    """
     found: dict = defaultdict(lambda: defaultdict(dict))
+    for setting, methods in (earlier or {"settings": {}})["settings"].items():
+        found[setting].update(methods)
     for file in sorted(runs.glob("*/config.json")):
         workdir = file.parent
         language, seed = workdir.name.split("-")[:2]
@@ -162,7 +167,7 @@ def measure(data: Path, runs: Path) -> dict:
                     found[setting][method].setdefault(seed, {})[str(step)] = scores
                     told = ", ".join(f"{task} {score['accuracy']:.3f}" for task, score in scores.items())
                     print(f"{setting} seed {seed} {method} step {step}: {told}", flush=True)
-    return {"machine": machine(), "settings": found}
+    return {"machine": machine(), "settings": {setting: found[setting] for setting in sorted(found)}}
 
 
 def probe_table(result: dict) -> str:
@@ -186,7 +191,8 @@ def _percent(values: Sequence[float]) -> str:
 def main(arguments: Sequence[str]) -> None:
     if len(arguments) != 2:
         raise SystemExit(__doc__)
-    result = json.loads(json.dumps(measure(*map(Path, arguments))))
+    earlier = json.loads(OUTPUT.read_text(encoding="utf-8")) if OUTPUT.exists() else None
+    result = json.loads(json.dumps(measure(*map(Path, arguments), earlier)))
     with new_file(OUTPUT, "w") as handle:
         json.dump(result, handle, indent=1)
         handle.write("\n")

@@ -69,6 +69,33 @@ def test_probe_tells_what_can_be_told(encoder, tmp_path):
     assert found == {"accuracy": 1.0, "most_frequent": 0.75, "fitted_on": 10, "judged_on": 4}
 
 
+def test_probed_again_other_runs_stay(tmp_path, monkeypatch):
+    """A new seed of one method joins the earlier one's; another setting and another method are kept."""
+    run = tmp_path / "sw-2-new" / "anker"
+    for place in ("transfer", "export"):
+        (run / place).mkdir(parents=True)
+    training = {"steps": 200, "phases": [{"warmup": 0.3}], "optimizer": {"peak_learning_rate": 1.5e-3}}
+    (tmp_path / "sw-2-new" / "config.json").write_text(json.dumps({"training": training}))
+    monkeypatch.setattr(anker_probe, "Encoder", lambda place: place)
+    monkeypatch.setattr(anker_probe, "probe", lambda place, *_: {"accuracy": 0.5, "most_frequent": 0.2, "name": place.name})
+
+    def steps(accuracy):
+        tasks = {task: {"accuracy": accuracy, "most_frequent": 0.2} for task in anker_probe.TASKS["sw"]}
+        return {"0": tasks, "200": tasks}
+
+    earlier = {
+        "settings": {"sw-800": {"anker": {"0": steps(0.9)}}, "sw": {"anker": {"0": steps(0.7)}, "wechsel": {"0": steps(0.1)}}}
+    }
+    found = anker_probe.measure(tmp_path, tmp_path, json.loads(json.dumps(earlier)))["settings"]
+    assert list(found) == ["sw", "sw-800"] and found["sw-800"] == earlier["settings"]["sw-800"]
+    assert found["sw"]["wechsel"] == earlier["settings"]["sw"]["wechsel"]
+    assert {step: tasks["topics"]["name"] for step, tasks in found["sw"]["anker"]["2"].items()} == {
+        "0": "transfer",
+        "200": "export",
+    }
+    assert "| Swahili | topics | `anker` | 2 | 60.0% ± 14.1 |" in anker_probe.probe_table({"settings": found})
+
+
 def test_document_holds_the_committed_numbers():
     document = (anker.FOLDER / "anker.md").read_text(encoding="utf-8")
     result = json.loads(anker_probe.OUTPUT.read_text(encoding="utf-8"))

@@ -102,7 +102,7 @@ def test_tables_say_mean_spread_and_what_is_never_reached(result):
 
 
 def test_ends_are_shown_by_length_at_the_best_rate(result):
-    """anker: 80 after 200 steps, 20 after 800, so 40 in their logarithmic middle, 400. FullRand was run once: it is left out."""
+    """anker: 80 after 200 steps, 20 after 800, so 40 at their geometric mean, 400. FullRand was run once and is left out."""
     languages = result["languages"]
     for setting, name, end in (
         ("sw-rate0.000075", "anker", 80.0),
