@@ -4,9 +4,10 @@
 
 reads the workdirs LANG-SEED[-anything] of Swahili and German, puts their scores into benchmarks/anker_probe.json, where those
 of other runs stay, and writes its table in docs/anker.md. Two tasks: the part of speech of a word (MasakhaPOS; Universal
-Dependencies GSD, fitted on its development set) from the last hidden state of its last token, and the topic of a news article
-(MasakhaNEWS, 50 of each topic to fit on) from the mean of its first 128 tokens' states. The model stays as it is; the classifier
-is scikit-learn's logistic regression on standardised features. Masked models see all of the text, causal ones what comes before.
+Dependencies GSD, fitted on its development set) from the last hidden state of its last token, and the topic of a news
+article (MasakhaNEWS, 50 of each topic to fit on) from the mean of its first 128 tokens' states. The model stays as it is; the
+classifier is scikit-learn's logistic regression on standardised features. Masked models see all of the text, causal ones what
+comes before.
 """
 
 import csv
