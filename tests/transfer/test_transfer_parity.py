@@ -31,6 +31,11 @@ class Reference:
     random: set
 
 
+def _word(string: str) -> str:
+    """What a token is without the space before it."""
+    return string.removeprefix("Ġ")
+
+
 def reference(world, model, tfr: bool) -> Reference:
     english, german = (load_tokenizer(world.tokenizer(language, "roberta")) for language in ("english", "german"))
     vectors = [fasttext.load_model(str(world.vectors(language))) for language in ("english", "german")]
@@ -58,18 +63,19 @@ def test_parity_reproduces_the_wechsel_package(world, save_source, tmp_path, met
     for row, string in enumerate(strings):
         if np.allclose(found[row], expected.matrix[row], atol=2e-4):
             continue
-        # Only the choice among equally similar tokens at the last rank may differ. There are many: a token has the same vector
-        # with and without a space. The weights are the same, whoever is in one list only has the similarity of the last rank,
-        # and the row is the mixture that the plan says.
+        # Only the choice among equally similar tokens at the last rank may differ: the weights are the same, whoever is in one
+        # list only has the similarity of the last rank, and the row is the mixture that the plan says.
         names, weights, similarities = expected.sources[string]
         np.testing.assert_allclose(np.sort(plan.weights[row]), np.sort(weights), atol=2e-4)
         ours = {source_strings[i] for i in plan.neighbors[row]}
         extra = [similarity for name, similarity in zip(names, similarities, strict=True) if name not in ours]
         assert extra and max(extra) - min(similarities) < 1e-4, string
         np.testing.assert_allclose(found[row], plan.weights[row] @ table[plan.neighbors[row]], atol=2e-4)
-        differing.append(string)
-    # Mostly under a tenth; fastText's threads race, and in some runs leave more vectors alike (up to .29 were seen).
-    assert len(differing) < 0.5 * len(strings), differing
+        # A token has the same vector with and without a space. How often the last rank parts such a pair is up to the vectors,
+        # which fastText's racing threads make anew for every run.
+        if sorted(map(_word, ours)) != sorted(map(_word, names)):
+            differing.append(string)
+    assert len(differing) < 0.2 * len(strings), differing
     assert any("(parity)" in rule for rule in record["behaviour"])
 
 
