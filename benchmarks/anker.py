@@ -248,11 +248,10 @@ def lengths_table(result: dict) -> str:
 
 def _length_for(perplexity: float, ends: dict[int, float]) -> float | None:
     """The length at which the ends would be this perplexity, between two lengths that were run."""
-    for (short, high), (long, low) in itertools.pairwise(sorted(ends.items())):
-        if low <= perplexity <= high:
-            share = np.log(high / perplexity) / np.log(high / low)
-            return float(np.exp(np.log(short) + share * np.log(long / short)))
-    return None
+    if perplexity > ends[min(ends)]:
+        return None
+    (found,) = steps_needed([(np.log(length), ends[length]) for length in sorted(ends)], [(0, perplexity)])
+    return None if found is None else float(np.exp(found))
 
 
 def _ends(languages: dict) -> dict[str, dict[str, dict[int, dict[float, float]]]]:
@@ -399,7 +398,8 @@ def main(arguments: Sequence[str]) -> None:
         case ["gather", folder]:
             earlier = json.loads(OUTPUT.read_text(encoding="utf-8")) if OUTPUT.exists() else None
             result = gather(Path(folder), earlier)
-            OUTPUT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+            with new_file(OUTPUT, "w") as handle:
+                handle.write(json.dumps(result, indent=1) + "\n")
             for name, panels in (("anker.png", panels_of), ("anker-more.png", more_panels_of)):
                 draw(list(panels(result["languages"])), FOLDER / name)
             document = FOLDER / "anker.md"
