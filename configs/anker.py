@@ -15,10 +15,10 @@ Command:  python -m benchmarks.language_data --data=corpora --output=data
             lang=sw,methods=anker+wechsel,warmup=0.1: a third of the warm-up
             lang=sw,methods=anker+wechsel,rate=0.003: twice the highest learning rate (and 0.00075, 0.005; focus: 0.003)
             lang=sw,methods=anker,steps=100: other lengths (and 400; with rate=0.003, and then wechsel: 400, 800)
+            lang=sw,methods=wechsel_tfr+ofa+trans_inner+anker_dictionary_5000: the full matrix's other methods
             lang=sw,seed=2: a third seed; lang=zh,methods=anker_calibrated: calibration in another language
             lang=sw,methods=anker+wechsel,model=roberta,source=runs/masked_english/export (and de, zh): a masked model
           python -m benchmarks.anker_probe data/labelled runs/anker
-            lang=sw,methods=wechsel_tfr+ofa+trans_inner+anker_dictionary_5000: the full matrix's other methods
           Not run: matrix=full, for one GPU (languages de, fr, sw, zh, vi, mg, seeds 0 to 2, seven methods and 2,000 steps);
           variants=1, all variants, perplexity before training only
 Cost:     about 4 minutes of training a method, language and seed on 2 CPU cores; word vectors not counted.
