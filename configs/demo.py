@@ -1,7 +1,7 @@
 """The demonstration: a small English GPT-2 becomes German, by anker, by WECHSEL and by two baselines. Runs offline.
 
 Command:  python -m train.compare --config=configs/demo.py --workdir=runs/demo
-Cost:     12 minutes on 2 CPU cores that had some other work.
+Cost:     12 to 18 minutes on 2 CPU cores that had some other work.
 Expected: anker's perplexity is lower than WECHSEL's, and WECHSEL's than both baselines', at every evaluation; figures of three
           seeds are in benchmarks/demo.json.
 
