@@ -12,18 +12,22 @@ class UserError(Exception):
 
 @contextlib.contextmanager
 def exit_on_user_error(program: str) -> Iterator[None]:
-    """Turns `UserError` and operating-system errors into one line on stderr and exit status 2.
+    """Turns `UserError`, a lack of memory and operating-system errors into one line on stderr and exit status 2.
 
     Args:
       program: the name the line starts with, e.g. "wechsel-jax transfer".
 
     Raises:
-      SystemExit: with status 2, where the block raised `UserError` or `OSError`.
+      SystemExit: with status 2, where the block raised `UserError`, `MemoryError` or `OSError`.
     """
     try:
         yield
     except UserError as error:
         _leave(program, " ".join(str(error).split()))
+    except MemoryError as error:
+        _leave(
+            program, f"{' '.join(str(error).split()) or 'not enough memory'}; ask for less, or use a machine with more memory"
+        )
     except OSError as error:
         if error.errno is None:
             raise

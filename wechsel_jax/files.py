@@ -1,10 +1,11 @@
 """Files and directories that appear whole or not at all."""
 
 import contextlib
+import glob
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -38,7 +39,7 @@ def new_directory(path: str | os.PathLike, overwrite: bool = False) -> Iterator[
       UserError: `path` exists (and is not an empty directory) and `overwrite` is false. Nothing is touched then.
     """
     path = Path(path)
-    refuse_existing(path, overwrite)
+    refuse_directory(path, overwrite)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial"))
     try:
@@ -50,12 +51,54 @@ def new_directory(path: str | os.PathLike, overwrite: bool = False) -> Iterator[
         raise
 
 
-def refuse_existing(path: str | os.PathLike, overwrite: bool = False) -> None:
-    """Raises `UserError` where `path` holds something and `overwrite` is false."""
+def refuse_existing(path: str | os.PathLike, overwrite: bool = False, inputs: Iterable[str | os.PathLike | None] = ()) -> None:
+    """Refuses an output before any work is done for it.
+
+    Args:
+      path: what will be written.
+      overwrite: it may replace what is there.
+      inputs: what is read: files, directories and patterns; others, such as hub ids, and None do not matter.
+
+    Raises:
+      UserError: `path` holds something and `overwrite` is false; it cannot be written; or it is or holds an input, the working
+        directory or the home directory, which would be lost.
+    """
     path = Path(path)
+    if path.parts[:1] == ("~",):
+        raise UserError(f"{path}: the shell left ~ as it is; expected a path; write {Path.home() / Path(*path.parts[1:])}")
     empty_directory = path.is_dir() and not any(path.iterdir())
     if path.exists() and not empty_directory and not overwrite:
         raise UserError(f"{path}: exists already; choose another output or pass --overwrite")
+    around = next(parent for parent in path.absolute().parents if parent.exists())
+    if not around.is_dir():
+        raise UserError(f"{path}: {around} is a file; expected a directory to write in; choose another output")
+    if not os.access(around, os.W_OK | os.X_OK):
+        raise UserError(f"{path}: {around} cannot be written to; choose another output, or ask for the right to write there")
+    for given in (*inputs, Path.cwd(), Path.home()):
+        for found in _found(given):
+            if path.exists() and not empty_directory and path.resolve() in (found, *found.parents):
+                raise UserError(f"{path}: {given} {_where(found, path)} and would be lost; choose another output")
+
+
+def refuse_directory(path: str | os.PathLike, overwrite: bool = False, inputs: Iterable[str | os.PathLike | None] = ()) -> None:
+    """Refuses like `refuse_existing`, and what is no directory even where `overwrite` is true: a file or a link."""
+    path = Path(path)
+    if path.is_symlink() or (overwrite and path.is_file()):
+        kind = "link" if path.is_symlink() else "file"
+        raise UserError(f"{path}: is a {kind}; expected a directory to write, or nothing there; choose another output")
+    refuse_existing(path, overwrite, inputs)
+
+
+def _found(given: str | os.PathLike | None) -> list[Path]:
+    """What there is of an input, links followed."""
+    if not given:
+        return []
+    files = [given] if os.path.exists(given) else glob.glob(os.fspath(given), recursive=True)
+    return [Path(file).resolve() for file in files]
+
+
+def _where(found: Path, path: Path) -> str:
+    return "is the same" if found == path.resolve() else "lies in it"
 
 
 def remove_leftovers(directory: str | os.PathLike) -> None:

@@ -82,6 +82,7 @@ def calibrate(
     text: tuple[str, ...],
     *,
     text_bytes: int = 0,
+    text_field: str = "text",
     seed: int = 0,
     log: Callable[[str], None] = lambda line: None,
 ) -> dict:
@@ -93,6 +94,7 @@ def calibrate(
       vocabulary: its tokens.
       text: text files in the language of the tokenizer.
       text_bytes: how many bytes of them are read, evenly chosen; 0: all.
+      text_field: which holds the text of JSON lines and tables.
       seed: of the masks.
       log: called with a line a round.
 
@@ -110,7 +112,7 @@ def calibrate(
     """
     checkpoint = Checkpoint.open(directory)
     family, config = require_family(checkpoint)
-    ids = read_token_ids(tokenizer, text, text_bytes)
+    ids = read_token_ids(tokenizer, text, text_bytes, text_field)
     fitted, held_out, counts = split_text(ids, tokenizer, vocabulary, family.causal, config.max_length, seed, ", ".join(text))
     tensors = {name: checkpoint.read(name) for name in checkpoint.names()}
     model = _Model(family, config, family.from_hugging_face(tensors, config), _dtype(checkpoint, config))

@@ -9,7 +9,7 @@ import numpy as np
 
 from wechsel_jax.checkpoint import write_json
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import new_directory, refuse_existing
+from wechsel_jax.files import new_directory, refuse_directory
 from wechsel_jax.hub import model_card
 from wechsel_jax.initializers import Side, TransferPlan, shuffle, standardize
 from wechsel_jax.initializers.wechsel import nearest_similarity
@@ -57,14 +57,19 @@ def transfer(
       UserError: an input is missing, damaged or does not fit; nothing is written then.
     """
     chosen, filled = TransferSettings.of(method, **settings)
-    refuse_existing(output, overwrite)
     if Path(source).is_dir() and Path(output).exists() and Path(output).samefile(source):
         raise UserError(f"{output}: is the source model itself; choose another output")
+    refuse_directory(output, overwrite, [source, target_tokenizer, *filled.files()])
     steps = Steps(log)
     with steps("reading the source model and both tokenizers"):
         job = open_job(chosen, filled, source, target_tokenizer)
     if filled.calibrate != "none":
         require_family(job.checkpoint)
+    if filled.latent_dimension > job.checkpoint.hidden_size:
+        raise UserError(
+            f"latent_dimension {filled.latent_dimension}: the rows of {job.checkpoint.table} cannot have so many "
+            f"dimensions; expected 1 to {job.checkpoint.hidden_size}"
+        )
     source_side, target_side, alignment = make_sides(job, steps)
     with steps("making the plan"):
         plan = _plan(job, source_side, target_side, steps)
@@ -84,6 +89,8 @@ def transfer(
         }
         write_json(directory / RECORD_FILE, record)
         (directory / "README.md").write_text(model_card(record), encoding="utf-8")
+    for note in record["notes"]:
+        log(f"note: {note}")
     counts = ", ".join(f"{count} {how}" for how, count in record["counts"].items())
     log(f"{output}: {len(plan)} tokens: {counts}")
     return record
@@ -118,6 +125,7 @@ def _calibration(job: Job, directory: Path, norms: dict, steps: Steps) -> dict:
             job.target,
             settings.target_text,
             text_bytes=settings.text_bytes,
+            text_field=settings.text_field,
             seed=settings.seed,
             log=steps.log,
         )

@@ -11,6 +11,7 @@ from wechsel_jax.initializers import METHODS, NOISES, SHUFFLES, STANDARDIZATIONS
 from wechsel_jax.initializers.clp import clp
 from wechsel_jax.initializers.wechsel import wechsel
 from wechsel_jax.tokens.overlap import OVERLAPS
+from wechsel_jax.vectors.contexts import LARGEST_WINDOW
 
 ALIGNED, IDENTICAL = "none", "identical"
 INPUTS = ("source_vectors", "target_vectors", "dictionary", "helper", "source_text", "target_text")
@@ -33,7 +34,7 @@ _CHOICES = {
 _SOME_READ = (
     *INPUTS, "token_vectors", "alignment", "refine", "weighting", "normalize", "center", "max_words", "overlap", "symbols",
     "map", "neighbors", "temperature", "weights", "word_start", "atoms", "ridge",
-    "regression", "window", "rounds", "dimensions", "text_bytes",
+    "regression", "window", "rounds", "dimensions", "text_bytes", "text_field",
 )  # fmt: skip
 _AT_LEAST = {
     "neighbors": 1,
@@ -49,6 +50,8 @@ _AT_LEAST = {
     "latent_dimension": 0,
     "seed": 0,
 }
+# More would overflow the counts, and be dimensions of noise.
+_AT_MOST = {"window": LARGEST_WINDOW, "dimensions": 1024}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +83,7 @@ class TransferSettings:
       source_text: for anker, text of the source language: files and whatever else `data.sources.find_sources` knows.
       target_text: likewise of the target language; `calibrate` reads it too.
       text_bytes: at most about so many bytes of text a language are read, evenly chosen; 0: all.
+      text_field: which field holds the text of JSON lines and tables.
       window: how far from a token its contexts reach, for anker.
       rounds: of anker's self-learning, see `vectors.anchored.AnchorSettings`.
       dimensions: of anker's vectors.
@@ -121,6 +125,7 @@ class TransferSettings:
     source_text: tuple[str, ...] = ()
     target_text: tuple[str, ...] = ()
     text_bytes: int = 16 << 20
+    text_field: str = "text"
     window: int = 4
     rounds: int = 1
     dimensions: int = 128
@@ -187,6 +192,9 @@ class TransferSettings:
         for name, least in _AT_LEAST.items():
             if not getattr(self, name) >= least:
                 raise UserError(f"{name} {getattr(self, name)}: expected at least {least}")
+        for name, most in _AT_MOST.items():
+            if getattr(self, name) > most:
+                raise UserError(f"{name} {getattr(self, name)}: expected at most {most}")
         if self.word_start == math.inf:
             raise UserError("word_start inf: expected a finite number; the usual one is 0.1")
         if self.word_start and self.parity:
@@ -217,8 +225,15 @@ class TransferSettings:
                 f"calibrate {self.calibrate}: no target_text; expected text in the target language to count tokens in"
             )
 
+    def files(self) -> list[str]:
+        """What the settings say to read, but for the two models."""
+        named = (getattr(self, name) for name in INPUTS)
+        return [file for value in named if value for file in _strings(value)]
+
     def _check_inputs(self, method: Method) -> None:
         """The method can do what is asked for, and the files that it needs are named and there."""
+        if method.text and self.parity:
+            raise UserError(f"parity: {method.name} has no reference implementation; expected a published method; leave it out")
         if method.redraw_inner and self.keep_source:
             raise UserError(
                 f"keep_source: {method.name} draws every parameter again and keeps no token's row; choose another method"
@@ -253,7 +268,8 @@ class TransferSettings:
         """Names of the settings that were given and that the method does not read."""
         reads = {*method.needs, *(("helper",) if method.helper else ()), *method.options} - {"overlap"}
         if method.text:
-            reads |= {"dictionary", "source_vectors", "target_vectors", "text_bytes", "window", "rounds", "dimensions"}
+            reads |= {"dictionary", "source_vectors", "target_vectors"}
+            reads |= {"text_bytes", "text_field", "window", "rounds", "dimensions"}
             if self.source_vectors:
                 reads |= {"token_vectors", "alignment", "refine", "weighting", "normalize", "center"}
         if (self.weights == "sparsemax" and "weights" in reads) or (self.parity and method.plan is clp):
@@ -263,7 +279,7 @@ class TransferSettings:
             if method.space == "both" and self.dictionary != ALIGNED:
                 reads |= {"alignment", "refine", "weighting", "normalize", "center"}
         if self.calibrate != "none":
-            reads |= {"target_text", "text_bytes"}
+            reads |= {"target_text", "text_bytes", "text_field"}
         if reads_overlap(method, self):
             reads |= {"overlap", "symbols", "map"}
         usual = {field.name: field.default for field in dataclasses.fields(self)}

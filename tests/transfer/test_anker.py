@@ -1,6 +1,7 @@
 """`wechsel-jax transfer --method=anker` as a user runs it."""
 
 import json
+import re
 
 import pytest
 
@@ -108,6 +109,45 @@ def test_mistakes_are_one_line(run, world, tmp_path):
     other.write_text("\u0416\n", encoding="utf-8")
     with pytest.raises(UserError, match="expected some tokens to start from"):
         run(target_text=other)
+    with pytest.raises(UserError, match="parity: anker has no reference implementation"):
+        run(parity=True)
+    for name, most in {"window": 20, "dimensions": 1024}.items():
+        with pytest.raises(UserError, match=f"{name} {most + 1}: expected at most {most}"):
+            run(**{name: most + 1})
+    with pytest.raises(
+        UserError, match=r"latent_dimension 100000: the rows of transformer\.wte\.weight .* expected 1 to "
+    ):
+        run(latent_dimension=100_000)
+    records = tmp_path / "records.jsonl"
+    records.write_text('{"body": "x"}\n', encoding="utf-8")
+    with pytest.raises(UserError, match="no field 'text' but 'body': name it with text_field"):
+        run(target_text=records)
+
+
+def test_text_in_a_field_of_json_lines_is_read_as_it_is(made, run, world, tmp_path):
+    records = tmp_path / "german.jsonl"
+    text = (world.root / "german.txt").read_text(encoding="utf-8").splitlines()
+    records.write_text("".join(json.dumps({"body": line}) + "\n" for line in text), encoding="utf-8")
+    output, record = run(target_text=records, text_field="body")
+    assert record["alignment"] == made[1]["alignment"]
+    assert (output / "model.safetensors").read_bytes() == (made[0] / "model.safetensors").read_bytes()
+
+
+def test_what_cannot_help_is_said(made, run, world, source, tmp_path):
+    assert not any("pairs only those" in note or "too seldom" in note for note in made[1]["notes"])
+    pairs = [line.split("\t") for line in world.dictionary.read_text(encoding="utf-8").splitlines()]
+    turned, quoted = tmp_path / "turned.tsv", tmp_path / "quoted.tsv"
+    turned.write_text("".join(f"{b}\t{a}\n" for a, b in pairs), encoding="utf-8")
+    quoted.write_text("".join(f'"{a}"\t"{b}"\n' for a, b in pairs), encoding="utf-8")
+    note = r"turned.tsv: of its \d+ pairs only those of \d+ source words .*; the other way round they would be of \d+; expected"
+    assert any(re.search(note, found) for found in run(dictionary=turned)[1]["notes"])
+    assert any("quoted.tsv: of its" in found and "other way" not in found for found in run(dictionary=quoted)[1]["notes"])
+
+    little, said = tmp_path / "little.txt", []
+    little.write_text((world.root / "english.txt").read_text(encoding="utf-8")[:500], encoding="utf-8")
+    texts = {"source_text": little, "target_text": world.root / "german.txt", **SMALL}
+    transfer(source, world.tokenizer("german", "gpt2"), tmp_path / "model", method="anker", log=said.append, **texts)
+    assert any(re.match(r"note: The source text shows \d+ of \d+ source tokens too seldom", line) for line in said), said
 
 
 def test_the_command_reads_several_files(world, source, tmp_path):

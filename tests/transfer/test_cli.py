@@ -14,6 +14,7 @@ from absl import flags
 
 from wechsel_jax import cli, initializers, transfer_settings
 from wechsel_jax.commands.transfer import METHOD_NAMES, NOISES, OVERLAPS, SHUFFLES, STANDARDIZATIONS, define
+from wechsel_jax.errors import exit_on_user_error
 from wechsel_jax.initializers import METHODS, TransferPlan
 from wechsel_jax.tokens import overlap
 from wechsel_jax.transfer_settings import TransferSettings
@@ -223,6 +224,13 @@ def test_the_choices_of_the_flags_are_those_of_the_library():
     assert found == settings | own | {"map": [], "source_text": [], "target_text": []}
     for name, known in transfer_settings._CHOICES.items():
         assert set(values[name].parser.enum_values) == {value for value in known if value}, name
+
+
+def test_a_lack_of_memory_is_one_line(capsys):
+    with pytest.raises(SystemExit) as stopped, exit_on_user_error("wechsel-jax transfer"):
+        np.empty((1 << 40, 1 << 18), np.float32)
+    assert stopped.value.code == 2
+    assert re.fullmatch(r"wechsel-jax transfer: error: Unable to allocate .*; ask for less, .*\n", capsys.readouterr().err)
 
 
 def test_a_reader_that_goes_away_is_no_error():

@@ -2,6 +2,8 @@
 
 import errno
 import json
+import os
+import re
 import shutil
 from pathlib import Path
 
@@ -127,7 +129,7 @@ BAD = {
     "calibration on no text": lambda w, s, t: ({"calibrate": "unigram", "target_text": t / "de.txt"}, r"de\.txt: no such file"),
     "seed below zero": lambda w, s, t: ({"seed": -1}, "seed -1: expected at least 0"),
     "factors of nothing": lambda w, s, t: ({"factorised": True}, "factorised: .* expected a latent_dimension above zero"),
-    "more dimensions than there are": lambda w, s, t: ({"latent_dimension": 17}, "dimensions 17: .* expected 1 to 16"),
+    "more dimensions than there are": lambda w, s, t: ({"latent_dimension": 17}, "latent_dimension 17: .* expected 1 to 16"),
     "refining aligned vectors": lambda w, s, t: ({"dictionary": "none", "refine": 1}, "refine: dictionary 'none' says"),
     "aligning aligned vectors": lambda w, s, t: (
         {"dictionary": "none", "alignment": "adversarial"}, "alignment 'adversarial': dictionary 'none' says",
@@ -195,6 +197,44 @@ def test_existing_output_is_kept_without_overwrite_and_never_is_the_source(world
     with pytest.raises(UserError, match="is the source model itself"):
         run(directory, tokenizer, directory, method="trans_inner", overwrite=True)
     assert Checkpoint.open(directory).vocabulary_size == 700
+
+
+@pytest.mark.parametrize("lost", ["source", "target_tokenizer", "target_text", "pattern", "dictionary"])
+def test_overwriting_never_takes_an_input_with_it(world, source, tmp_path, lost):
+    place = tmp_path / "mine"
+    text = _write(place / "german.txt", (world.root / "german.txt").read_bytes())
+    given = {"source": source, "target_tokenizer": world.tokenizer("german", "gpt2")}
+    texts = {"source_text": world.root / "english.txt", "target_text": world.root / "german.txt"}
+    if lost in given:
+        given[lost] = shutil.copytree(given[lost], place / lost)
+    elif lost == "dictionary":
+        texts[lost] = _write(place / "pairs.tsv", "the\tder\n")
+    else:
+        texts["target_text"] = text if lost == "target_text" else place / "*.txt"
+    before = sorted(place.rglob("*"))
+    with pytest.raises(UserError, match=f"^{re.escape(str(place))}: .* lies in it and would be lost; choose another output"):
+        run(given["source"], given["target_tokenizer"], place, method="anker", overwrite=True, **texts)
+    assert sorted(place.rglob("*")) == before
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_any_work(world, source, tmp_path, monkeypatch):
+    tokenizer = world.tokenizer("german", "gpt2")
+    file, link = _write(tmp_path / "file", "keep me"), tmp_path / "link"
+    link.symlink_to(tmp_path / "nowhere")
+    said = []
+    for output, overwrite, message in (
+        (file / "out", False, "file is a file; expected a directory to write in"),
+        (file, True, "is a file; expected a directory to write"),
+        (link, False, "is a link; expected a directory to write"),
+        ("~/out", False, f"the shell left ~ as it is; expected a path; write {Path.home() / 'out'}"),
+        (Path.cwd().parent, True, "lies in it and would be lost"),
+    ):
+        with pytest.raises(UserError, match=re.escape(message)):
+            transfer(source, tokenizer, output, method="trans_inner", overwrite=overwrite, log=said.append)
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)
+    with pytest.raises(UserError, match="cannot be written to; choose another output"):
+        transfer(source, tokenizer, tmp_path / "deep" / "out", method="trans_inner", log=said.append)
+    assert not said and sorted(path.name for path in tmp_path.iterdir()) == ["file", "link"] and file.read_text() == "keep me"
 
 
 @pytest.mark.parametrize("where", [(tensors, "fsync"), (surgery, "write_checkpoint")], ids=["weights", "config"])

@@ -40,7 +40,7 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     del arguments
     record = f"{values.output.removesuffix('.safetensors')}.json"
     for output in (values.output, record):
-        refuse_existing(output, values.overwrite)
+        refuse_existing(output, values.overwrite, [values[name].value for name in ("vectors", "source", "tokenizer", "words")])
     from wechsel_jax.vectors.table import make_table
 
     names = ("min_count", "max_words", "lowercase", "special_tokens", "standardize", "shuffle", "missing", "seed")

@@ -32,6 +32,7 @@ def read_token_ids(
     tokenizer: "PreTrainedTokenizerFast",
     text_files: Sequence[str | os.PathLike] | str | os.PathLike,
     max_bytes: int = 0,
+    field: str = "text",
 ) -> np.ndarray:
     """Reads text and returns its tokens, without the special tokens that the tokenizer would put around a text.
 
@@ -43,6 +44,7 @@ def read_token_ids(
       text_files: what is read, see `wechsel_jax.data.sources.find_sources`: text, JSON lines, Parquet, data sets, patterns.
       max_bytes: read at most about this many bytes; 0: all. Several sources share them in proportion to their sizes. Of a plain
         text file, parts of 256 KiB at equal distances are read; of a compressed one or a table, the beginning.
+      field: which holds the text of JSON lines and tables.
 
     Returns:
       int32 (n,), token ids with `BOUNDARY` (-1) after each document; the same for the same files.
@@ -58,7 +60,7 @@ def read_token_ids(
     backend.no_truncation()
     backend.no_padding()
     encoder = _Encoder(backend)
-    arrays = [ids for documents in _documents(find_sources(texts), max_bytes) for ids in encoder(documents)]
+    arrays = [ids for documents in _documents(find_sources(texts, field), max_bytes) for ids in encoder(documents)]
     arrays += encoder.rest()
     if not arrays:
         raise UserError(f"{', '.join(map(str, texts))}: no text in it; expected text in UTF-8; name other files")

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 from wechsel_jax.checkpoint import Checkpoint, read_json, write_json
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import new_directory, refuse_existing, require_directory, require_file
+from wechsel_jax.files import new_directory, refuse_directory, require_directory, require_file
 from wechsel_jax.hub import model_card, read_facts
 from wechsel_jax.models import family
 from wechsel_jax.models.weights import flatten, unflatten
@@ -77,7 +77,7 @@ def export_checkpoint(
       UserError: it is no run, there is no such checkpoint or it is damaged, or a setting is wrong.
     """
     workdir = require_directory(workdir, "the workdir of a training run")
-    refuse_existing(output, overwrite)
+    refuse_directory(output, overwrite, [workdir])
     if dtype not in (None, *EXPORT_DTYPES):
         raise UserError(f"dtype: is {dtype!r}; expected {', '.join(EXPORT_DTYPES)}")
     config = _settings(workdir)

@@ -229,7 +229,13 @@ def _mutual(fitted: _Fitted) -> Anchors:
     for here, there in ((0, 1), (1, 0)):
         queries, keys = fitted.vectors[here], fitted.vectors[there]
         usable = np.flatnonzero(queries.any(axis=1))
-        scores, ids = csls_neighbors(queries[usable], keys, min(2, len(keys)), key_mean=fitted.crowding[there])
+        others = int(keys.any(axis=1).sum())
+        if not (len(usable) and others):
+            raise UserError(
+                "in one of the two texts no frequent token stands beside those that both languages have; expected text of both "
+                "languages; give more of it, or of the right language"
+            )
+        scores, ids = csls_neighbors(queries[usable], keys, min(2, others), key_mean=fitted.crowding[there])
         nearest, gap = np.full(len(queries), -1), np.zeros(len(queries))
         nearest[usable], gap[usable] = ids[:, 0], scores[:, 0] - scores[:, -1]
         found.append(nearest)

@@ -6,6 +6,8 @@ import math
 import numpy as np
 from scipy.sparse import csr_array, hstack
 
+# lcm(1..20) times the pairs of 10 billion tokens fits in 64 bits; lcm(1..32) would not with those of 16 MiB.
+LARGEST_WINDOW = 20
 # Pairs that are sorted at once: 8 bytes each, three times over.
 _BLOCK_PAIRS = 1 << 22
 
@@ -19,15 +21,15 @@ def count_neighbors(ids: np.ndarray, size: int, *, window: int = 4, block: int =
     Args:
       ids: int32 (n,), tokens one after the other; a negative number ends a document.
       size: V, every token is smaller.
-      window: the largest distance.
+      window: the largest distance, at most `LARGEST_WINDOW`.
       block: tokens that are worked through at a time; it changes speed and memory only.
 
     Returns:
       int64 (V, V) sparse with sorted indices: row i, column j says how often j stands after i. It takes 12 bytes a distinct
       pair, of which there are at most `window` for each token of the text, and twice that while it is made.
     """
-    if window < 1 or block < 1:
-        raise ValueError(f"window and block must be positive, got {window}, {block}")
+    if not 1 <= window <= LARGEST_WINDOW or block < 1:
+        raise ValueError(f"window must be 1 to {LARGEST_WINDOW} and block positive, got {window}, {block}")
     unit = math.lcm(*range(1, window + 1))
     # Matrices of like size are added, so that every pair is copied a logarithmic number of times.
     waiting: list[csr_array] = []

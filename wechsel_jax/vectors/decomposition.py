@@ -41,4 +41,4 @@ def _gram(tall: np.ndarray) -> np.ndarray:
 def _orthonormal(tall: np.ndarray) -> np.ndarray:
     """Orthonormal float32 columns of the same span, by the Gram matrix; directions of almost no length are almost zero."""
     values, turns = np.linalg.eigh(_gram(tall))
-    return tall @ (turns / np.sqrt(np.maximum(values, 1e-10 * values[-1]))).astype(np.float32)
+    return tall @ (turns / np.sqrt(np.maximum(values, max(1e-10 * values[-1], 1e-30)))).astype(np.float32)
