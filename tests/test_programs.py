@@ -77,6 +77,7 @@ def test_exports_load_in_transformers_and_write_german_tokens(compared):
     ("arguments", "message"),
     [
         (["--config=configs/none.py", "--workdir=DIR"], "none.py"),
+        (["--config=configs/demo.py:lang=de", "--workdir=DIR"], "configs/demo.py:lang=de: TypeError"),
         (["--config=configs/demo.py"], "--workdir is required"),
         (["--workdir=DIR"], "--config is required"),
         (["--config=configs/demo.py", "--workdir=DIR", "--config.training.stpes=3"], "stpes"),

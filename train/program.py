@@ -28,7 +28,7 @@ def run(function: Callable[[ConfigDict, str], object]) -> None:
             except (AttributeError, KeyError) as error:
                 raise UserError(f"--config has no such field: {error.args[0]}") from error
             except (flags.Error, TypeError, ValueError, SyntaxError) as error:
-                raise UserError(str(error)) from error
+                raise UserError(_said(error)) from error
 
     def main(argv: Sequence[str]) -> None:
         with exit_on_user_error(name):
@@ -41,3 +41,10 @@ def run(function: Callable[[ConfigDict, str], object]) -> None:
 
     logging.set_verbosity(logging.WARNING)
     app.run(main, flags_parser=parse)
+
+
+def _said(error: Exception) -> str:
+    """An error's message; where it holds a traceback of a configuration file, its last line, and which flag it was."""
+    message = str(error).strip()
+    before, traceback, _ = message.partition("Traceback")
+    return f"{before.split(': ')[0]}: {message.splitlines()[-1].strip()}" if traceback else message

@@ -1,10 +1,13 @@
 """The console script `wechsel-jax`: finds the verb, reads its flags, and turns a user's mistake into one line."""
 
+import _thread
+import contextlib
 import importlib
 import os
 import sys
+import threading
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from absl import flags
 
@@ -47,11 +50,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
             return
         verb, rest = _find_verb(arguments)
     try:
-        with exit_on_user_error(f"{PROGRAM} {verb}"):
+        with exit_on_user_error(f"{PROGRAM} {verb}"), _no_interrupt_lost():
             _run_quietly(verb, rest)
     except KeyboardInterrupt:
         print(f"{PROGRAM} {verb}: interrupted", file=sys.stderr)
         raise SystemExit(130) from None
+
+
+@contextlib.contextmanager
+def _no_interrupt_lost() -> Iterator[None]:
+    """Ctrl-C in a callback of the garbage collector, where Python ignores exceptions (JAX has one), comes again."""
+
+    def hook(ignored: "sys.UnraisableHookArgs") -> None:
+        if issubclass(ignored.exc_type, KeyboardInterrupt):
+            threading.Timer(0.05, _thread.interrupt_main).start()
+        else:
+            before(ignored)
+
+    before, sys.unraisablehook = sys.unraisablehook, hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 def _run_quietly(verb: str, arguments: list[str]) -> None:

@@ -103,6 +103,14 @@ def test_a_limit_takes_about_so_much_and_from_everywhere_in_plain_text(tmp_path,
     np.testing.assert_array_equal(ids, read_token_ids(tokenizer, path, 1 << 19))
 
 
+def test_a_limit_holds_for_one_long_line_too(tmp_path):
+    path = tmp_path / "line.txt"
+    path.write_text("Hund ä " * 200_000, encoding="utf-8")
+    tokenizer = byte_bpe(False)
+    (text,) = tokenizer.batch_decode(documents(read_token_ids(tokenizer, path, 100_001)))
+    assert text == ("Hund ä " * 200_000).encode()[:100_001].decode(errors="ignore")
+
+
 def test_mistakes_are_told_in_one_line(tmp_path, file):
     tokenizer, blank = byte_bpe(False), tmp_path / "blank.txt"
     blank.write_text(" \n\n", encoding="utf-8")

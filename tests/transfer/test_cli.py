@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -124,6 +125,17 @@ def test_vectors_train_and_tokenizer(world, tmp_path, capsys):
     assert "v.bin: exists already" in mistake(capsys, "vectors", "train", f"--input={text}", f"--output={tmp_path / 'v.bin'}")
 
 
+def test_input_may_be_given_again_and_with_commas(tmp_path, capsys):
+    for name in "abc":
+        (tmp_path / f"{name}.txt").write_text(f"{name * 4} haus\n" * 20)
+    given = f"--input={tmp_path}/a.txt,{tmp_path}/b.txt", f"--input={tmp_path}/c.*"
+    call("vectors", "train", *given, f"--output={tmp_path}/v.bin", "--dim=2", "--epochs=1", "--buckets=9", "--subsampling=1")
+    assert {"aaaa", "bbbb", "cccc", "haus"} < set(load_vectors(tmp_path / "v.bin").words)
+    call("tokenizer", *given, "--vocab_size=269", f"--output={tmp_path}/tok")
+    tokens = json.loads((tmp_path / "tok" / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
+    assert {"aaaa", "bbbb", "cccc"} < set(tokens)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -138,9 +150,18 @@ def test_vectors_train_and_tokenizer(world, tmp_path, capsys):
         (["tokenizer", "--input=a", "--output=b", "c"], "c: unexpected argument"),
         (["inspect"], "expected DIR"),
         (["inspect", "a", "b"], "expected DIR"),
+        (["inspect", "a", "--seed=-1"], "--seed=-1"),
         (["inspect", "/nonexistent/model"], "/nonexistent/model: no such directory"),
         (["vectors", "inspect", "/nonexistent.bin"], "/nonexistent.bin: no such file"),
         (["tokenizer", "--input=/nonexistent.txt", "--output=/tmp/never"], "/nonexistent.txt: no such file"),
+        (["tokenizer", "--input=a", "--output=b", "--vocab_size=99999999999"], "integer in the range [1, 16777216]"),
+        (["tokenizer", "--input=a", "--output=b", "--algorithm=wordpiece", "--style=roberta"], "--style: has no effect with"),
+        (["vectors", "train", "--input=a", "--output=b", "--dim=10000000"], "integer in the range [1, 10000]"),
+        (["vectors", "align", "--source=a", "--target=b", "--seed=-1"], "--seed=-1"),
+        (
+            ["vectors", "align", "--source=a", "--target=b", "--source_output=c", "--target_output=./c"],
+            "--target_output: ./c is the file of --source_output",
+        ),
         (["report", "/nonexistent"], "/nonexistent: no such directory"),
         (["push", "/nonexistent", "--repo=a/b"], "/nonexistent: no such directory"),
         (["push", "/nonexistent"], "--repo is missing"),
@@ -224,6 +245,21 @@ def test_the_choices_of_the_flags_are_those_of_the_library():
     assert found == settings | own | {"map": [], "source_text": [], "target_text": []}
     for name, known in transfer_settings._CHOICES.items():
         assert set(values[name].parser.enum_values) == {value for value in known if value}, name
+
+
+def test_an_interrupt_that_python_ignores_comes_again(monkeypatch, capsys):
+    class Collected:
+        def __del__(self):
+            raise KeyboardInterrupt
+
+    def run(verb: str, arguments: list[str]) -> None:
+        Collected()
+        time.sleep(30)
+
+    monkeypatch.setattr(cli, "_run", run)
+    with pytest.raises(SystemExit) as stopped:
+        call("transfer")
+    assert stopped.value.code == 130 and capsys.readouterr().err == "wechsel-jax transfer: interrupted\n"
 
 
 def test_a_lack_of_memory_is_one_line(capsys):

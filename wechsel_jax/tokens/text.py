@@ -97,11 +97,13 @@ def _parts(source: Source, most: int | None) -> Iterator[Part]:
 
 
 def _within(documents: list[str], left: int) -> tuple[list[str], int]:
-    """The first documents, as many as `left` bytes hold and one more, and how many bytes are left then."""
+    """The first documents, as many as `left` bytes hold and one more, and how many bytes are left then; long ones are cut."""
     kept = []
     for document in documents:
         if left <= 0:
             break
+        if len(document) > _PART_BYTES:
+            document = document.encode()[:left].decode(errors="ignore")
         kept.append(document)
         left -= len(document.encode())
     return kept, max(left, 0)
