@@ -295,4 +295,4 @@ def reads_overlap(method: Method, settings: TransferSettings) -> bool:
 
 def _strings(values: str | Sequence[str]) -> tuple[str, ...]:
     values = (values,) if isinstance(values, str | os.PathLike) else values
-    return tuple(os.fspath(value) for value in values)
+    return tuple(os.fspath(value) for value in values if os.fspath(value))

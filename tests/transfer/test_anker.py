@@ -101,6 +101,8 @@ def test_what_is_given_decides_which_method_is_the_default(given, method):
 def test_mistakes_are_one_line(run, world, tmp_path):
     with pytest.raises(UserError, match="no source_text and no target_text; expected text in both languages"):
         run(source_text=(), target_text=())
+    with pytest.raises(UserError, match="no target_text; expected text"):
+        run(target_text="")
     with pytest.raises(UserError, match="word vectors of one language only"):
         run(source_vectors=world.vectors("english"))
     with pytest.raises(UserError, match="nowhere"):
@@ -143,6 +145,8 @@ def test_what_cannot_help_is_said(made, run, world, source, tmp_path):
     assert any(re.search(note, found) for found in run(dictionary=turned)[1]["notes"])
     assert any("quoted.tsv: of its" in found and "other way" not in found for found in run(dictionary=quoted)[1]["notes"])
 
+    same = transfer(source, source, tmp_path / "same", method="fvt", log=lambda line: None)
+    assert same["notes"][0].startswith("The target tokenizer has the source's tokens")
     little, said = tmp_path / "little.txt", []
     little.write_text((world.root / "english.txt").read_text(encoding="utf-8")[:500], encoding="utf-8")
     texts = {"source_text": little, "target_text": world.root / "german.txt", **SMALL}
