@@ -63,8 +63,9 @@ def anchored_sides(job: "Job", steps: Steps, word_vectors: Callable) -> tuple[Si
         *others, words = word_vectors(job, steps)
         made.report["word_vectors"] = words
     report = {"method": "anker", **made.report, **_account(source, target, made.source, made.target)}
-    for name, side in (("source", source), ("target", target)):
-        job.notes.extend(_unseen(name, side, report))
+    job.notes.extend(_unseen("source", source, report))
+    if not settings.keep_source:
+        job.notes.extend(_unseen("target", target, report))
     started = report["rounds"][0]["anchors"]
     if started < FEW_ANCHORS:
         job.notes.append(

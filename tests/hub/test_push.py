@@ -19,6 +19,7 @@ from safetensors.numpy import save_file
 from tests.hub.stub import StubHub
 from wechsel_jax.errors import UserError
 from wechsel_jax.hub import push
+from wechsel_jax.hub.card import completed_card
 
 TOKEN = "hf_" + "Zx9" * 11
 REPO = "me/german"
@@ -71,6 +72,41 @@ def test_everything_arrives_in_one_commit(hub, model):
     assert files == expected
     assert hub.repos[REPO]["commits"] == ["Upload from wechsel-jax"] and not hub.repos[REPO]["private"]
     assert any("model-00001-of-00002.safetensors" in line and "5.2 kB" in line for line in lines)
+
+
+def test_a_card_gets_the_licence_and_the_languages_that_it_lacks(hub, model):
+    before = (model / "README.md").read_bytes()
+    upload(hub, model, license="mit", language=["sw"])
+    expected = b'---\nlanguage:\n- "sw"\nlicense: mit\n---\n' + before.split(b"---\n")[2].replace(
+        b"path/to/this/directory", REPO.encode()
+    )
+    assert hub.files(REPO)["README.md"] == expected and (model / "README.md").read_bytes() == before
+    with pytest.raises(UserError, match=r"README\.md: states license mit, not apache-2\.0; .* leave --license out"):
+        upload(hub, model, license="apache-2.0")
+
+
+@pytest.mark.parametrize(
+    ("card", "expected"),
+    [
+        ("# A model\n", "---\nlicense: mit\n---\n# A model\n"),
+        (
+            "---\ntags:\n- a\n---\n## Licence\n\nNone is stated here. It",
+            "---\nlicense: mit\ntags:\n- a\n---\n## Licence\n\n`mit`. It",
+        ),
+        ("---\r\ntags: [a]\r\n---\r\nb", "---\r\nlicense: mit\ntags: [a]\r\n---\r\nb"),
+    ],
+)
+def test_the_rest_of_a_card_stays(tmp_path, card, expected):
+    path = tmp_path / "README.md"
+    path.write_bytes(card.encode())
+    assert completed_card(path, "mit") == expected.encode() and completed_card(path) == card.encode()
+
+
+@pytest.mark.parametrize("card", ["---\n- a\n---\n", "---\na: [\n---\n", "\udcff"])
+def test_a_card_that_cannot_be_read_is_named(tmp_path, card):
+    (tmp_path / "README.md").write_bytes(card.encode(errors="surrogateescape"))
+    with pytest.raises(UserError, match=r"README\.md: its front matter cannot be read"):
+        completed_card(tmp_path / "README.md", "mit")
 
 
 def test_a_second_upload_sends_nothing_and_makes_no_commit(hub, model):

@@ -67,6 +67,18 @@ def test_a_regression_adds_weights_of_all_source_rows(shape, tmp_path):
     assert again.apply(matrix.astype(np.float32), noise).tobytes() == result.tobytes()
 
 
+def test_a_regression_comes_out_the_same_on_any_number_of_threads():
+    plan = with_regression(some_plan())
+    matrix = np.random.default_rng(1).standard_normal((300, 24)).astype(np.float32)
+    plan = dataclasses.replace(plan, weights=np.zeros_like(plan.weights))
+    low_rank = (plan.basis.astype(np.float64) @ matrix).astype(np.float32)
+    exact = (plan.coordinates.astype(np.float64) @ low_rank).astype(np.float32)
+    result = plan.apply(matrix, np.zeros((len(plan), 24)))
+    mixed = np.flatnonzero(plan.is_mixed)
+    np.testing.assert_array_equal(result[mixed], exact[mixed])
+    assert len(mixed) > 100
+
+
 def test_a_row_that_is_copied_or_noise_has_no_regression():
     plan = with_regression(some_plan())
     some = np.flatnonzero(plan.is_mixed)[:2]
@@ -188,6 +200,9 @@ def test_a_broken_file_is_named(tmp_path, kind):
     with pytest.raises(UserError) as caught:
         TransferPlan.load(path)
     assert str(caught.value).startswith(f"{path}: ") and "expected a transfer_plan.npz" in str(caught.value)
+    assert "pickle" not in str(caught.value)
+    if kind in ("text", "array", "pickled", "missing"):
+        assert "is no transfer plan" in str(caught.value)
 
 
 def test_a_missing_file_is_named(tmp_path):

@@ -1,6 +1,7 @@
 """`wechsel-jax inspect`: the score, the verdict, and its forms."""
 
 import json
+import shutil
 
 import pytest
 from absl import flags
@@ -8,6 +9,10 @@ from absl import flags
 from wechsel_jax import cli
 from wechsel_jax.commands import inspect
 from wechsel_jax.errors import UserError
+from wechsel_jax.inspection import origins
+from wechsel_jax.inspection.text import origin_line
+
+TOKENS = ["--vectors=one.bin,two.bin", "--dictionary=d.tsv", "--tokens=a"]
 
 
 def inspected(capsys, *arguments) -> str:
@@ -41,6 +46,48 @@ def test_json_is_the_score_and_nothing_else(transferred, capsys):
     assert facts["vocabulary_size"] == 600 and len(facts["samples"]) == 2 and facts["findings"]
 
 
+def test_tokens_of_a_plan_are_those_of_the_model_beside_it(transferred, tmp_path, capsys):
+    (told,) = (line for line in inspected(capsys, transferred, "--tokens=Ġfür").splitlines() if line.startswith("Ġfür ("))
+    plan = transferred / "transfer_plan.npz"
+    assert told in inspected(capsys, plan, "--tokens=Ġfür").splitlines()
+    run(f"--plan={plan}", "--tokens=Ġfür")
+    assert told in capsys.readouterr().out.splitlines()
+    (token,) = json.loads(inspected(capsys, transferred, "--tokens=Ġfür", "--json"))["tokens"]
+    assert told.startswith(f"{token['target']} ({token['token_id']}): {token['how']}: {token['sources'][0][0]} ")
+    with pytest.raises(UserError, match=r"has no transfer\.json, which --tokens reads"):
+        run(f"--plan={shutil.copy(plan, tmp_path)}", "--tokens=Ġfür")
+
+
+def test_a_source_that_is_named_from_elsewhere_is_asked_for(transferred, tmp_path, capsys):
+    moved = shutil.copytree(transferred, tmp_path / "moved")
+    record = json.loads((moved / "transfer.json").read_text(encoding="utf-8"))
+    place, record["source"]["model"] = record["source"]["model"], "../en/"
+    (moved / "transfer.json").write_text(json.dumps(record), encoding="utf-8")
+    with pytest.raises(UserError, match=r"^\.\./en/: no such file .* name its place with --source"):
+        origins(moved, ["Ġfür"])
+    assert "Ġfür (" in inspected(capsys, moved, "--tokens=Ġfür", f"--source={place}")
+
+
+def test_a_row_of_the_regression_alone_says_so():
+    token = {"target": "heit", "token_id": 7, "how": "mixed", "sources": []}
+    assert origin_line(token) == "heit (7): mixed: of no source tokens, by the regression alone"
+    assert origin_line({"target": "a", "how": "random", "sources": []}) == "a: random"
+    assert origin_line({"target": "a", "how": "mixed", "sources": [["b", 0.5], ["c", 0.5]]}, 1) == "a: mixed: b 0.500, 1 more"
+
+
+@pytest.mark.parametrize("option", ["--json", "--nojson"])
+def test_what_holds_no_model_is_refused(tmp_path, option, capsys):
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(SystemExit) as caught:
+        inspected(capsys, tmp_path, option)
+    shown = capsys.readouterr()
+    assert caught.value.code == 2 and shown.out == "" and f"{tmp_path}: holds no config.json, " in shown.err
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    with pytest.raises(SystemExit):
+        inspected(capsys, tmp_path, option)
+    assert "holds no model.safetensors" in capsys.readouterr().err
+
+
 def test_coverage_is_a_table_where_it_was_recorded(transferred, tmp_path, capsys):
     record = json.loads((transferred / "transfer.json").read_text(encoding="utf-8"))
     rows = [{"rule": "exact", "tokens": 150, "share": 0.25, "with_vector": None, "examples": [["Ġin", "Ġin"], ["Der", "Ġder"]]}]
@@ -67,7 +114,7 @@ def test_word_vectors_before_a_transfer(world, capsys):
     assert told.startswith("alignment: P@1 ") and ": nearest: " in told and "verdict: " in told
 
 
-@pytest.mark.parametrize("options", [[], ["--vectors=one.bin", "--dictionary=d.tsv"], ["--vectors=one.bin,two.bin"]])
+@pytest.mark.parametrize("options", [[], ["--vectors=one.bin", "--dictionary=d.tsv"], ["--vectors=one.bin,two.bin"], TOKENS])
 def test_what_is_missing_is_named(options):
     with pytest.raises(UserError, match="expected"):
         run(*options)

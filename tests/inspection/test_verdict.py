@@ -50,6 +50,45 @@ def test_few_translations_are_no_fault_of_anker():
     assert "says little of anker's rows" in found["alignment"].text
 
 
+def anker() -> dict:
+    """Facts of a transfer by anker with which nothing is the matter."""
+    text = {"tokens": 9999, "without_counts": 100, "without_vector": 200}
+    alignment = {"anchors": {"dictionary": 300, "equal": 300}, "rounds": [{"anchors": 600}]}
+    alignment |= {"precision_at_1": 0.1, "source_text": text, "target_text": text}
+    sides = {side: {"vocabulary_size": 1000} for side in ("source", "target")}
+    return good() | sides | {"alignment": alignment, "dictionary": "en-sw.tsv"}
+
+
+@pytest.mark.parametrize(
+    ("change", "severity", "about", "told"),
+    [
+        ({"target_text": {"without_vector": 751}}, "wrong", "target text", "751 of 1,000 target tokens do not occur often"),
+        ({"source_text": {"without_vector": 751}}, "look", "source text", "the texts are not swapped"),
+        ({"anchors": {"dictionary": 19}}, "look", "dictionary", "Only 19 anchors come from the dictionary"),
+    ],
+)
+def test_texts_and_a_dictionary_of_another_language_are_found_in_anker(change, severity, about, told):
+    facts = anker()
+    assert {finding.severity for finding in verdict(facts)} == {"ok"}
+    facts["alignment"] |= change
+    (finding,) = (finding for finding in verdict(facts) if finding.severity != "ok")
+    assert (finding.severity, finding.about) == (severity, about) and told in finding.text and finding.text.endswith(".")
+
+
+def test_anker_gets_the_advice_that_fits_it():
+    facts = anker() | {"similarity": {"mean_top1": 0.1}, "dictionary": None}
+    facts["tables"][0]["target"]["duplicate_share"] = 0.5
+    facts["counts"] = {"copied": 0, "mixed": 600, "random": 400}
+    facts["alignment"]["anchors"] = {"dictionary": 0, "equal": 300}
+    text = " ".join(finding.text for finding in verdict(facts) if finding.severity != "ok")
+    assert all(told in text for told in ("the target text does not show", "texts are of the two languages", "word vectors"))
+    assert not any(told in text for told in ("overlap rule", "the vectors' languages", "n-grams", "dictionary:"))
+    # Rows that are copied, as with --keep_source, need no text.
+    facts = anker() | {"counts": {"copied": 900, "mixed": 100, "random": 0}}
+    facts["alignment"]["target_text"] = {"without_vector": 900}
+    assert {finding.severity for finding in verdict(facts)} == {"ok"}
+
+
 def test_what_is_not_known_is_not_judged():
     assert verdict({}) == () and summary(()) == "Nothing could be judged."
     assert verdict({"counts": None, "tables": None, "alignment": None, "perplexity": {"reason": "no such model"}}) == ()
@@ -80,6 +119,7 @@ def test_what_is_not_known_is_not_judged():
         ({"mixture__largest_absolute_sum": 10.5}, "look", "weights", "add up to 10.5"),
         ({"notes": ["5 ill-conditioned neighborhoods were regularised."]}, "look", "conditioning", "5 ill-conditioned"),
         ({"perplexity__perplexity": 1001.0}, "look", "perplexity", "1,001, above the 1,000 of a uniform guess"),
+        ({"perplexity__tokens": 6}, "look", "perplexity", "is 800, over 6 predicted tokens, too few to tell"),
         ({"perplexity__perplexity": None}, "wrong", "perplexity", "not finite"),
         ({"perplexity__perplexity": math.inf}, "wrong", "perplexity", "not finite"),
     ],

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.report.conftest import make_run, metrics, record
+from wechsel_jax import cli
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers.plan import TransferPlan
 from wechsel_jax.report import comparison_table, write_report
@@ -211,6 +212,26 @@ def test_the_same_runs_give_the_same_bytes(report, runs, tmp_path):
     again = write_report(runs, tmp_path / "report.html")
     for path in report.parent.iterdir():
         assert (again.parent / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+def test_plots_are_outputs_too(runs, tmp_path, capsys):
+    (tmp_path / "report-token-origins.png").write_text("mine")
+    with pytest.raises(UserError, match=r"report-token-origins\.png: exists already"):
+        write_report(runs, tmp_path / "report.html", overwrite=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["report-token-origins.png"]
+    with pytest.raises(SystemExit):
+        cli.main(["report", str(runs[0]), f"--output={tmp_path / 'report.html'}"])
+    assert "report-token-origins.png: exists already" in capsys.readouterr().err
+    cli.main(["report", str(runs[0]), f"--output={tmp_path / 'report.html'}", "--overwrite"])
+    assert (tmp_path / "report.html").exists() and (tmp_path / "report-token-origins.png").stat().st_size > 5000
+
+
+def test_what_a_run_recorded_is_no_place_for_a_report(tmp_path, capsys):
+    run = make_run(tmp_path, "wechsel")
+    before = (run / "metrics.jsonl").read_bytes()
+    with pytest.raises(SystemExit):
+        cli.main(["report", str(run), f"--output={run / 'metrics.jsonl'}", "--overwrite"])
+    assert "is no HTML file" in capsys.readouterr().err and (run / "metrics.jsonl").read_bytes() == before
 
 
 def test_everything_is_escaped(tmp_path):

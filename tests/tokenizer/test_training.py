@@ -5,11 +5,14 @@ import hashlib
 import json
 import lzma
 import re
+import resource
 import subprocess
 import sys
 from pathlib import Path
 from random import Random
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -160,6 +163,29 @@ def test_compressed_and_split_files_are_the_same_text(trained, text, tmp_path):
     assert digest(tmp_path / "out") == digest(trained["byte_bpe", "gpt2"][1])
 
 
+def test_json_lines_tables_and_patterns_are_the_same_text(trained, tmp_path):
+    lines = sample().splitlines()
+    records = [{"url": "http://a", "body": "\n".join(lines[i : i + 3])} for i in range(0, 30, 3)]
+    (tmp_path / "1.jsonl.gz").write_bytes(gzip.compress("\n".join(map(json.dumps, records)).encode()))
+    pq.write_table(pa.table({"body": lines[30:40]}), tmp_path / "2.parquet")
+    for name, part in (("3.txt", lines[40:50]), ("4.txt", lines[50:])):
+        (tmp_path / name).write_text("\n".join(part), encoding="utf-8")
+    files = [tmp_path / "1.jsonl.gz", tmp_path / "2.parquet", tmp_path / "*.txt"]
+    train_tokenizer(files, SIZE["byte_bpe"], tmp_path / "out", text_field="body")
+    assert digest(tmp_path / "out") == digest(trained["byte_bpe", "gpt2"][1])
+    refused(r"1\.jsonl\.gz: line 1: has no field 'text' but 'url', 'body'", files, 300, tmp_path / "other")
+
+
+def test_a_full_disk_is_named_and_leaves_nothing(text, tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        refused(r"out: cannot be written \(.*\); free some space", text, 300, tmp_path / "out")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
+
+
 def refused(message: str, *arguments, **keywords):
     with pytest.raises(UserError, match=message) as error:
         train_tokenizer(*arguments, **keywords)
@@ -186,6 +212,7 @@ def test_bad_input_is_named_and_leaves_nothing(text, tmp_path):
     refused(r"short\.txt: too little text", inputs / "short.txt", 5000, output, "wordpiece")
     refused(r"short\.txt: (too little text|no tokenizer can)", inputs / "short.txt", 5000, output, "unigram")
     refused("vocabulary size 200: too small; expected at least 257", text, 200, output)
+    refused("vocabulary size 99999999999: too large", text, 99_999_999_999, output)
     refused("alone make .* tokens", text, 20, output, "wordpiece")
     refused("unknown algorithm", text, 300, output, "magic")
     refused("unknown style", text, 300, output, "byte_bpe", "t5")
@@ -197,5 +224,6 @@ def test_an_existing_output_is_kept_unless_overwritten(text, tmp_path):
     (tmp_path / "out" / "mine.txt").write_text("mine")
     refused("exists already", text, 300, tmp_path / "out")
     assert [path.name for path in tmp_path.rglob("*")] == ["out", "mine.txt"]
+    refused("would be lost", tmp_path / "out" / "mine.txt", 300, tmp_path / "out", overwrite=True)
     train_tokenizer(text, 300, tmp_path / "out", overwrite=True)
     assert len(load_tokenizer(tmp_path / "out")) == 300 and not (tmp_path / "out" / "mine.txt").exists()

@@ -116,9 +116,7 @@ def test_mistakes_are_one_line(run, world, tmp_path):
     for name, most in {"window": 20, "dimensions": 1024}.items():
         with pytest.raises(UserError, match=f"{name} {most + 1}: expected at most {most}"):
             run(**{name: most + 1})
-    with pytest.raises(
-        UserError, match=r"latent_dimension 100000: the rows of transformer\.wte\.weight .* expected 1 to "
-    ):
+    with pytest.raises(UserError, match=r"latent_dimension 100000: the rows of transformer\.wte\.weight .* expected 1 to "):
         run(latent_dimension=100_000)
     records = tmp_path / "records.jsonl"
     records.write_text('{"body": "x"}\n', encoding="utf-8")

@@ -1,13 +1,18 @@
 """Training with fastText: all the text arrives, nothing is half-written, and mistakes are named."""
 
 import gzip
+import json
 import lzma
 import re
+import resource
 import sys
 from collections import Counter
+from pathlib import Path
 
 import fasttext
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +20,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from wechsel_jax.errors import UserError
+from wechsel_jax.files import remove_leftovers
 from wechsel_jax.tokens import load_tokenizer
 from wechsel_jax.vectors import load_vectors, train_vectors, training
 from wechsel_jax.vectors.subwords import native_vectors, native_word
@@ -48,6 +54,55 @@ def test_every_word_of_every_file_is_counted(tmp_path):
     assert sorted(path.name for path in output.parent.iterdir()) == ["v.bin"]
 
 
+def test_json_lines_tables_and_patterns_are_read(tmp_path):
+    record = {"url": "http://a", "body": "Das Haus.\nEin Haus"}
+    (tmp_path / "a.jsonl").write_text(f"{json.dumps(record)}\n" * 40)
+    pq.write_table(pa.table({"body": ["Das Meer"] * 40}), tmp_path / "b.parquet")
+    (tmp_path / "c.txt").write_text("Haus\n" * 40)
+    files = [tmp_path / "*.jsonl", tmp_path / "b.parquet", tmp_path / "c.*"]
+    summary = train_vectors(files, tmp_path / "v.bin", text_field="body", **SETTINGS)
+    vectors = load_vectors(tmp_path / "v.bin")
+    counts = dict(zip(vectors.words, vectors.counts.tolist(), strict=True))
+    assert counts == {"Das": 80, "Haus": 120, ".": 40, "Ein": 40, "Meer": 40, "</s>": 160} and summary["tokens"] == 320
+
+
+def test_what_a_killed_process_leaves_is_removed(tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text("a b\n")
+
+    def killed(corpus, **_):
+        (left,) = tmp_path.glob(".v.bin.*")
+        remove_leftovers(tmp_path)
+        assert not left.exists() and not Path(corpus).exists()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(fasttext, "train_unsupervised", killed)
+    with pytest.raises(KeyboardInterrupt):
+        train_vectors(tmp_path / "a.txt", tmp_path / "v.bin", **SETTINGS)
+
+
+def test_a_full_disk_is_named_and_leaves_nothing(tmp_path):
+    (tmp_path / "a.txt").write_text("a b\n")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises(UserError, match=r"v\.bin: cannot be written whole; free some space"):
+            train_vectors(tmp_path / "a.txt", tmp_path / "v.bin", **SETTINGS)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_too_little_memory_is_one_line(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise MemoryError("std::bad_alloc")
+
+    (tmp_path / "a.txt").write_text("a b\n")
+    monkeypatch.setattr(fasttext, "train_unsupervised", full)
+    with pytest.raises(UserError, match="no memory for the words and 500 buckets, 8 numbers each; ask for fewer"):
+        train_vectors(tmp_path / "a.txt", tmp_path / "v.bin", **SETTINGS)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+
+
 def test_settings_reach_fasttext(tmp_path):
     (tmp_path / "a.txt").write_text("eins zwei drei\n" * 200)
     output = tmp_path / "v.bin"
@@ -77,6 +132,9 @@ def test_marks_stay_in_their_words():
         ("hä\n".encode("latin-1"), {}, r"a\.txt: line 1: not UTF-8"),
         ("a b\n", {"model": "bow"}, "model 'bow'"),
         ("a b\n", {"dim": 0}, "dim 0"),
+        ("a b\n", {"dim": 10_000_000}, "dim 10000000, threads as many as processors; expected at most 10000 and 1024"),
+        ("a b\n", {"threads": 1_000_000}, "threads 1000000; expected at most"),
+        ("a b\n", {"buckets": 2**31}, "2147483648 buckets; expected at most 2147483647 each"),
         ("a b\n", {"smallest_ngram": 6}, "n-grams of 6 to 5"),
     ],
 )

@@ -25,13 +25,13 @@ INSTEAD = ("plan", "vectors")
 
 def define(values: flags.FlagValues) -> None:
     """Defines the flags."""
-    flags.DEFINE_list("tokens", [], "Tokens to show the origin of (needs transfer_plan.npz).", flag_values=values)
+    flags.DEFINE_list("tokens", [], "Tokens to show the origin of, of a transferred model.", flag_values=values)
     flags.DEFINE_string("source", None, "The source model, where it has moved since the transfer.", flag_values=values)
     flags.DEFINE_boolean("all", False, "List every tensor.", flag_values=values)
     flags.DEFINE_string("text", None, "Text of the target language, for the perplexity before training.", flag_values=values)
     flags.DEFINE_integer("tokens_limit", 20_000, "How many tokens of --text to read.", lower_bound=2, flag_values=values)
     flags.DEFINE_integer("samples", 10, "How many random tokens to show the origin of.", lower_bound=0, flag_values=values)
-    flags.DEFINE_integer("seed", 0, "Of the random tokens and of masks.", flag_values=values)
+    flags.DEFINE_integer("seed", 0, "Of the random tokens and of masks.", lower_bound=0, flag_values=values)
     flags.DEFINE_string("plan", None, "A transfer_plan.npz, instead of the directory's or alone.", flag_values=values)
     flags.DEFINE_list("vectors", [], "Word vectors of source and target, to be scored before a transfer.", flag_values=values)
     flags.DEFINE_string("dictionary", None, 'Word pairs for --vectors, or "identical".', flag_values=values)
@@ -40,7 +40,7 @@ def define(values: flags.FlagValues) -> None:
 
 def run(values: flags.FlagValues, arguments: list[str]) -> None:
     """Prints the checkpoint, then the score with its verdict, then the tokens."""
-    from wechsel_jax.inspection.text import lines, verdict_lines
+    from wechsel_jax.inspection.text import lines, origin_line, verdict_lines
 
     directory = _directory(arguments[0]) if arguments else None
     facts = _facts(values, directory)
@@ -52,8 +52,8 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     print(*lines(facts), sep="\n")
     if directory is not None and (directory / "transfer.json").exists():
         _print_rules(directory)
-    if values.tokens:
-        _print_tokens(directory, values)
+    for token in facts.get("tokens") or ():
+        print(origin_line(token))
     print(*verdict_lines(facts), sep="\n")
 
 
@@ -66,20 +66,26 @@ def _directory(argument: str) -> Path:
 
 def _facts(values: flags.FlagValues, directory: Path | None) -> dict[str, Any]:
     """The score of whatever was named."""
-    from wechsel_jax.inspection import score, score_vectors
+    from wechsel_jax.inspection import origins, score, score_vectors
 
     if values.vectors:
-        if len(values.vectors) != 2 or not values.dictionary or directory is not None:
+        if len(values.vectors) != 2 or not values.dictionary or directory is not None or values.tokens:
             raise UserError(
-                "--vectors: expected two files, of the source and of the target language, and --dictionary, and no directory"
+                "--vectors: expected two files, of the source and of the target language, and --dictionary, and no directory "
+                "and no --tokens"
             )
         return score_vectors(*values.vectors, values.dictionary, seed=values.seed, samples=values.samples)
     if directory is None and values.plan is None:
         raise UserError("expected a directory, --plan or --vectors; see wechsel-jax inspect --help")
-    if values.tokens and (directory is None or not (values.plan or (directory / "transfer_plan.npz").exists())):
-        raise UserError(f"{directory}: has no transfer_plan.npz; expected the directory that `wechsel-jax transfer` wrote")
+    place = Path(values.plan) if directory is None else directory
+    plan = values.plan if directory is not None else None
     options = {name: values[name].value for name in ("text", "source", "tokens_limit", "seed", "samples")}
-    return score(values.plan if directory is None else directory, plan=directory and values.plan, **options)
+    found = score(place, plan=plan, **options)
+    if values.tokens:
+        # The tokens of a plan alone are those of the model that it lies beside.
+        home, plan = (place.parent, place) if place.is_file() else (place, plan)
+        found["tokens"] = origins(home, values.tokens, plan=plan, source=values.source)
+    return found
 
 
 def _print_checkpoint(path: Path, every: bool) -> None:
@@ -114,34 +120,6 @@ def _print_rules(directory: Path) -> None:
     print("rules:")
     for sentence in [*record["behaviour"], *record["notes"]]:
         print(f"  {sentence}")
-
-
-def _print_tokens(directory: Path, values: flags.FlagValues) -> None:
-    from wechsel_jax.initializers import TransferPlan
-    from wechsel_jax.tokens import Vocabulary, load_tokenizer
-    from wechsel_jax.transfer_record import origin, readable
-
-    plan = TransferPlan.load(values.plan or directory / "transfer_plan.npz")
-    place = values.source or _read_record(directory)["source"]["model"]
-    tokenizer = load_tokenizer(directory)
-    source, target = Vocabulary.from_tokenizer(load_tokenizer(place)), Vocabulary.from_tokenizer(tokenizer)
-    if len(target) != len(plan):
-        raise UserError(
-            f"{directory}: the plan is for {len(plan)} tokens, the tokenizer has {len(target)}; expected one directory's"
-        )
-    by_string = {string: i for i, string in enumerate(target.strings)}
-    by_text = {readable(target, i): i for i in reversed(range(len(target)))}
-    for token in values.tokens:
-        token_id = by_string.get(token, by_text.get(token))
-        if token_id is None:
-            # A word as it stands in a text; the first of the encodings that is one token.
-            encoded = [tokenizer.encode(text, add_special_tokens=False) for text in (" " + token, token)]
-            token_id = next((ids[0] for ids in encoded if len(ids) == 1), None)
-        if token_id is None:
-            raise UserError(f"{token}: no single token of {directory}; expected a word that is one, or a token's own spelling")
-        found = origin(plan, source, target, token_id)
-        weights = ", ".join(f"{name} {weight:.3f}" for name, weight in found["sources"])
-        print(f"{found['target']} ({token_id}): {found['how']}{': ' + weights if weights else ''}")
 
 
 def _read_record(directory: Path) -> dict:

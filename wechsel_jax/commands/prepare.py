@@ -11,7 +11,7 @@ import re
 
 from absl import flags
 
-from wechsel_jax.commands import choice
+from wechsel_jax.commands import choice, sources
 from wechsel_jax.errors import UserError
 
 REQUIRED = ("input", "tokenizer", "output")
@@ -21,11 +21,7 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 1 << 10, 
 def define(values: flags.FlagValues) -> None:
     """Defines the flags of `data.prepare` and `data.prepare_split`."""
     to = {"flag_values": values}
-    sources = (
-        "What to read, with commas between: text, JSON lines (.jsonl) or Parquet, plain or .gz, .xz, .bz2, .zst; patterns "
-        "of such files, in quotes; datasets:DIR[:SPLIT] (saved with save_to_disk); hf://NAME[@REVISION][:SPLIT][#CONFIG] (hub)."
-    )
-    flags.DEFINE_list("input", [], sources, **to)
+    sources(values, "input")
     flags.DEFINE_string("tokenizer", None, "A directory, a tokenizer.json or a hub id.", **to)
     flags.DEFINE_string("output", None, "Directory to write.", **to)
     choice(values, "documents", "lines", ("lines", "paragraphs", "files"), "What a document of a text file is")

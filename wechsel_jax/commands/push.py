@@ -1,5 +1,7 @@
 """Uploads a model directory to the Hugging Face hub in one commit, with a model card if it has none.
 
+A card that is there gets what --license and --language say, in what is uploaded, if it states none itself.
+
   wechsel-jax push german-gpt2/ --repo=user/german-gpt2 --dry_run
   wechsel-jax push german-gpt2/ --repo=user/german-gpt2 --private
 
@@ -19,8 +21,8 @@ def define(values: flags.FlagValues) -> None:
     flags.DEFINE_boolean("private", False, "Make a new repository private; refuse a public one.", flag_values=values)
     flags.DEFINE_string("revision", None, "Branch, made where it does not exist; main by default.", flag_values=values)
     flags.DEFINE_boolean("dry_run", False, "Only list the files and their sizes.", flag_values=values)
-    flags.DEFINE_string("license", None, "Licence for a card that is made now, e.g. apache-2.0.", flag_values=values)
-    flags.DEFINE_list("language", [], "Languages for a card that is made now, e.g. de.", flag_values=values)
+    flags.DEFINE_string("license", None, "Licence, e.g. apache-2.0, for a card that states none.", flag_values=values)
+    flags.DEFINE_list("language", [], "Languages, e.g. de, for a card that states none.", flag_values=values)
 
 
 def run(values: flags.FlagValues, arguments: list[str]) -> None:

@@ -2,11 +2,17 @@
 
 wechsel-jax report runs/demo/wechsel runs/demo/full_rand --output=report.html
 
+The page's plots are written beside it for papers and slides, as PNG and SVG: report-learning-curves.png,
+report-token-origins.svg, report-embedding-lengths.png and so on, as far as the runs have data for them.
+
 A run may still be going: the page says where it stands and when it will be done, and what was measured until now.
 """
 
+from pathlib import Path
+
 from absl import flags
 
+from wechsel_jax.errors import UserError
 from wechsel_jax.files import refuse_existing, require_directory
 
 ARGUMENTS = "RUN..."
@@ -15,18 +21,19 @@ REQUIRED = ("output",)
 
 def define(values: flags.FlagValues) -> None:
     """Defines the flags of `report.write_report`."""
-    flags.DEFINE_string("output", "report.html", "The file to write.", flag_values=values)
+    flags.DEFINE_string("output", "report.html", "The HTML file to write; its plots are named after it.", flag_values=values)
     flags.DEFINE_string("title", None, "Title of the page.", flag_values=values)
-    flags.DEFINE_boolean("overwrite", False, "Replace an existing output.", flag_values=values)
+    flags.DEFINE_boolean("overwrite", False, "Replace an existing report and its plots.", flag_values=values)
 
 
 def run(values: flags.FlagValues, arguments: list[str]) -> None:
     """Writes the report and says where it is."""
-    from pathlib import Path
-
+    output = Path(values.output)
+    if output.is_file() and output.suffix.lower() not in (".html", ".htm"):
+        raise UserError(f"{output}: exists and is no HTML file; expected the name of one, such as report.html")
     runs = [require_directory(argument, "the workdir of a training run") for argument in arguments]
-    refuse_existing(values.output, values.overwrite)
+    refuse_existing(output, values.overwrite)
     from wechsel_jax.report import write_report
 
     title = {"title": values.title} if values.title else {}
-    print(write_report(runs, Path(values.output), **title))
+    print(write_report(runs, output, overwrite=values.overwrite, **title))

@@ -9,7 +9,7 @@ Writes {"embeddings": float32 (V, D)} and, beside it, a .json file that says whe
 
 from absl import flags
 
-from wechsel_jax.commands import choice
+from wechsel_jax.commands import choice, sources
 from wechsel_jax.files import refuse_existing
 
 REQUIRED = ("output",)
@@ -22,7 +22,7 @@ def define(values: flags.FlagValues) -> None:
     flags.DEFINE_string("source", None, "In place of --vectors: a model whose input table is used.", **to)
     flags.DEFINE_string("tokenizer", None, "The vocabulary: that of this tokenizer.", **to)
     flags.DEFINE_string("words", None, "Or: the words of this file, one a line.", **to)
-    flags.DEFINE_list("input", [], "Or: the words of these texts, with commas between the files, split at white space.", **to)
+    sources(values, "input", "Or: the words of these, split at white space")
     flags.DEFINE_integer("min_count", 1, "Of --input, leave out words that are rarer.", lower_bound=1, **to)
     flags.DEFINE_integer("max_words", None, "Of --input, keep only this many of the most frequent words.", lower_bound=1, **to)
     flags.DEFINE_boolean("lowercase", False, "Of --input, take words without their case.", **to)

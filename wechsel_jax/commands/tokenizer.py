@@ -1,31 +1,44 @@
 """Trains a tokenizer on text: a directory that transformers' AutoTokenizer loads.
 
 wechsel-jax tokenizer --input=german.txt --vocab_size=50000 --output=german/
+wechsel-jax tokenizer --input='corpus/*.jsonl.zst' --input=more.txt --vocab_size=50000 --output=german/
 """
 
 from absl import flags
 
-from wechsel_jax.commands import choice
+from wechsel_jax.commands import choice, sources
+from wechsel_jax.errors import UserError
 
 REQUIRED = ("input", "output")
 
 
 def define(values: flags.FlagValues) -> None:
     """Defines the flags of `tokenizer.training.train_tokenizer`."""
-    flags.DEFINE_list("input", [], "Text files with commas between them, plain or .gz, .xz, .bz2.", flag_values=values)
-    flags.DEFINE_string("output", None, "Directory to write.", flag_values=values)
-    flags.DEFINE_integer("vocab_size", 50_000, "Number of tokens, special ones included.", lower_bound=1, flag_values=values)
+    to = {"flag_values": values}
+    sources(values, "input")
+    flags.DEFINE_string("text_field", "text", "Of JSON lines and tables, the field that holds the text.", **to)
+    flags.DEFINE_string("output", None, "Directory to write.", **to)
+    size = "Number of tokens, special ones included."
+    flags.DEFINE_integer("vocab_size", 50_000, size, lower_bound=1, upper_bound=1 << 24, **to)
     choice(values, "algorithm", "byte_bpe", ("byte_bpe", "unigram", "wordpiece"), "Kind of tokenizer")
-    choice(values, "style", "gpt2", ("gpt2", "roberta"), "The model whose special tokens it gets")
-    flags.DEFINE_boolean("overwrite", False, "Replace an existing output.", flag_values=values)
+    choice(values, "style", "gpt2", ("gpt2", "roberta"), "The model whose special tokens byte_bpe and unigram have")
+    flags.DEFINE_boolean("overwrite", False, "Replace an existing output.", **to)
 
 
 def run(values: flags.FlagValues, arguments: list[str]) -> None:
     """Trains and says how many tokens there are."""
     del arguments
+    if values.algorithm == "wordpiece" and values["style"].present:
+        raise UserError("--style: has no effect with --algorithm=wordpiece, which has BERT's special tokens; leave it out")
     from wechsel_jax.tokenizer.training import train_tokenizer
 
     tokenizer = train_tokenizer(
-        values.input, values.vocab_size, values.output, values.algorithm, values.style, overwrite=values.overwrite
+        values.input,
+        values.vocab_size,
+        values.output,
+        values.algorithm,
+        values.style,
+        overwrite=values.overwrite,
+        text_field=values.text_field,
     )
     print(f"{values.output}: {len(tokenizer)} tokens")

@@ -10,6 +10,8 @@ languages). A dictionary given with --method=adversarial only measures. The outp
 alignment is measured and nothing is written.
 """
 
+from pathlib import Path
+
 from absl import flags
 
 from wechsel_jax.commands import choice
@@ -35,7 +37,7 @@ def define(values: flags.FlagValues) -> None:
     flags.DEFINE_integer("refine", 0, "Rounds of refinement on translations that the vectors propose.", lower_bound=0, **to)
     flags.DEFINE_boolean("csls", False, "Measure precision at 1 by CSLS as well.", **to)
     flags.DEFINE_float("held_out", 0.1, "Share of the source words that precision at 1 is measured on.", **to)
-    flags.DEFINE_integer("seed", 0, "Chooses the held-out words and the draws of adversarial training.", **to)
+    flags.DEFINE_integer("seed", 0, "Chooses the held-out words and the draws of adversarial training.", lower_bound=0, **to)
     flags.DEFINE_integer("max_words", None, "Use only this many of the most frequent words.", lower_bound=1, **to)
     flags.DEFINE_boolean("overwrite", False, "Replace existing outputs.", **to)
     choice(values, "start", "identity", ("identity", "similarities"), "Adversarial: the map that training begins with")
@@ -71,9 +73,11 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
 
 
 def _check(values: flags.FlagValues) -> None:
-    for output in (values.source_output, values.target_output):
-        if output:
-            refuse_existing(output, values.overwrite)
+    outputs = [output for output in (values.source_output, values.target_output) if output]
+    for output in outputs:
+        refuse_existing(output, values.overwrite, [values.source, values.target, values.dictionary])
+    if len(outputs) > len({Path(output).resolve() for output in outputs}):
+        raise UserError(f"--target_output: {outputs[1]} is the file of --source_output; expected another one")
     adversarial = values.method == "adversarial"
     if not adversarial and values.dictionary is None:
         raise UserError("--dictionary: missing; expected a file of word pairs or 'identical', or use --method=adversarial")

@@ -1,12 +1,13 @@
-"""Trains vectors of words, or of a tokenizer's tokens, with character n-grams (fastText) on plain text.
+"""Trains vectors of words, or of a tokenizer's tokens, with character n-grams (fastText) on text.
 
 wechsel-jax vectors train --input=german.txt --output=german.bin --dim=100 --epochs=3
+wechsel-jax vectors train --input='corpus/*.jsonl.zst' --input=more.txt --output=german.bin
 wechsel-jax vectors train --input=german.txt --output=tokens.bin --tokenizer=DIR --model=cbow --min_count=10 (for FOCUS)
 """
 
 from absl import flags
 
-from wechsel_jax.commands import choice
+from wechsel_jax.commands import choice, sources
 from wechsel_jax.files import refuse_existing
 
 REQUIRED = ("input", "output")
@@ -15,12 +16,13 @@ REQUIRED = ("input", "output")
 def define(values: flags.FlagValues) -> None:
     """Defines the flags of `vectors.train_vectors`."""
     to = {"flag_values": values}
-    flags.DEFINE_list("input", [], "Text files with commas between them, plain or .gz, .xz, .bz2.", **to)
+    sources(values, "input")
+    flags.DEFINE_string("text_field", "text", "Of JSON lines and tables, the field that holds the text.", **to)
     flags.DEFINE_string("output", None, "The .bin file to write.", **to)
     flags.DEFINE_string(
         "tokenizer", None, "Train vectors of this tokenizer's tokens: directory, tokenizer.json or hub id.", **to
     )
-    flags.DEFINE_integer("dim", 100, "Dimensions of a vector.", lower_bound=1, **to)
+    flags.DEFINE_integer("dim", 100, "Dimensions of a vector.", lower_bound=1, upper_bound=10_000, **to)
     choice(values, "model", "skipgram", ("skipgram", "cbow"), "What is predicted from what")
     flags.DEFINE_integer("epochs", 3, "Passes over the text.", lower_bound=1, **to)
     flags.DEFINE_integer("smallest_ngram", 5, "Fewest characters of an n-gram.", lower_bound=0, **to)
@@ -29,14 +31,16 @@ def define(values: flags.FlagValues) -> None:
     flags.DEFINE_integer("min_count", 5, "Words that are rarer get no vector of their own.", lower_bound=1, **to)
     flags.DEFINE_float("learning_rate", 0.05, "At the start; falls linearly to zero.", **to)
     flags.DEFINE_float("subsampling", 1e-4, "Words above this share of the text are left out at random.", **to)
-    flags.DEFINE_integer("threads", None, "By default as many as there are processors, and at least 11.", lower_bound=1, **to)
+    flags.DEFINE_integer(
+        "threads", None, "By default as many as there are processors, and at least 11.", lower_bound=1, upper_bound=1024, **to
+    )
     flags.DEFINE_boolean("overwrite", False, "Replace an existing output.", **to)
 
 
 def run(values: flags.FlagValues, arguments: list[str]) -> None:
     """Trains and says how many words there are."""
     del arguments
-    refuse_existing(values.output, values.overwrite)
+    refuse_existing(values.output, values.overwrite, [*values.input, values.tokenizer])
     from wechsel_jax.vectors import train_vectors
 
     options = {name: values[name].value for name in values if name not in ("input", "output", "overwrite")}

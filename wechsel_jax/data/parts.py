@@ -11,7 +11,7 @@ import numpy as np
 from wechsel_jax.data.documents import BadLine, json_documents, packed_documents, text_documents
 from wechsel_jax.data.sources import SOURCE_FILE, Source, import_datasets
 from wechsel_jax.errors import UserError
-from wechsel_jax.text_files import is_compressed, open_counted
+from wechsel_jax.text_files import is_compressed, open_counted, read_lines
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -115,6 +115,18 @@ def read_parts(source: Source, kind: str, part_bytes: int = PART_BYTES) -> Itera
         kind = "json" if source.kind == "json" else kind
         return (_packed_lines if is_compressed(source.place) else _ranges)(source, kind, part_bytes)
     return _tables(source, part_bytes)
+
+
+def source_lines(source: Source) -> Iterator[str]:
+    """Yields the lines, without their ends, of a text file, or of the texts in JSON lines or a table.
+
+    Raises:
+      UserError: as `read_parts`, and where text is not UTF-8 or a line is not JSON; the message names file and line.
+    """
+    if source.kind == "text":
+        return (line for _, line in read_lines(source.place, SOURCE_FILE))
+    documents = (document for part in read_parts(source, "lines") for document in part.documents()[0])
+    return (line.rstrip("\r") for document in documents for line in document.split("\n"))
 
 
 def _ranges(source: Source, kind: str, part_bytes: int) -> Iterator[Part]:

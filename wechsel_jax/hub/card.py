@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from wechsel_jax.errors import UserError
@@ -15,6 +16,7 @@ from wechsel_jax.hub.transfer_part import introduction, transfer_lines
 PROJECT = "wechsel-jax"
 # What the loading example names until the model has a place on the hub; `push` puts the repository there.
 PLACEHOLDER = "path/to/this/directory"
+_NO_LICENSE = "None is stated here."
 _TASKS = (("MaskedLM", "fill-mask"), ("CausalLM", "text-generation"), ("LMHeadModel", "text-generation"))
 _LICENSE = re.compile(r"[a-z0-9][a-z0-9.-]*")
 _LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]+)*")
@@ -77,6 +79,44 @@ def model_card(
             *_citation_lines(record, facts),
         ]
     )
+
+
+def completed_card(path: Path, license: str | None = None, language: Sequence[str] = ()) -> bytes:
+    """Returns a card that exists with a licence and languages added to its front matter; the rest keeps its bytes.
+
+    Args:
+      path: the card.
+      license: as for `model_card`; a card that `model_card` made without one names it in its text, too.
+      language: likewise.
+
+    Raises:
+      UserError: the card states another licence or other languages, or its front matter cannot be read.
+    """
+    contents = path.read_bytes()
+    if not license and not language:
+        return contents
+    import yaml
+    from huggingface_hub.repocard import REGEX_YAML_BLOCK, metadata_load
+
+    try:
+        stated, text = metadata_load(path) or {}, contents.decode("utf-8-sig")
+    except (ValueError, yaml.YAMLError):
+        raise UserError(f"{path}: its front matter cannot be read; expected YAML between two lines of ---") from None
+    added = []
+    for name, given, lines in (
+        ("license", [license] if license else [], [f"license: {license}"]),
+        ("language", [*language], ["language:", *(f"- {json.dumps(code)}" for code in language)]),
+    ):
+        there = stated.get(name) or []
+        there = [there] if isinstance(there, str) else there
+        if given and name in stated and given != there:
+            states = f"states {name} {', '.join(map(str, there)) or 'without a value'}"
+            raise UserError(f"{path}: {states}, not {', '.join(given)}; expected one; change the card or leave --{name} out")
+        added += lines if given and name not in stated else []
+    front = "".join(f"{line}\n" for line in added)
+    found = REGEX_YAML_BLOCK.search(text)
+    text = f"{text[: found.start(2)]}{front}{text[found.start(2) :]}" if found else f"---\n{front}---\n{text}"
+    return text.replace(f"## Licence\n\n{_NO_LICENSE}", f"## Licence\n\n`{license}`.").encode() if license else text.encode()
 
 
 def check_names(license: str | None, language: Sequence[str]) -> None:
@@ -170,7 +210,7 @@ def _introduction(
 
 def _licence_lines(license: str | None, place: str) -> list[str]:
     lines = ["## Licence", ""]
-    lines.append(f"`{license}`." if license else "None is stated here.")
+    lines.append(f"`{license}`." if license else _NO_LICENSE)
     if place:
         lines[-1] += f" The model was made from `{hub_id(place) or name_of(place)}`, whose licence applies to it as well."
     lines[-1] += " Check the terms of the text that it was trained on, too."

@@ -80,7 +80,7 @@ def _rule(row: Mapping) -> tuple[str, ...]:
 
 def _example(example: Mapping) -> tuple[str, ...]:
     shown = ", ".join(f"{cell(token)} ({weight:.2f})" for token, weight in example["sources"][:_EXAMPLE_SOURCES])
-    return cell(example["target"]), example["how"], shown
+    return cell(example["target"]), example["how"], shown or ("the regression alone" if example["how"] == "mixed" else "")
 
 
 def _settings(record: Mapping) -> dict:

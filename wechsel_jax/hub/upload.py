@@ -9,7 +9,7 @@ from typing import Any
 from wechsel_jax.checkpoint import Checkpoint, read_json
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import require_directory
-from wechsel_jax.hub.card import PLACEHOLDER, PROJECT, check_names, model_card
+from wechsel_jax.hub.card import PLACEHOLDER, PROJECT, check_names, completed_card, model_card
 from wechsel_jax.hub.client import Client
 from wechsel_jax.hub.markdown import HUB_ID
 from wechsel_jax.hub.run_facts import read_facts, read_lines
@@ -43,7 +43,7 @@ def push(
       token: of the hub; by default the one that the environment or an earlier login holds. It is never shown or stored.
       revision: the branch; made where it does not exist. None: main.
       dry_run: only list what would be uploaded; nothing is sent.
-      license: for a card that is made here, see `model_card`.
+      license: for the card, see `model_card`; one that is there already gets it in what is uploaded, if it states none.
       language: likewise.
       endpoint: of another hub; by default huggingface.co, or what HF_ENDPOINT says.
       say: called with lines of progress; by default they go to stderr.
@@ -52,7 +52,8 @@ def push(
       The address of the repository.
 
     Raises:
-      UserError: it is no model directory, the name is malformed, or the hub refuses or cannot be reached.
+      UserError: it is no model directory, the name is malformed, the card states another licence or other languages, or the
+        hub refuses or cannot be reached.
     """
     say = say or (lambda line: print(line, file=sys.stderr, flush=True))
     directory = require_directory(directory, "a model directory")
@@ -97,10 +98,10 @@ def _files(directory: Path) -> dict[str, Path]:
 
 
 def _card(directory: Path, repo: str, model: dict, license: str | None, language: Sequence[str]) -> bytes | None:
-    """Returns the directory's card with the repository in its example, or a new one where something was recorded."""
+    """Returns the directory's card with the repository and what is new in it, or a new one where something was recorded."""
     own = directory / _CARD
     if own.exists():
-        return own.read_bytes().replace(f'"{PLACEHOLDER}"'.encode(), f'"{repo}"'.encode())
+        return completed_card(own, license, language).replace(f'"{PLACEHOLDER}"'.encode(), f'"{repo}"'.encode())
     facts = read_facts(directory.parent)
     places = [directory / _RECORD, directory.parent / "transfer" / _RECORD]
     place = next((place for place in places if place.exists()), None)

@@ -4,9 +4,10 @@ import math
 import os
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import IO
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -19,10 +20,13 @@ from wechsel_jax.tokens.overlap import match_special
 _BLOCK = 1024
 _SLICE_BYTES = 1 << 28
 _COPY_BYTES = 1 << 24
+# Rows that are held as float64 at once.
+_PRODUCT_ROWS = 8192
 _FIELDS = {"copy": (np.dtype(np.int32), 1), "neighbors": (np.dtype(np.int32), 2), "weights": (np.dtype(np.float32), 2)}
 _FIELDS["random"] = (np.dtype(bool), 1)
 # A plan has both of these or neither.
 _LOW_RANK = {"coordinates": (np.dtype(np.float32), 2), "basis": (np.dtype(np.float32), 2)}
+_ZIP = b"PK\x03\x04"
 _NAMED_ROLES = frozenset({"bos", "eos", "pad", "unk", "mask", "cls", "sep"})
 
 
@@ -253,11 +257,11 @@ class TransferPlan:
             columns = slice(begin, begin + step)
             part = source[:, columns] if len(needed) == len(source) else source[needed, columns]
             table = part.astype(np.float32, copy=False)
-            low_rank = None if basis is None else basis @ table
+            low_rank = None if basis is None else _product(basis, table)
             for rows in _blocks(mixed, _BLOCK):
                 block = _mix(table, place[self.neighbors[rows]], self.weights[rows])
                 if low_rank is not None:
-                    block += self.coordinates[rows] @ low_rank
+                    block += _product(self.coordinates[rows], low_rank)
                 target[rows, columns] = block.astype(matrix.dtype, copy=False)
 
     def save(self, path: str | os.PathLike) -> None:
@@ -279,10 +283,10 @@ class TransferPlan:
         path = require_file(path, "a transfer_plan.npz")
         try:
             with path.open("rb") as handle:
-                plan = cls(**_plan_arrays(np.load(handle, allow_pickle=False)))
+                plan = cls(**_plan_arrays(handle))
             plan.validate()
         except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
-            what = "expected a transfer_plan.npz; write it again with `wechsel-jax transfer`"
+            what = "expected a transfer_plan.npz, which `wechsel-jax transfer` writes beside a model"
             raise UserError(f"{path}: {error}; {what}") from error
         return plan
 
@@ -295,13 +299,19 @@ class TransferPlan:
         return replace(self, copy=copy, random=random, **emptied)
 
 
-def _plan_arrays(file: Mapping[str, np.ndarray] | np.ndarray) -> dict[str, np.ndarray]:
-    if not isinstance(file, Mapping):
-        raise ValueError("holds a single array")
+def _plan_arrays(handle: IO[bytes]) -> dict[str, np.ndarray]:
+    # What numpy says of other files is how to read pickles.
+    if handle.read(len(_ZIP)) != _ZIP:
+        raise ValueError("is no transfer plan")
+    handle.seek(0)
+    file = np.load(handle, allow_pickle=False)
     missing = [name for name in _FIELDS if name not in file]
     if missing:
-        raise ValueError(f"holds no array {', '.join(missing)}")
-    return {name: file[name] for name in (*_FIELDS, *_LOW_RANK) if name in file}
+        raise ValueError(f"is no transfer plan: holds no array {', '.join(missing)}")
+    try:
+        return {name: file[name] for name in (*_FIELDS, *_LOW_RANK) if name in file}
+    except ValueError as error:
+        raise ValueError("is no transfer plan: an array holds no numbers, or is damaged") from error
 
 
 def _refuse_rows(wrong: np.ndarray, what: str) -> None:
@@ -312,6 +322,15 @@ def _refuse_rows(wrong: np.ndarray, what: str) -> None:
 def _blocks(rows: np.ndarray, step: int) -> Iterator[np.ndarray]:
     for begin in range(0, len(rows), step):
         yield rows[begin : begin + step]
+
+
+def _product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """left @ right, summed in float64, so that float32 comes out the same however many threads the product runs on."""
+    total = np.zeros((len(left), right.shape[1]))
+    for begin in range(0, len(right), _PRODUCT_ROWS):
+        rows = slice(begin, begin + _PRODUCT_ROWS)
+        total += left[:, rows].astype(np.float64) @ right[rows].astype(np.float64)
+    return total.astype(np.float32)
 
 
 def _mix(table_SxD: np.ndarray, neighbors_TxK: np.ndarray, weights_TxK: np.ndarray) -> np.ndarray:

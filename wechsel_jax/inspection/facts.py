@@ -3,12 +3,13 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import require_directory
+from wechsel_jax.inspection.origins import PLAN_FILE, RECORD_FILE
 from wechsel_jax.inspection.verdict import verdict
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from wechsel_jax.tokens import Vocabulary
     from wechsel_jax.vectors import Alignment, WordVectors
 
-PLAN_FILE, RECORD_FILE = "transfer_plan.npz", "transfer.json"
 SAMPLES = 10
 _NAMED_ROLES = frozenset({"bos", "eos", "pad", "unk", "mask", "cls", "sep"})
 # Words that nearest neighbors are sought for and among; the most frequent ones.
@@ -49,13 +49,13 @@ def score(
 
     Returns:
       Ready for JSON: "directory", "method", "vocabulary_size", "counts" and "shares" of copied, mixed and random rows,
-      "redrawn" (whether all other parameters are new too), "coverage", "alignment" and "similarity" (as recorded),
-      "special_tokens", "mixture" (see `mixtures.mixture`), "duplicates" (rows of the plan that equal another), "tables" (see
-      `tables.compared`), "perplexity" (see `step_zero.perplexity_at_zero`), "samples", "notes", and "findings": the verdict on
-      all of it.
+      "redrawn" (whether all other parameters are new too), "dictionary" (as it was given), "coverage", "alignment" and
+      "similarity" (as recorded), "special_tokens", "mixture" (see `mixtures.mixture`), "duplicates" (rows of the plan that
+      equal another), "tables" (see `tables.compared`), "perplexity" (see `step_zero.perplexity_at_zero`), "samples", "notes",
+      and "findings": the verdict on all of it.
 
     Raises:
-      UserError: a file is missing or damaged.
+      UserError: a file is missing or damaged, or the directory holds neither a model nor a transfer.
     """
     place = Path(directory)
     if place.is_file():
@@ -70,6 +70,8 @@ def score(
         loaded = _load_plan(place / PLAN_FILE if plan is None else Path(plan))
         found |= _of_plan(loaded)
     checkpoint, original = _open(place, record, source)
+    if checkpoint is None and loaded is None and not record:
+        _refuse(place)
     if checkpoint is not None:
         found["tables"] = _tables(checkpoint, original, record)
         if loaded is not None:
@@ -112,6 +114,17 @@ def score_vectors(
     return _judged({"alignment": alignment.report, "similarity": similarity, "samples": shown})
 
 
+def _refuse(place: Path) -> NoReturn:
+    from wechsel_jax.checkpoint import Checkpoint
+
+    if (place / "config.json").exists():
+        Checkpoint.open(place)  # says what is missing
+    raise UserError(
+        f"{place}: holds no config.json, {PLAN_FILE} or {RECORD_FILE}; expected a model directory, or what "
+        "`wechsel-jax transfer` wrote"
+    )
+
+
 def _judged(found: dict[str, Any]) -> dict[str, Any]:
     return {**found, "findings": [vars(finding) for finding in verdict(found)]}
 
@@ -128,7 +141,7 @@ def _read_record(directory: Path) -> dict[str, Any]:
     if not (directory / RECORD_FILE).exists():
         return {}
     record = read_json(directory / RECORD_FILE, "the transfer.json that `wechsel-jax transfer` writes")
-    parts = {"source": dict, "target": dict, "notes": list, "counts": dict, "alignment": dict, "similarity": dict}
+    parts = dict.fromkeys(("source", "target", "settings", "counts", "alignment", "similarity"), dict) | {"notes": list}
     wrong = [name for name, kind in parts.items() if not isinstance(record.get(name), kind | None)]
     if wrong or not isinstance(record.get("method"), str):
         what = f"field {wrong[0]} is damaged" if wrong else "has no method"
@@ -145,6 +158,7 @@ def _of_record(record: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **{name: record.get(name) for name in names},
         "redrawn": redrawn,
+        "dictionary": (record.get("settings") or {}).get("dictionary"),
         "coverage": {"rows": coverage} if isinstance(coverage, list) else coverage,
         "notes": list(record.get("notes") or ()),
     }

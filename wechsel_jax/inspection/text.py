@@ -149,13 +149,17 @@ def _perplexity(facts: Mapping[str, Any]) -> list[str]:
 
 def _samples(facts: Mapping[str, Any]) -> list[str]:
     samples = facts.get("samples")
-    return ["samples:", *map(_sample, samples)] if samples else []
+    return ["samples:", *(f"  {origin_line(sample, _SOURCES)}" for sample in samples)] if samples else []
 
 
-def _sample(sample: Mapping[str, Any]) -> str:
-    told = [f"{name} {weight:.3f}" for name, weight in sample["sources"][:_SOURCES]]
-    told += [f"{left} more"] if (left := len(sample["sources"]) - _SOURCES) > 0 else []
-    return f"  {sample['target']}: {sample['how']}{': ' + ', '.join(told) if told else ''}"
+def origin_line(token: Mapping[str, Any], most: int | None = None) -> str:
+    """Returns where a token came from, as `origins` and `score` tell it, with `most` source tokens at most."""
+    told = [f"{name} {weight:.3f}" for name, weight in token["sources"][:most]]
+    told += [f"{left} more"] if (left := len(token["sources"]) - len(told)) > 0 else []
+    if not told and token["how"] == "mixed":
+        told = ["of no source tokens, by the regression alone"]
+    number = f" ({token['token_id']})" if "token_id" in token else ""
+    return f"{token['target']}{number}: {token['how']}{': ' + ', '.join(told) if told else ''}"
 
 
 def _number(value: float | None) -> str:

@@ -25,6 +25,12 @@ TOP_1 = 0.3
 DUPLICATE_SHARE = 0.3
 # The absolute weights of a convex mixture add up to 1; at 10 an error of the source rows may grow tenfold.
 ABSOLUTE_SUM = 10.0
+# anker: text of the right language leaves up to a half of a large vocabulary unseen; of another, four fifths of a small one.
+UNSEEN_SHARE = 0.75
+# Fewer pairs than this are found by chance in a dictionary of other languages, or that is turned round.
+FEW_ENTRIES = 20
+# Predicted tokens; with fewer, the text decides more than the model.
+FEW_TOKENS = 1000
 _ILL_CONDITIONED = re.compile(r"ill[- ]condition|singular", re.IGNORECASE)
 
 
@@ -83,6 +89,8 @@ def _random_rows(facts: Mapping[str, Any]) -> list[Finding]:
         return [Finding("look", "random rows", share, text)]
     severity = "wrong" if share > RANDOM_SHARE_WRONG else "look"
     advice = "use vectors with character n-grams (.bin), more text for them, or a looser overlap rule"
+    if _by_contexts(facts):
+        advice = "give more text of the target language, word vectors for the rest, or leave the regression in"
     return [Finding(severity, "random rows", share, f"{told}, more than {_percent(RANDOM_SHARE)}: {advice}.")]
 
 
@@ -147,7 +155,7 @@ def _precision(facts: Mapping[str, Any]) -> list[Finding]:
     told += f" ({words:,} words)" if words else ""
     if value >= PRECISION_AT_1:
         return [Finding("ok", "alignment", value, f"{told}.")]
-    if "anchors" in alignment:
+    if _by_contexts(facts):
         # Rows that follow from like places are good where no translation comes first.
         return [Finding("ok", "alignment", value, f"{told}, which says little of anker's rows.")]
     advice = "the two spaces hardly meet; check the dictionary's languages, or train the vectors on more text"
@@ -158,7 +166,7 @@ def _anchors(facts: Mapping[str, Any]) -> list[Finding]:
     from wechsel_jax.vectors.token_anchors import FEW_ANCHORS
 
     alignment = facts.get("alignment") or {}
-    if "anchors" not in alignment or not isinstance(alignment.get("rounds"), list):
+    if not _by_contexts(facts) or not isinstance(alignment.get("rounds"), list):
         return []
     started = alignment["rounds"][0]["anchors"]
     told = f"{started:,} pairs of tokens were there to start from"
@@ -166,6 +174,39 @@ def _anchors(facts: Mapping[str, Any]) -> list[Finding]:
         return [Finding("ok", "anchors", started, f"{told}.")]
     text = f"{told}, fewer than {FEW_ANCHORS}: give more text or a dictionary, and compare with wechsel."
     return [Finding("look", "anchors", started, text)]
+
+
+def _dictionary(facts: Mapping[str, Any]) -> list[Finding]:
+    if not _by_contexts(facts) or facts.get("dictionary") in (None, "none", "identical"):
+        return []
+    used = (facts["alignment"]["anchors"] or {}).get("dictionary")
+    if used is None or used >= FEW_ENTRIES:
+        return []
+    text = (
+        f"Only {used:,} anchors come from the dictionary: check that each line is a source word, a tab and a target word, and "
+        "that the texts are of these languages."
+    )
+    return [Finding("look", "dictionary", used, text)]
+
+
+def _unseen(facts: Mapping[str, Any]) -> list[Finding]:
+    found = []
+    # A multilingual source has many tokens that text of one of its languages does not show.
+    for side, severity in (("target", "wrong"), ("source", "look")):
+        missing = ((facts.get("alignment") or {}).get(f"{side}_text") or {}).get("without_vector")
+        total = (facts.get(side) or {}).get("vocabulary_size")
+        if missing is None or not total:
+            continue
+        if side == "target" and (facts.get("counts") or {}).get("copied", 0) > total / 2:
+            continue  # what is copied needs no text
+        told = f"{missing:,} of {total:,} {side} tokens do not occur often enough in the {side} text"
+        if missing <= UNSEEN_SHARE * total:
+            found.append(Finding("ok", f"{side} text", missing / total, f"{told}."))
+            continue
+        advice = "check that it is of the right language and that the texts are not swapped, or give more of it"
+        more = " (of a multilingual source it may be so)" if side == "source" else ""
+        found.append(Finding(severity, f"{side} text", missing / total, f"{told}: {advice}{more}."))
+    return found
 
 
 def _similarity(facts: Mapping[str, Any]) -> list[Finding]:
@@ -176,6 +217,8 @@ def _similarity(facts: Mapping[str, Any]) -> list[Finding]:
     if value >= TOP_1:
         return [Finding("ok", "similarity", value, f"{told}.")]
     text = f"{told}, under {TOP_1:g}, hardly more than by chance: check the alignment and the vectors' languages."
+    if _by_contexts(facts):
+        text = f"{told}, under {TOP_1:g}: check that the texts are of the two languages; give more text or a dictionary."
     return [Finding("look", "similarity", value, text)]
 
 
@@ -187,10 +230,11 @@ def _duplicates(facts: Mapping[str, Any]) -> list[Finding]:
     told = _sentence(f"{_percent(share)} of the new rows equal another new row")
     if share <= DUPLICATE_SHARE:
         return [Finding("ok", "duplicates", share, f"{told}.")]
-    text = (
-        f"{told}, more than {_percent(DUPLICATE_SHARE)}, and the model cannot tell such tokens apart: use a stricter overlap "
-    )
-    return [Finding("look", "duplicates", share, f"{text}rule or more neighbors.")]
+    advice = "use a stricter overlap rule or more neighbors"
+    if _by_contexts(facts):
+        advice = "they are tokens that the target text does not show; give more of it, or word vectors for them"
+    text = f"{told}, more than {_percent(DUPLICATE_SHARE)}, and the model cannot tell such tokens apart: {advice}."
+    return [Finding("look", "duplicates", share, text)]
 
 
 def _finite(facts: Mapping[str, Any]) -> list[Finding]:
@@ -228,6 +272,9 @@ def _perplexity(facts: Mapping[str, Any]) -> list[Finding]:
         text = f"{kind} before training is not finite: the weights overflow; look at the lengths of the new rows."
         return [Finding("wrong", "perplexity", None, text)]
     told = f"{kind} before training is {value:,.0f}" if value >= 100 else f"{kind} before training is {value:.1f}"
+    if (tokens := found.get("tokens", FEW_TOKENS)) < FEW_TOKENS:
+        text = f"{told}, over {tokens:,} predicted tokens, too few to tell: give text for {FEW_TOKENS:,} or more."
+        return [Finding("look", "perplexity", value, text)]
     if value <= uniform:
         return [Finding("ok", "perplexity", value, f"{told}; a uniform guess would be {uniform:,}.")]
     text = f"{told}, above the {uniform:,} of a uniform guess: that is less than nothing; use another method, or text "
@@ -235,9 +282,14 @@ def _perplexity(facts: Mapping[str, Any]) -> list[Finding]:
 
 
 _CHECKS: tuple[Callable[[Mapping[str, Any]], list[Finding]], ...] = (
-    _finite, _random_rows, _special_tokens, _scales, _duplicates, _pairs, _precision, _anchors, _similarity, _weights,
-    _perplexity,
+    _finite, _unseen, _random_rows, _special_tokens, _scales, _duplicates, _pairs, _precision, _anchors, _dictionary,
+    _similarity, _weights, _perplexity,
 )  # fmt: skip
+
+
+def _by_contexts(facts: Mapping[str, Any]) -> bool:
+    """Whether tokens are compared by anchored contexts, as anker does, and not by word vectors."""
+    return "anchors" in (facts.get("alignment") or {})
 
 
 def _sentence(text: str) -> str:

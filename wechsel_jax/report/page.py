@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import Path
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import new_file
+from wechsel_jax.files import new_file, refuse_existing
 from wechsel_jax.report import detail_sections, quality_sections, sections, token_sections, watching_sections
 from wechsel_jax.report.figures import render
 from wechsel_jax.report.headline import headline, plain
@@ -17,23 +17,30 @@ from wechsel_jax.report.sections import Report
 
 
 def write_report(
-    runs: Sequence[str | Path | RunRecord], output: str | Path, title: str | None = None, *, plots: bool = True
+    runs: Sequence[str | Path | RunRecord],
+    output: str | Path,
+    title: str | None = None,
+    *,
+    plots: bool = True,
+    overwrite: bool = True,
 ) -> Path:
     """Writes what runs recorded as one HTML file without external resources, and its plots as PNG and SVG beside it.
 
-    An earlier report of the same name is replaced. All files are drawn before the first is written.
+    All files are drawn before the first is written.
 
     Args:
       runs: directories as in `read_run`, workdirs of `train.compare`, or runs that were read.
       output: the HTML file; plots are named after it, "report-learning-curves.png" beside "report.html".
       title: above the headline; by default made from the source model's name.
       plots: write the PNG and SVG files, which needs matplotlib. The page has its plots without it.
+      overwrite: replace an earlier report of the same name, and its plots.
 
     Returns:
       `output`.
 
     Raises:
-      UserError: a run is missing or damaged, `output` is a directory, or matplotlib is missing.
+      UserError: a run is missing or damaged, `output` is a directory, matplotlib is missing, or one of the files exists and
+        `overwrite` is false.
     """
     output = Path(output)
     if output.is_dir():
@@ -42,6 +49,8 @@ def write_report(
     report = Report(records, read_comparison(records))
     files = render(records, report.slots) if plots else {}
     names = {name: output.with_name(f"{output.stem}-{name}") for name in files}
+    for path in (output, *names.values()):
+        refuse_existing(path, overwrite)
     page = _page(report, title or _title(records), sorted(path.name for path in names.values()))
     for name, contents in files.items():
         with new_file(names[name]) as handle:

@@ -22,6 +22,8 @@ _SPACES = {
     True: "Tokens of both languages are described by how often the same anchors, pairs of tokens that mean the same, stand "
     "before and after them in text.",
 }
+# What is said of a token without source tokens, by how its row was made.
+_NO_SOURCES = {"random": "random: nothing is known of it", "mixed": "the regression alone"}
 _ANCHOR_RULES = {
     "dictionary": "from the dictionary",
     "equal": "of equal bytes",
@@ -253,7 +255,7 @@ def _examples_table(report: Report, run: RunRecord) -> str:
 
 def _sources(example: Example) -> str:
     if not example.sources:
-        return f'<span class="quiet">{"random: nothing is known of it" if example.how == "random" else NO_VALUE}</span>'
+        return f'<span class="quiet">{_NO_SOURCES.get(example.how, NO_VALUE)}</span>'
     items = "".join(_source(token, weight, example.how) for token, weight in example.sources[:_SHOWN])
     rests = [
         f'<span class="{kind}">{_rest(example, shown)}</span>' for kind, shown in (("long", _SHOWN), ("short", _SHOWN_NARROW))

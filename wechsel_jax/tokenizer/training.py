@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from wechsel_jax.data.parts import source_lines
+from wechsel_jax.data.sources import Source, find_sources
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import new_directory, refuse_existing, require_file
-from wechsel_jax.text_files import read_lines
+from wechsel_jax.files import new_directory, refuse_directory
 from wechsel_jax.tokenizer.files import fast_tokenizer_class, load_tokenizer
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ _ROBERTA = {
 _BERT = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
 _STYLES = {"gpt2": _GPT2, "roberta": _ROBERTA}
 _BYTES = 256
+# Far above any vocabulary in use; the tokenizers library sets memory aside for as many as it is told.
+_MOST_TOKENS = 1 << 24
 
 
 def train_tokenizer(
@@ -39,6 +42,7 @@ def train_tokenizer(
     style: str = "gpt2",
     *,
     overwrite: bool = False,
+    text_field: str = "text",
 ) -> "PreTrainedTokenizerFast":
     """Trains a tokenizer and writes a directory that `transformers.AutoTokenizer` loads.
 
@@ -47,7 +51,8 @@ def train_tokenizer(
     moves the log-probabilities in their third decimal and with them the order of the ids.
 
     Args:
-      files: UTF-8 text, one document or paragraph a line; plain, .gz, .xz or .bz2.
+      files: text, see `wechsel_jax.data.sources.find_sources`: text files, JSON lines, Parquet, data sets, patterns. Each line
+        of a text is one example.
       vocabulary_size: V, the exact number of tokens, special ones included.
       output: the directory to write.
       algorithm: "byte_bpe", "unigram" or "wordpiece".
@@ -55,31 +60,38 @@ def train_tokenizer(
         V - 1, and an encoding is <s> ... </s>). WordPiece has BERT's special tokens whatever the style ([PAD], [UNK], [CLS],
         [SEP], [MASK] are 0 to 4).
       overwrite: whether an existing `output` may be replaced.
+      text_field: which holds the text of JSON lines and tables.
 
     Returns:
       The tokenizer, as loaded from `output`.
 
     Raises:
-      UserError: a file is missing or not UTF-8 text, the text gives no vocabulary of this size, or `output` exists.
+      UserError: a file is missing, damaged or not UTF-8, the text gives no vocabulary of this size, or `output` exists, would
+        take an input's place or cannot be written.
     """
     if algorithm not in _TRAINERS:
         raise UserError(f"{algorithm}: unknown algorithm for a tokenizer; expected one of {', '.join(_TRAINERS)}")
     if style not in _STYLES:
         raise UserError(f"{style}: unknown style for a tokenizer; expected one of {', '.join(_STYLES)}")
-    refuse_existing(output, overwrite)
+    if vocabulary_size > _MOST_TOKENS:
+        raise UserError(f"vocabulary size {vocabulary_size}: too large; expected at most {_MOST_TOKENS}")
     files = [files] if isinstance(files, str | os.PathLike) else list(files)
-    paths = [require_file(path, "UTF-8 text to train a tokenizer on") for path in files]
-    if not paths:
+    refuse_directory(output, overwrite, files)
+    sources = find_sources(files, text_field)
+    if not sources:
         raise UserError("no text files; expected at least one to train a tokenizer on")
     roles = _BERT if algorithm == "wordpiece" else _STYLES[style]
-    backend = _TRAINERS[algorithm](paths, vocabulary_size, roles)
-    _require_size(backend, vocabulary_size, paths)
+    backend = _TRAINERS[algorithm](sources, vocabulary_size, roles)
+    _require_size(backend, vocabulary_size, sources)
     with new_directory(output, overwrite) as directory:
-        _save(backend, roles, directory)
+        try:
+            _save(backend, roles, directory)
+        except Exception as error:  # the Rust side raises plain Exception
+            raise UserError(f"{output}: cannot be written ({error}); free some space, or choose another output") from error
     return load_tokenizer(output)
 
 
-def _byte_bpe(paths: list[Path], vocabulary_size: int, roles: dict[str, str]) -> "Tokenizer":
+def _byte_bpe(sources: list[Source], vocabulary_size: int, roles: dict[str, str]) -> "Tokenizer":
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
     first, last = _special_tokens(roles)
@@ -94,11 +106,11 @@ def _byte_bpe(paths: list[Path], vocabulary_size: int, roles: dict[str, str]) ->
         special_tokens=first,
         show_progress=False,
     )
-    _train(backend, paths, trainer)
+    _train(backend, sources, trainer)
     return _with_special_tokens(backend, roles)
 
 
-def _unigram(paths: list[Path], vocabulary_size: int, roles: dict[str, str]) -> "Tokenizer":
+def _unigram(sources: list[Source], vocabulary_size: int, roles: dict[str, str]) -> "Tokenizer":
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     first, last = _special_tokens(roles)
@@ -115,11 +127,11 @@ def _unigram(paths: list[Path], vocabulary_size: int, roles: dict[str, str]) -> 
         unk_token=roles["unk_token"],
         show_progress=False,
     )
-    _train(backend, paths, trainer)
+    _train(backend, sources, trainer)
     return _with_special_tokens(_with_byte_fallback(backend, len(first)), roles)
 
 
-def _wordpiece(paths: list[Path], vocabulary_size: int, roles: dict[str, str]) -> "Tokenizer":
+def _wordpiece(sources: list[Source], vocabulary_size: int, roles: dict[str, str]) -> "Tokenizer":
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
     special_tokens = list(dict.fromkeys(roles.values()))
@@ -131,12 +143,12 @@ def _wordpiece(paths: list[Path], vocabulary_size: int, roles: dict[str, str]) -
     # The trainer numbers "##x" in an order that changes from run to run and breaks ties by number. A first pass that learns
     # nothing but the characters lets the second one start from a fixed order.
     characters = Tokenizer.from_str(backend.to_str())
-    _train(characters, paths, trainers.WordPieceTrainer(vocab_size=1, special_tokens=special_tokens, show_progress=False))
+    _train(characters, sources, trainers.WordPieceTrainer(vocab_size=1, special_tokens=special_tokens, show_progress=False))
     continuing = sorted(token for token in characters.get_vocab() if len(token) == 3 and token.startswith("##"))
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocabulary_size, special_tokens=special_tokens + continuing, show_progress=False
     )
-    _train(backend, paths, trainer)
+    _train(backend, sources, trainer)
     state = json.loads(backend.to_str())
     state["added_tokens"] = [token for token in state["added_tokens"] if token["content"] in special_tokens]
     return _with_special_tokens(Tokenizer.from_str(json.dumps(state)), roles)
@@ -181,11 +193,11 @@ def _with_special_tokens(backend: "Tokenizer", roles: dict[str, str]) -> "Tokeni
     return backend
 
 
-def _train(backend: "Tokenizer", paths: list[Path], trainer: object) -> None:
-    lines = (line for path in paths for _, line in read_lines(path, "UTF-8 text"))
+def _train(backend: "Tokenizer", sources: list[Source], trainer: object) -> None:
+    lines = (line for source in sources for line in source_lines(source))
     first = next((line for line in lines if line.strip()), None)
     if first is None:
-        raise UserError(f"{_names(paths)}: nothing but blank lines; expected text to train a tokenizer on")
+        raise UserError(f"{_names(sources)}: nothing but blank lines; expected text to train a tokenizer on")
     try:
         backend.train_from_iterator(itertools.chain([first], lines), trainer)
     except UserError:
@@ -193,7 +205,7 @@ def _train(backend: "Tokenizer", paths: list[Path], trainer: object) -> None:
     except BaseException as error:  # a panic of the Rust side is no Exception
         if isinstance(error, KeyboardInterrupt | MemoryError | OSError):
             raise
-        raise UserError(f"{_names(paths)}: no tokenizer can be trained on this text ({error}); add text") from error
+        raise UserError(f"{_names(sources)}: no tokenizer can be trained on this text ({error}); add text") from error
 
 
 def _require_room(vocabulary_size: int, least: int) -> None:
@@ -201,18 +213,18 @@ def _require_room(vocabulary_size: int, least: int) -> None:
         raise UserError(f"vocabulary size {vocabulary_size}: too small; expected at least {least} for this algorithm and style")
 
 
-def _require_size(backend: "Tokenizer", vocabulary_size: int, paths: list[Path]) -> None:
+def _require_size(backend: "Tokenizer", vocabulary_size: int, sources: list[Source]) -> None:
     reached = backend.get_vocab_size(with_added_tokens=True)
     if reached < vocabulary_size:
         problem = f"too little text, it gives {reached} tokens; expected {vocabulary_size}"
-        raise UserError(f"{_names(paths)}: {problem}; add text or ask for at most {reached}")
+        raise UserError(f"{_names(sources)}: {problem}; add text or ask for at most {reached}")
     if reached > vocabulary_size:
         problem = f"its characters and the special tokens alone make {reached} tokens; expected {vocabulary_size}"
-        raise UserError(f"{_names(paths)}: {problem}; ask for at least {reached}")
+        raise UserError(f"{_names(sources)}: {problem}; ask for at least {reached}")
 
 
-def _names(paths: list[Path]) -> str:
-    return str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
+def _names(sources: list[Source]) -> str:
+    return sources[0].name if len(sources) == 1 else f"{sources[0].name} and {len(sources) - 1} more"
 
 
 def _save(backend: "Tokenizer", roles: dict[str, str], directory: Path) -> None:

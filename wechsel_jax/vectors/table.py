@@ -4,13 +4,15 @@ import json
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from wechsel_jax.checkpoint import Checkpoint
+from wechsel_jax.data.parts import source_lines
+from wechsel_jax.data.sources import find_sources
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file
 from wechsel_jax.initializers.noise import draw_noise, keyed_rows
@@ -142,12 +144,12 @@ def _fill(out: np.ndarray, where: np.ndarray, rows: np.ndarray, missing: str, se
 
 
 def text_vocabulary(
-    paths: Iterable[str | os.PathLike], *, min_count: int = 1, max_words: int | None = None, lowercase: bool = False
+    texts: Sequence[str | os.PathLike], *, min_count: int = 1, max_words: int | None = None, lowercase: bool = False
 ) -> list[str]:
     """Lists the words of texts, split at white space, most frequent first; equal counts in order of code points.
 
     Args:
-      paths: UTF-8 files, compressed or not.
+      texts: see `wechsel_jax.data.sources.find_sources`: text files, JSON lines with the text in "text", Parquet, patterns.
       min_count: words that are rarer are left out (the paper takes 2, for IWSLT 5).
       max_words: keep only this many.
       lowercase: count words without their case.
@@ -156,13 +158,13 @@ def text_vocabulary(
       UserError: a file is missing or no UTF-8, or no word is that frequent.
     """
     counts: Counter[str] = Counter()
-    for path in paths:
-        for _, line in read_lines(path, "a text file"):
+    for source in find_sources(texts):
+        for line in source_lines(source):
             counts.update((line.lower() if lowercase else line).split())
     words = sorted((word for word, count in counts.items() if count >= min_count), key=lambda word: (-counts[word], word))
     if not words:
         raise UserError(
-            f"{', '.join(map(str, paths))}: no word occurs {min_count} times; expected text, or a smaller min_count"
+            f"{', '.join(map(str, texts))}: no word occurs {min_count} times; expected text, or a smaller min_count"
         )
     return words[:max_words]
 

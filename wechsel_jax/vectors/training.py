@@ -1,4 +1,4 @@
-"""Training vectors of words, or of the tokens of a tokenizer, on plain text with fastText."""
+"""Training vectors of words, or of the tokens of a tokenizer, on text with fastText."""
 
 import os
 import re
@@ -12,15 +12,21 @@ from typing import IO, TYPE_CHECKING
 
 from tqdm import tqdm
 
+from wechsel_jax.data.parts import source_lines
+from wechsel_jax.data.sources import Source, find_sources
 from wechsel_jax.errors import UserError
-from wechsel_jax.text_files import read_lines
 from wechsel_jax.tokenizer.files import load_tokenizer
+from wechsel_jax.vectors.fasttext_format import FastTextVectors
 from wechsel_jax.vectors.subwords import native_word, plain_backend
 
 if TYPE_CHECKING:
+    import fasttext
     from transformers import PreTrainedTokenizerFast
 
 _ENOUGH_THREADS = 11
+# Above both, fastText ends the process or wants more memory than there is.
+_MOST_DIMENSIONS, _MOST_THREADS = 10_000, 1024
+_LARGEST_INTEGER = 2**31 - 1
 _BATCH_LINES = 1024
 _BATCH_CHARACTERS = 1 << 20
 
@@ -42,6 +48,7 @@ def train_vectors(
     threads: int | None = None,
     verbose: int = 0,
     tokenizer: "str | os.PathLike | PreTrainedTokenizerFast | None" = None,
+    text_field: str = "text",
 ) -> dict:
     """Trains a fastText model on text and writes it, whole or not at all.
 
@@ -52,7 +59,7 @@ def train_vectors(
     de Melo, 2023, section 3.1), which trains model="cbow", smallest_ngram=3, largest_ngram=6, buckets=2_000_000, min_count=10.
 
     Args:
-      files: UTF-8 text files, plain, .gz, .xz or .bz2.
+      files: text, see `wechsel_jax.data.sources.find_sources`: text files, JSON lines, Parquet, data sets, patterns.
       output: the `.bin` to write, replaced where it exists.
       dim: m, dimensions of a vector.
       model: "skipgram" or "cbow".
@@ -68,28 +75,29 @@ def train_vectors(
         of the matrix, and what no thread initialises stays as the memory was found.
       verbose: 0 silent, 2 shows progress on stderr.
       tokenizer: cut the text with it: a directory, tokenizer.json, hub id or loaded fast tokenizer.
+      text_field: which holds the text of JSON lines and tables.
 
     Returns:
       {"words": W, "tokens": running words in the text, "dim": m}.
 
     Raises:
-      UserError: a file or the tokenizer is missing, a file is not UTF-8, there is too little text, a setting is impossible, or
-        there is no fastText.
+      UserError: a file or the tokenizer is missing, a file is damaged or not UTF-8, there is too little text, a setting is
+        impossible or takes more memory than there is, the disk is full, or there is no fastText.
     """
-    files = [files] if isinstance(files, str | os.PathLike) else list(files)
-    _check_settings(model, dim, epochs, smallest_ngram, largest_ngram, buckets, min_count)
+    _check_settings(model, dim, epochs, smallest_ngram, largest_ngram, buckets, min_count, threads)
+    sources = find_sources([files] if isinstance(files, str | os.PathLike) else list(files), text_field)
     fasttext = _import_fasttext()
     if isinstance(tokenizer, str | os.PathLike):
         tokenizer = load_tokenizer(tokenizer)
     output = Path(output)
     output.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.") as directory:
+    with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.", suffix=".partial") as directory:
         corpus = Path(directory, "words.txt")
         with open(corpus, "w", encoding="utf-8") as handle:
             write = _write_words if tokenizer is None else partial(_write_tokens, tokenizer, bool(verbose))
-            tokens = sum(write(path, handle) for path in files)
+            tokens = sum(write(source, handle) for source in sources)
         # Closed, not only written: fastText opens the file by its name and must find the last words too.
-        names = ", ".join(str(path) for path in files)
+        names = ", ".join(source.name for source in sources)
         if tokens == 0:
             raise UserError(f"{names or 'no files'}: no word in the text; expected plain text in the language of the vectors")
         try:
@@ -117,10 +125,20 @@ def train_vectors(
             # "Encountered NaN": a step too large, or rows that too few threads left uninitialised.
             advice = f"lower learning_rate, or use {_ENOUGH_THREADS} threads or more"
             raise UserError(f"{names}: fastText stopped after {tokens} running words ({error}); {advice}") from None
-        unfinished = str(Path(directory, "model.bin"))
-        trained.save_model(unfinished)
-        os.replace(unfinished, output)
+        except MemoryError:
+            rows = f"the words and {buckets} buckets, {dim} numbers each"
+            raise UserError(f"{names}: there is no memory for {rows}; ask for fewer dimensions or buckets") from None
+        _save(trained, Path(directory, "model.bin"), output)
     return {"words": len(trained.words), "tokens": tokens, "dim": dim}
+
+
+def _save(trained: "fasttext.FastText._FastText", unfinished: Path, output: Path) -> None:
+    trained.save_model(str(unfinished))
+    try:
+        FastTextVectors(unfinished)
+    except UserError as error:  # fastText itself passes over a full disk in silence
+        raise UserError(f"{output}: cannot be written whole; free some space, or choose another output") from error
+    os.replace(unfinished, output)
 
 
 def words_of(line: str) -> list[str]:
@@ -150,9 +168,9 @@ def _combining_marks() -> str:
     return "".join(rf"\U{first:08x}-\U{last:08x}" for first, last in ranges)
 
 
-def _write_words(path: str | os.PathLike, handle: IO[str]) -> int:
+def _write_words(source: Source, handle: IO[str]) -> int:
     count = 0
-    for _, line in read_lines(path, "a text file"):
+    for line in source_lines(source):
         words = words_of(line)
         if words:
             handle.write(" ".join(words) + "\n")
@@ -160,14 +178,14 @@ def _write_words(path: str | os.PathLike, handle: IO[str]) -> int:
     return count
 
 
-def _write_tokens(tokenizer: "PreTrainedTokenizerFast", shown: bool, path: str | os.PathLike, handle: IO[str]) -> int:
+def _write_tokens(tokenizer: "PreTrainedTokenizerFast", shown: bool, source: Source, handle: IO[str]) -> int:
     """Writes the tokens of each line with spaces between them, as their tokenizer spells them."""
     backend = plain_backend(tokenizer)
     vocabulary = backend.get_vocab(with_added_tokens=True)
     words = {token_id: native_word(string) for string, token_id in vocabulary.items()}
     count = 0
-    with tqdm(desc=f"tokenising {path}", unit=" lines", disable=not shown, leave=False) as bar:
-        for lines in _batches(path):
+    with tqdm(desc=f"tokenising {source.name}", unit=" lines", disable=not shown, leave=False) as bar:
+        for lines in _batches(source):
             encodings = backend.encode_batch_fast(lines, add_special_tokens=False)
             for encoding in encodings:
                 if encoding.ids:
@@ -177,10 +195,10 @@ def _write_tokens(tokenizer: "PreTrainedTokenizerFast", shown: bool, path: str |
     return count
 
 
-def _batches(path: str | os.PathLike) -> Iterator[list[str]]:
-    """Yields the lines of a file, so many at a time that memory stays small and the tokenizer's threads have work."""
+def _batches(source: Source) -> Iterator[list[str]]:
+    """Yields the lines of a source, so many at a time that memory stays small and the tokenizer's threads have work."""
     lines, size = [], 0
-    for _, line in read_lines(path, "a text file"):
+    for line in source_lines(source):
         lines.append(line)
         size += len(line)
         if size >= _BATCH_CHARACTERS or len(lines) >= _BATCH_LINES:
@@ -190,11 +208,17 @@ def _batches(path: str | os.PathLike) -> Iterator[list[str]]:
         yield lines
 
 
-def _check_settings(model, dim, epochs, smallest, largest, buckets, min_count) -> None:
+def _check_settings(model, dim, epochs, smallest, largest, buckets, min_count, threads) -> None:
     if model not in ("skipgram", "cbow"):
         raise UserError(f"model {model!r}; expected 'skipgram' or 'cbow'")
     if min(dim, epochs, min_count) < 1:
         raise UserError(f"dim {dim}, epochs {epochs}, min_count {min_count}; expected at least 1 each")
+    if dim > _MOST_DIMENSIONS or (threads or 1) > _MOST_THREADS:
+        limits = f"expected at most {_MOST_DIMENSIONS} and {_MOST_THREADS}"
+        raise UserError(f"dim {dim}, threads {threads or 'as many as processors'}; {limits}")
+    if max(epochs, smallest, largest, buckets, min_count) > _LARGEST_INTEGER:
+        sizes = f"epochs {epochs}, min_count {min_count}, n-grams of {smallest} to {largest} characters, {buckets} buckets"
+        raise UserError(f"{sizes}; expected at most {_LARGEST_INTEGER} each")
     if largest and (buckets < 1 or not 1 <= smallest <= largest):
         raise UserError(
             f"n-grams of {smallest} to {largest} characters, {buckets} buckets; expected 1 <= smallest <= largest, 1 <= buckets"

@@ -1,0 +1,95 @@
+"""Where single tokens of a transferred model came from."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wechsel_jax.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+    from wechsel_jax.tokens import Vocabulary
+
+PLAN_FILE, RECORD_FILE = "transfer_plan.npz", "transfer.json"
+
+
+def origins(
+    directory: str | os.PathLike,
+    tokens: Sequence[str],
+    *,
+    plan: str | os.PathLike | None = None,
+    source: str | os.PathLike | None = None,
+) -> list[dict[str, Any]]:
+    """Says where tokens of a transferred model came from.
+
+    Args:
+      directory: what `wechsel-jax transfer` wrote: the plan, the tokenizer, and the record, which names the source model.
+      tokens: as the tokenizer spells them, as `transfer_record.readable` writes them, or words that are one token.
+      plan: a plan to use in place of the directory's.
+      source: the source model, where it is no longer where the record says; its tokenizer is read.
+
+    Returns:
+      For each token {"token_id", "target", "how", "sources": [[source token, weight], ...]}; a mixed row without sources is
+      a regression's alone.
+
+    Raises:
+      UserError: a file is missing or damaged, plan and tokenizer do not fit, or a token is none of the directory's.
+    """
+    from wechsel_jax.initializers import TransferPlan
+    from wechsel_jax.tokens import Vocabulary, load_tokenizer
+    from wechsel_jax.transfer_record import origin
+
+    directory = Path(directory)
+    if not (directory / RECORD_FILE).exists() or not (plan or (directory / PLAN_FILE).exists()):
+        raise UserError(
+            f"{directory}: has no {RECORD_FILE if plan else PLAN_FILE}, which --tokens reads; expected the directory that "
+            "`wechsel-jax transfer` wrote"
+        )
+    loaded = TransferPlan.load(plan or directory / PLAN_FILE)
+    tokenizer = load_tokenizer(directory)
+    target, vocabulary = Vocabulary.from_tokenizer(tokenizer), _source_vocabulary(directory, source)
+    if len(target) != len(loaded):
+        raise UserError(
+            f"{directory}: the plan is for {len(loaded)} tokens, the tokenizer has {len(target)}; expected one directory's"
+        )
+    ids = _find(tokens, target, tokenizer, directory)
+    return [{"token_id": token_id, **origin(loaded, vocabulary, target, token_id)} for token_id in ids]
+
+
+def _source_vocabulary(directory: Path, source: str | os.PathLike | None) -> "Vocabulary":
+    from wechsel_jax.checkpoint import read_json
+    from wechsel_jax.tokens import Vocabulary, load_tokenizer
+
+    if source is not None:
+        return Vocabulary.from_tokenizer(load_tokenizer(source))
+    record = read_json(directory / RECORD_FILE, "the transfer.json that `wechsel-jax transfer` writes")
+    named = (record.get("source") or {}).get("model")
+    if not isinstance(named, str):
+        raise UserError(f"{directory / RECORD_FILE}: names no source model; name it with --source")
+    try:
+        return Vocabulary.from_tokenizer(load_tokenizer(named))
+    except UserError as error:
+        if Path(named).exists():
+            raise
+        where = f"{directory / RECORD_FILE} names this source model, seen from where the transfer ran"
+        raise UserError(f"{error}; {where}; where it lies elsewhere, name its place with --source") from error
+
+
+def _find(tokens: Sequence[str], target: "Vocabulary", tokenizer: "PreTrainedTokenizerFast", directory: Path) -> list[int]:
+    from wechsel_jax.transfer_record import readable
+
+    by_string = {string: i for i, string in enumerate(target.strings)}
+    by_text = {readable(target, i): i for i in reversed(range(len(target)))}
+    found = []
+    for token in tokens:
+        token_id = by_string.get(token, by_text.get(token))
+        if token_id is None:
+            # A word as it stands in a text; the first of the encodings that is one token.
+            encoded = [tokenizer.encode(text, add_special_tokens=False) for text in (" " + token, token)]
+            token_id = next((ids[0] for ids in encoded if len(ids) == 1), None)
+        if token_id is None:
+            raise UserError(f"{token}: no single token of {directory}; expected a word that is one, or a token's own spelling")
+        found.append(token_id)
+    return found
