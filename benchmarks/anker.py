@@ -1,19 +1,21 @@
 """Anker beside the published methods: the dictionaries of its variants, the gathered result, its tables and its picture.
 
     python -m benchmarks.anker dictionaries data
+    python -m benchmarks.anker trained_rows runs/anker/sw-0-long/anker sw-trained
     python -m benchmarks.anker gather runs/anker
 
 The first writes `data/dictionaries/LANG.{500,5000,shuffled}.tsv`: the pairs whose English words are most frequent in
-`data/en.train.txt`, and all pairs with their target words in random order. The second reads the workdirs of configs/anker.py,
-named LANG-SEED or LANG-SEED-anything (a seed may be spread over several; those of one step count as evaluated before training
-only; another model, length, warm-up or learning rate is kept apart). What they hold takes the place of the same runs in
-benchmarks/anker.json; the file's other runs stay. It also writes docs/anker.png, docs/anker-more.png and the tables of
-docs/anker.md.
+`data/en.train.txt`, and all pairs with their target words in random order. The second writes a model with the embeddings of a
+trained run and the body that it had before training. The third reads the workdirs of configs/anker.py, named LANG-SEED or
+LANG-SEED-anything (a seed may be spread over several; those of one step count as evaluated before training only; another model,
+length, warm-up or learning rate is kept apart). What they hold takes the place of the same runs in benchmarks/anker.json; the
+file's other runs stay. It also writes docs/anker.png, docs/anker-more.png and the tables of docs/anker.md.
 """
 
 import itertools
 import json
 import re
+import shutil
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -22,8 +24,10 @@ from pathlib import Path
 import numpy as np
 
 from configs.anker import DICTIONARIES, LEARNING_RATE, STEPS, WARMUP
-from wechsel_jax.files import new_file
+from wechsel_jax.checkpoint import Checkpoint
+from wechsel_jax.files import new_directory, new_file
 from wechsel_jax.report import read_run, steps_needed
+from wechsel_jax.tensors import write_tensors
 from wechsel_jax.text_files import read_lines
 from wechsel_jax.vectors import read_dictionary
 
@@ -52,6 +56,7 @@ _COLOURS = {
     "ofa": "#7d5f00",
     "trans_inner": "#b04a00",
     "full_rand": "#59606b",
+    "trained_rows": "#000000",
 }
 _PANELS_A_ROW = 3
 _OTHER_TEXT = ("anker_text_", "anker_other_")
@@ -79,6 +84,21 @@ def write_dictionaries(data: Path) -> None:
         for kind, pairs in smaller_dictionaries(read_dictionary(file), counts).items():
             with new_file(data / "dictionaries" / f"{language}.{kind}.tsv", "w") as handle:
                 handle.writelines(f"{source}\t{target}\n" for source, target in pairs)
+
+
+def write_trained_rows(run: Path, output: Path) -> None:
+    """Writes what a run of `train.compare` started from, but with the embeddings that it ended with.
+
+    No initialiser knows rows as good as these, so they tell how much any could save.
+    """
+    start, end = Checkpoint.open(run / "transfer"), Checkpoint.open(run / "export")
+    tensors = {name: start.read(name) for name in start.names()}
+    for tensor in start.vocabulary_tensors():
+        tensors[tensor.name] = end.read(tensor.name).astype(tensors[tensor.name].dtype)
+    with new_directory(output) as directory:
+        for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+            shutil.copy(run / "transfer" / name, directory)
+        write_tensors(directory / "model.safetensors", tensors)
 
 
 def gather(folder: Path, earlier: dict | None = None) -> dict:
@@ -395,6 +415,8 @@ def main(arguments: Sequence[str]) -> None:
     match arguments:
         case ["dictionaries", data]:
             write_dictionaries(Path(data))
+        case ["trained_rows", run, output]:
+            write_trained_rows(Path(run), Path(output))
         case ["gather", folder]:
             earlier = json.loads(OUTPUT.read_text(encoding="utf-8")) if OUTPUT.exists() else None
             result = gather(Path(folder), earlier)

@@ -18,6 +18,8 @@ Command:  python -m benchmarks.language_data --data=corpora --output=data
             lang=sw,methods=wechsel_tfr+ofa+trans_inner+anker_dictionary_5000: the full matrix's other methods
             lang=sw,seed=2: a third seed; lang=zh,methods=anker_calibrated: calibration in another language
             lang=sw,methods=anker+wechsel,model=roberta,source=runs/masked_english/export (and de, zh): a masked model
+            lang=sw,methods=trained_rows,rate=0.003,source=sw-trained (and steps=800): rows as anker has them after 800 steps at
+              this rate, from `python -m benchmarks.anker trained_rows runs/anker/sw-0-NAME/anker sw-trained`
           python -m benchmarks.anker_probe data/labelled runs/anker
           Not run: matrix=full, for one GPU (languages de, fr, sw, zh, vi, mg, seeds 0 to 2, seven methods and 2,000 steps);
           variants=1, all variants, perplexity before training only
@@ -133,8 +135,11 @@ def get_config(arguments: str = "") -> ConfigDict:
         known["anker_other_domain"] = {"method": "anker"} | {
             name: (str(data / f"{file}.train.txt"),) for name, file in sides.items()
         }
-    config.variants = ConfigDict(known)
     default = ("anker", "wechsel", *known) if all_variants else METHODS[matrix]
+    if chosen["source"] != demo.path("english-gpt2"):
+        # A source that has the target's tokens already: all rows are copied.
+        known["trained_rows"] = {"method": "mean"}
+    config.variants = ConfigDict(known)
     if chosen["domain"] == "other" and not all_variants:
         default = (*default, "anker_other_domain")
     config.methods = tuple(chosen["methods"].split("+")) if chosen["methods"] else default

@@ -1,14 +1,18 @@
 """What `configs/anker.py` compares and `benchmarks/anker.py` makes of it: every number in docs/anker.md is a committed one."""
 
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from benchmarks import anker
 from tests.report.conftest import record as transfer_record
 from tests.test_configs import load
+from wechsel_jax import demo
 from wechsel_jax.comparison import _settings
 from wechsel_jax.errors import UserError
 from wechsel_jax.training.config import phases
@@ -215,3 +219,19 @@ def test_text_of_another_domain_is_counted_and_not_trained_on():
     assert config.text.train == ("d/zh.train.txt",) and config.methods[-1] == "anker_other_domain"
     with pytest.raises(UserError, match="domain=other: no such text of fr; expected lang to be de, sw, zh"):
         load("anker", "domain=other,lang=fr")
+
+
+def test_trained_rows_come_with_the_body_of_before(tmp_path):
+    run = tmp_path / "anker"
+    for name in ("transfer", "export"):
+        shutil.copytree(demo.path("english-gpt2"), run / name)
+    before = load_file(run / "transfer" / "model.safetensors")
+    (table,) = (name for name in before if name.endswith("wte.weight"))
+    trained = {name: (values + 1).astype(np.float32) for name, values in before.items()}
+    save_file(trained, run / "export" / "model.safetensors", {"format": "pt"})
+    anker.main(["trained_rows", str(run), str(tmp_path / "made")])
+    made = load_file(tmp_path / "made" / "model.safetensors")
+    for name, values in before.items():
+        np.testing.assert_array_equal(made[name], trained[name].astype(values.dtype) if name == table else values)
+    config = load("anker", f"methods=trained_rows,source={tmp_path / 'made'}")
+    assert config.variants.trained_rows.method == "mean" and "trained_rows" not in load("anker", "variants=1").methods
