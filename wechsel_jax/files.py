@@ -69,7 +69,7 @@ def refuse_existing(path: str | os.PathLike, overwrite: bool = False, inputs: It
     empty_directory = path.is_dir() and not any(path.iterdir())
     if path.exists() and not empty_directory and not overwrite:
         raise UserError(f"{path}: exists already; choose another output or pass --overwrite")
-    around = next(parent for parent in path.absolute().parents if parent.exists())
+    around = next((parent for parent in path.absolute().parents if parent.exists()), path)
     if not around.is_dir():
         raise UserError(f"{path}: {around} is a file; expected a directory to write in; choose another output")
     if not os.access(around, os.W_OK | os.X_OK):

@@ -228,6 +228,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_any_work(world, sour
         (link, False, "is a link; expected a directory to write"),
         ("~/out", False, f"the shell left ~ as it is; expected a path; write {Path.home() / 'out'}"),
         (Path.cwd().parent, True, "lies in it and would be lost"),
+        ("/", True, "lies in it and would be lost"),
     ):
         with pytest.raises(UserError, match=re.escape(message)):
             transfer(source, tokenizer, output, method="trans_inner", overwrite=overwrite, log=said.append)

@@ -152,6 +152,15 @@ def test_the_verb_writes_a_table_and_a_record(files, capsys):
         run(*arguments)
 
 
+def test_the_verb_never_writes_over_what_it_reads(files):
+    vectors, text = files / "glove.txt", files / "text"
+    for output in (vectors, text):
+        before = output.read_bytes()
+        with pytest.raises(UserError, match="is the same and would be lost"):
+            run(f"--vectors={vectors}", f"--input={text}", f"--output={output}", "--overwrite")
+        assert output.read_bytes() == before
+
+
 def test_the_verb_needs_one_source_and_one_vocabulary(files):
     output, vectors, text = f"--output={files / 't'}", f"--vectors={files / 'glove.txt'}", f"--input={files / 'text'}"
     for arguments in (

@@ -39,8 +39,9 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     """Makes the table, writes it with its record, and prints what the record says."""
     del arguments
     record = f"{values.output.removesuffix('.safetensors')}.json"
+    read = [*values.input, *(values[name].value for name in ("vectors", "source", "tokenizer", "words"))]
     for output in (values.output, record):
-        refuse_existing(output, values.overwrite, [values[name].value for name in ("vectors", "source", "tokenizer", "words")])
+        refuse_existing(output, values.overwrite, read)
     from wechsel_jax.vectors.table import make_table
 
     names = ("min_count", "max_words", "lowercase", "special_tokens", "standardize", "shuffle", "missing", "seed")
