@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wechsel_jax.data.parts import source_lines
-from wechsel_jax.data.sources import Source, find_sources
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_directory, refuse_directory
 from wechsel_jax.tokenizer.files import fast_tokenizer_class, load_tokenizer
@@ -16,6 +14,8 @@ from wechsel_jax.tokenizer.files import fast_tokenizer_class, load_tokenizer
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
+
+    from wechsel_jax.data.sources import Source
 
 _GPT2 = {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>", "unk_token": "<|endoftext|>"}
 _ROBERTA = {
@@ -77,6 +77,8 @@ def train_tokenizer(
         raise UserError(f"vocabulary size {vocabulary_size}: too large; expected at most {_MOST_TOKENS}")
     files = [files] if isinstance(files, str | os.PathLike) else list(files)
     refuse_directory(output, overwrite, files)
+    from wechsel_jax.data.sources import find_sources  # which brings the tokenizers library
+
     sources = find_sources(files, text_field)
     if not sources:
         raise UserError("no text files; expected at least one to train a tokenizer on")
@@ -91,7 +93,7 @@ def train_tokenizer(
     return load_tokenizer(output)
 
 
-def _byte_bpe(sources: list[Source], vocabulary_size: int, roles: dict[str, str]) -> "Tokenizer":
+def _byte_bpe(sources: "list[Source]", vocabulary_size: int, roles: dict[str, str]) -> "Tokenizer":
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
     first, last = _special_tokens(roles)
@@ -110,7 +112,7 @@ def _byte_bpe(sources: list[Source], vocabulary_size: int, roles: dict[str, str]
     return _with_special_tokens(backend, roles)
 
 
-def _unigram(sources: list[Source], vocabulary_size: int, roles: dict[str, str]) -> "Tokenizer":
+def _unigram(sources: "list[Source]", vocabulary_size: int, roles: dict[str, str]) -> "Tokenizer":
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     first, last = _special_tokens(roles)
@@ -131,7 +133,7 @@ def _unigram(sources: list[Source], vocabulary_size: int, roles: dict[str, str])
     return _with_special_tokens(_with_byte_fallback(backend, len(first)), roles)
 
 
-def _wordpiece(sources: list[Source], vocabulary_size: int, roles: dict[str, str]) -> "Tokenizer":
+def _wordpiece(sources: "list[Source]", vocabulary_size: int, roles: dict[str, str]) -> "Tokenizer":
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
     special_tokens = list(dict.fromkeys(roles.values()))
@@ -193,7 +195,9 @@ def _with_special_tokens(backend: "Tokenizer", roles: dict[str, str]) -> "Tokeni
     return backend
 
 
-def _train(backend: "Tokenizer", sources: list[Source], trainer: object) -> None:
+def _train(backend: "Tokenizer", sources: "list[Source]", trainer: object) -> None:
+    from wechsel_jax.data.parts import source_lines
+
     lines = (line for source in sources for line in source_lines(source))
     first = next((line for line in lines if line.strip()), None)
     if first is None:
@@ -213,7 +217,7 @@ def _require_room(vocabulary_size: int, least: int) -> None:
         raise UserError(f"vocabulary size {vocabulary_size}: too small; expected at least {least} for this algorithm and style")
 
 
-def _require_size(backend: "Tokenizer", vocabulary_size: int, sources: list[Source]) -> None:
+def _require_size(backend: "Tokenizer", vocabulary_size: int, sources: "list[Source]") -> None:
     reached = backend.get_vocab_size(with_added_tokens=True)
     if reached < vocabulary_size:
         problem = f"too little text, it gives {reached} tokens; expected {vocabulary_size}"
@@ -223,7 +227,7 @@ def _require_size(backend: "Tokenizer", vocabulary_size: int, sources: list[Sour
         raise UserError(f"{_names(sources)}: {problem}; ask for at least {reached}")
 
 
-def _names(sources: list[Source]) -> str:
+def _names(sources: "list[Source]") -> str:
     return sources[0].name if len(sources) == 1 else f"{sources[0].name} and {len(sources) - 1} more"
 
 
