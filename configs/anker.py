@@ -15,8 +15,9 @@ Command:  python -m benchmarks.language_data --data=corpora --output=data
             lang=sw,methods=anker+wechsel,warmup=0.1: a third of the warm-up
             lang=sw,methods=anker+wechsel,rate=0.003: twice the highest learning rate (and 0.00075, 0.005; focus: 0.003)
             lang=sw,methods=anker,steps=100: other lengths (and 400; with rate=0.003, and then wechsel: 400, 800)
-            lang=sw,methods=wechsel_tfr+ofa+trans_inner+anker_dictionary_5000: the full matrix's other methods
-            lang=sw,seed=2: a third seed; lang=zh,methods=anker_calibrated: calibration in another language
+            lang=sw,methods=wechsel_tfr+ofa+trans_inner+anker_dictionary_5000 (the first three also in de, zh): the other rivals
+            lang=de,methods=anker+wechsel+focus,rate=0.003 (and zh; anker+wechsel with steps=800; anker with steps=100)
+            lang=sw,seed=2 (and de, zh): a third seed; lang=zh,methods=anker_calibrated: calibration in another language
             lang=sw,methods=anker+wechsel,model=roberta,source=runs/masked_english/export (and de, zh): a masked model
             lang=sw,methods=trained_rows,rate=0.003,source=sw-trained (and steps=800): rows as anker has them after 800 steps at
               this rate, from `python -m benchmarks.anker trained_rows runs/anker/sw-0-NAME/anker sw-trained`
