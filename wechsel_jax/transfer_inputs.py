@@ -94,6 +94,8 @@ def open_job(method: Method, settings: TransferSettings, source: str | os.PathLi
         notes.append(f"The source table has {padding} rows of padding after its {len(vocabulary)} tokens; they were dropped.")
     if vocabulary.strings == target.strings and not settings.keep_source:
         notes.append("The target tokenizer has the source's tokens, in the same order: expected that of another language.")
+    if method.text and settings.parity:
+        notes.append(f"parity was given, but {method.name} has no reference implementation: it only leaves the word start out.")
     chosen = f"{method.name} with parity" if settings.parity else method.name
     notes += [f"{name} was given, but {chosen} does not use it." for name in settings.unused(method)]
     mapping = parse_mapping(settings.map, vocabulary, target)

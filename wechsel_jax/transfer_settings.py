@@ -232,8 +232,6 @@ class TransferSettings:
 
     def _check_inputs(self, method: Method) -> None:
         """The method can do what is asked for, and the files that it needs are named and there."""
-        if method.text and self.parity:
-            raise UserError(f"parity: {method.name} has no reference implementation; expected a published method; leave it out")
         if method.redraw_inner and self.keep_source:
             raise UserError(
                 f"keep_source: {method.name} draws every parameter again and keeps no token's row; choose another method"

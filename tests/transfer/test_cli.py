@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -257,8 +258,13 @@ def test_an_interrupt_that_python_ignores_comes_again(monkeypatch, capsys):
         time.sleep(30)
 
     monkeypatch.setattr(cli, "_run", run)
-    with pytest.raises(SystemExit) as stopped:
-        call("transfer")
+    # A shell starts what runs in the background with interrupts ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(SystemExit) as stopped:
+            call("transfer")
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert stopped.value.code == 130 and capsys.readouterr().err == "wechsel-jax transfer: interrupted\n"
 
 
