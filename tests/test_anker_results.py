@@ -206,6 +206,17 @@ def test_variants_change_what_their_names_say():
     assert all(set(value) <= set(known) for value in settings.values())
 
 
+def test_a_setting_for_all_goes_to_those_that_read_it_and_to_all_where_none_does():
+    config = load("anker", "methods=anker+wechsel,data=d")
+    config.transfer.rounds = 3
+    inputs = {"dictionary": "d", **dict.fromkeys(("source_text", "target_text", "source_vectors", "target_vectors"), "x")}
+    anker_settings, wechsel_settings = (_settings(config, name, inputs) for name in config.methods)
+    assert anker_settings["rounds"] == 3 and "normalize" not in anker_settings
+    assert wechsel_settings["normalize"] and "rounds" not in wechsel_settings
+    config.methods = ("wechsel",)
+    assert _settings(config, "wechsel", inputs)["rounds"] == 3
+
+
 def test_a_masked_source_is_trained_masked():
     config = load("anker", "model=roberta,source=english-roberta,lang=ug")
     assert (config.source, config.training.objective, config.tokenizer.style) == ("english-roberta", "mlm", "roberta")

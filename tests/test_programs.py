@@ -36,6 +36,8 @@ def test_compare_prints_a_table_and_writes_report_and_models(compared):
     assert "FullRand needs" in done.stdout
     result = json.loads((workdir / "comparison.json").read_text())
     assert set(result["methods"]) == {"anker", "wechsel_tfr", "trans_inner", "full_rand"}
+    # What a configuration says of all methods is no mistake where only some read it.
+    assert "does not use it" not in done.stderr + done.stdout
     for method, values in result["methods"].items():
         assert [step for step, _ in values["evaluations"]] == [0, 3, 6]
         assert (workdir / method / "export" / "model.safetensors").stat().st_size > 1e6

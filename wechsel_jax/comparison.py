@@ -188,7 +188,7 @@ def _native_vectors(config: ConfigDict, workdir: Path) -> Path:
 
 
 def _settings(config: ConfigDict, name: str, inputs: dict[str, str]) -> dict:
-    """The settings of one method's transfer."""
+    """The settings of one method's transfer, without those for all methods that others read and this one does not."""
     method = METHODS[_base(config, name)]
     settings = {"seed": config.seed, **as_dict(config.transfer), **as_dict(config.variants.get(name, ConfigDict()))}
     settings.pop("method", None)
@@ -200,7 +200,15 @@ def _settings(config: ConfigDict, name: str, inputs: dict[str, str]) -> dict:
         settings.setdefault("target_text", inputs["target_text"])
     if _compares_tokens(config, name):
         settings["target_vectors"] = inputs["native_vectors"]
-    return settings
+    nobodys = set.intersection(*(_unread(config, other) for other in config.methods))
+    return {key: value for key, value in settings.items() if key not in _unread(config, name) - nobodys}
+
+
+def _unread(config: ConfigDict, name: str) -> set[str]:
+    """Which of the settings for all methods one method does not read."""
+    own = as_dict(config.variants.get(name, ConfigDict()))
+    given = as_dict(config.transfer) | {key: value for key, value in own.items() if key != "method"}
+    return {*TransferSettings(**given).unused(METHODS[_base(config, name)])} - {*own}
 
 
 def _helper_config(config: ConfigDict, workdir: Path) -> ConfigDict:
