@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from wechsel_jax.threads import one_thread
+
 # Logits of a block of positions: 64 MiB. A few such arrays exist at a time.
 _BLOCK_NUMBERS = 1 << 24
 _BISECTIONS = 60
@@ -164,6 +166,7 @@ def _blocks(positions: int, size: int) -> Iterator[tuple[np.ndarray, np.ndarray]
         yield places, (np.arange(height) < count).astype(np.float32)
 
 
+@one_thread()
 def constant_direction(hidden: np.ndarray, ridge: float = 1e-3) -> np.ndarray:
     """The direction u (d,) along which hidden states (N, d) come nearest to having the component 1.
 

@@ -9,6 +9,7 @@ from wechsel_jax.initializers.anchors import anchored_plan, find_anchors, helper
 from wechsel_jax.initializers.bonus import Bonus
 from wechsel_jax.initializers.neighbors import nearest_neighbors
 from wechsel_jax.initializers.plan import Side, TransferPlan
+from wechsel_jax.threads import one_thread
 from wechsel_jax.tokens.overlap import Overlap
 
 # Weights of a dense plan: 4 bytes and a 4-byte source row each, and a few copies while it is made: 2 GB.
@@ -72,6 +73,7 @@ def _shares(similarity_TxK: np.ndarray) -> np.ndarray:
     return np.divide(wide_TxK, total_T, out=np.zeros_like(wide_TxK), where=total_T != 0)
 
 
+@one_thread()
 def _dense(
     table: np.ndarray, overlap: Overlap, anchors: np.ndarray, wanted: np.ndarray, progress: Callable | None
 ) -> TransferPlan:

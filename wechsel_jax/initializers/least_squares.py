@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import blas, lapack
 
+from wechsel_jax.threads import one_thread
+
 # Up to this condition the normal equations keep nine digits of the weights; beyond, singular values are worth their price.
 _TRUSTED = 1e4
 # Tokens of a block at most.
@@ -42,6 +44,7 @@ class Fit:
         return np.sqrt(np.square(self.weights).sum(axis=1))
 
 
+@one_thread()
 def least_squares(
     table: np.ndarray,
     ids: np.ndarray,

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from wechsel_jax.threads import one_thread
+
 KINDS = ("source", "source_sample", "multivariate", "mean", "xavier", "initializer_range")
 WECHSEL_SEED, OFA_SEED = 1234, 114514
 _BLOCK = 1024
@@ -18,6 +20,7 @@ def keyed_generator(seed: int, name: str, row: int = 0) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=np.frombuffer(key, "<u8"), counter=[0, 0, row, 0]))
 
 
+@one_thread()
 def draw_noise(
     matrix: np.ndarray,
     rows: int,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wechsel_jax.initializers.plan import Side
+from wechsel_jax.threads import one_thread
 
 # Of the mean diagonal of the normal equations: little, since there are far more tokens than features.
 _RIDGE = 1e-4
@@ -28,6 +29,7 @@ class Regression:
     basis: np.ndarray
 
 
+@one_thread()
 def fit_regression(source: Side, target: Side) -> Regression:
     """Fits rows to tokens' vectors, frequencies and word starts by ridge regression.
 

@@ -12,6 +12,7 @@ import numpy as np
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers.noise import block_rows, draw_noise, gram, keyed_generator, wide_blocks, xavier_limit
 from wechsel_jax.tensors import write_tensors
+from wechsel_jax.threads import one_thread
 
 STANDARDIZATIONS = ("pretrained_xavier", "xavier_pretrained", "xavier")
 SHUFFLES = ("rows_columns", "elements")
@@ -29,6 +30,7 @@ class Factors:
     coordinates: np.ndarray
     projection: np.ndarray | None
 
+    @one_thread()
     def dense(self, dtype: np.dtype | None = None) -> np.ndarray:
         """The product (V, d), of the given type; that of the coordinates where None."""
         dtype = self.coordinates.dtype if dtype is None else np.dtype(dtype)
@@ -42,6 +44,7 @@ class Factors:
         return out
 
 
+@one_thread()
 def low_rank(matrix: np.ndarray, dimensions: int | str | None) -> Factors:
     """The best factorisation of rank D': matrix = F P with F = U and P = S V^T truncated (Liu et al., 2024: OFA, section 3.1).
 

@@ -123,7 +123,7 @@ def anchored_vectors(
       progress: called with a line for every round.
 
     Returns:
-      The vectors; the same for the same counts, settings and machine.
+      The vectors; the same for the same counts and settings on the same kind of processor.
 
     Raises:
       UserError: no candidate occurs in both texts.

@@ -3,9 +3,12 @@
 import numpy as np
 from scipy.sparse import csr_array
 
+from wechsel_jax.threads import one_thread
+
 _OVERSAMPLING, _ITERATIONS = 16, 2
 
 
+@one_thread()
 def decompose(rows: csr_array, rank: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Truncated singular value decomposition by subspace iteration (Halko, Martinsson and Tropp, 2011, algorithm 4.4).
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wechsel_jax.errors import UserError
+from wechsel_jax.threads import one_thread
 from wechsel_jax.vectors.csls import NEIGHBORHOOD, csls_neighbors, neighborhood_mean
 
 DIRECTIONS = ("mutual", "source", "target")
@@ -30,8 +31,8 @@ class Refinement:
     direction: str = "mutual"
 
     def __post_init__(self):
-        if self.rounds < 0:
-            raise UserError(f"refine is {self.rounds}; expected 0 or more rounds")
+        if not 0 <= self.rounds <= 1000:
+            raise UserError(f"refine is {self.rounds}; expected 0 to 1000 rounds")
         if min(self.max_rank, self.criterion_words, self.neighborhood) < 1:
             raise UserError(f"{self}; expected positive numbers")
         if self.direction not in DIRECTIONS:
@@ -90,6 +91,7 @@ def propose(source: np.ndarray, target: np.ndarray, settings: Refinement) -> tup
     return mutual, forward[mutual], criterion
 
 
+@one_thread()
 def refine_rotation(
     source: np.ndarray,
     target: np.ndarray,

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from wechsel_jax.threads import one_thread
 from wechsel_jax.vectors.csls import NEIGHBORHOOD
 from wechsel_jax.vectors.refinement import procrustes
 
@@ -16,6 +17,7 @@ from wechsel_jax.vectors.refinement import procrustes
 _GAIN, _ROUNDS = 1e-6, 1000
 
 
+@one_thread()
 def similarity_map(
     source: np.ndarray,
     target: np.ndarray,
