@@ -58,6 +58,22 @@ mistake() { fail 2 "$*"; }
 
 say() { printf '%s\n' "$*" >&2; }
 
+# What a script is given is shown by --dry-run and logs, and stands in command lines on the workers, which others there can see.
+refuse_secrets() { # WORDS...
+  local word
+  for word in "$@"; do
+    # A number behind the host is its port; ssh's user alone is no secret.
+    if [[ $word =~ [Hh][Tt][Tt][Pp][Ss]?://[^/]*@ || $word =~ ://[^/@]*:([^/]*|[0-9]*[^0-9/@][^@]*)@ ]]; then
+      word="${word%%://*}://***@${word##*@}"
+      mistake "${word//$'\n'/ }: has a password or token in its URL; expected none; use an SSH URL with a key, a public URL or" \
+        "a local path"
+    elif [[ $word =~ ^--env=([A-Za-z0-9_]*(TOKEN|KEY|SECRET|PASSWORD))= ]]; then
+      mistake "--env: ${BASH_REMATCH[1]}: is a secret by its name, which others could see; expected none; log in on the workers" \
+        "(wandb login, hf auth login)"
+    fi
+  done
+}
+
 read_settings() { # FILE
   local file=$1 line name value number=0
   [[ -f $file && -r $file ]] || mistake "--settings: $file: no such file; expected lines name=value"
@@ -70,6 +86,7 @@ read_settings() { # FILE
     name=${name//[[:space:]]/}
     [[ -n $name && -v settings[$name] ]] ||
       mistake "$file: line $number: no setting '$name'; expected one of: $(setting_names)"
+    refuse_secrets "$value"
     settings[$name]=$value
   done <"$file"
 }
@@ -296,3 +313,6 @@ resource_state() {
   fi
   rm -f "$errors"
 }
+
+# The words of the script that reads this file.
+refuse_secrets "$@"

@@ -12,7 +12,7 @@ worker, inside tmux, so that it outlives the connection. Refuses (status 3) wher
 checkpoint first gets the newest ones from there, and copying to the bucket goes on while the run does (see sync.sh).
 
   --program=train.NAME    another program of train/ (train.pretrain)
-  --env=NAME=VALUE        environment of the run; repeat for more. Not for secrets: other users of the VM can see them
+  --env=NAME=VALUE        environment of the run; repeat for more. No secrets: other users of the VM could see them
   --every=SECONDS         between two copies to the bucket (600)
   --keep=N                checkpoints to keep in the bucket beside those on the VM; 0 keeps all (0)
   --newest=N              checkpoints to bring from the bucket (3)

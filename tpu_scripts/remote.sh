@@ -245,8 +245,9 @@ push() { # WORKDIR DESTINATION KEEP
   [[ -d $1 ]] || return 0
   exec 9>"$records/sync.lock"
   flock 9
-  push_checkpoints "$1" "$2" || failed=1
+  # First, so that a checkpoint that counts has the settings it was trained with beside it.
   copy_rest "$1" "$2" || failed=1
+  push_checkpoints "$1" "$2" || failed=1
   [[ ! -f $records/train.log ]] || gcloud storage cp "$records/train.log" "$2/logs/$(hostname).log" || failed=1
   if ((failed == 0 && $3 > 0)); then prune "$@" || failed=1; fi
   flock -u 9

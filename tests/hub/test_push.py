@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from huggingface_hub import constants
 from safetensors.numpy import save_file
 
 from tests.hub.stub import StubHub
+from tests.hub.test_card import RECORD
 from wechsel_jax.errors import UserError
 from wechsel_jax.hub import push
 from wechsel_jax.hub.card import completed_card
@@ -41,6 +43,7 @@ def model(tmp_path_factory) -> Path:
     (directory / "onnx" / "note.txt").write_text("below\n")
     (directory / ".cache").mkdir()
     (directory / ".cache" / "secret").write_text("hidden\n")
+    (directory / ".wechsel-jax.json").write_text("{}")
     return directory
 
 
@@ -67,7 +70,7 @@ def test_everything_arrives_in_one_commit(hub, model):
     lines = upload(hub, model)
     files = hub.files(REPO)
     expected = {path.relative_to(model).as_posix(): path.read_bytes() for path in model.rglob("*") if path.is_file()}
-    del expected[".cache/secret"]
+    del expected[".cache/secret"], expected[".wechsel-jax.json"]
     expected["README.md"] = expected["README.md"].replace(b"path/to/this/directory", REPO.encode())
     assert files == expected
     assert hub.repos[REPO]["commits"] == ["Upload from wechsel-jax"] and not hub.repos[REPO]["private"]
@@ -77,7 +80,7 @@ def test_everything_arrives_in_one_commit(hub, model):
 def test_a_card_gets_the_licence_and_the_languages_that_it_lacks(hub, model):
     before = (model / "README.md").read_bytes()
     upload(hub, model, license="mit", language=["sw"])
-    expected = b'---\nlanguage:\n- "sw"\nlicense: mit\n---\n' + before.split(b"---\n")[2].replace(
+    expected = b"---\nlanguage:\n- sw\nlicense: mit\n---\n" + before.split(b"---\n")[2].replace(
         b"path/to/this/directory", REPO.encode()
     )
     assert hub.files(REPO)["README.md"] == expected and (model / "README.md").read_bytes() == before
@@ -242,6 +245,13 @@ def test_the_token_is_never_shown(hub, model, path, status, capfd, caplog, monke
     assert "uploading 6 files" in shown.err
 
 
+def test_a_password_of_the_endpoint_is_not_shown(hub, model):
+    lines = []
+    endpoint = hub.endpoint.replace("//", "//user:s3cret@")
+    assert push(model, REPO, dry_run=True, endpoint=endpoint, say=lines.append) == f"{hub.endpoint}/{REPO}"
+    assert f"would go to {hub.endpoint}/{REPO};" in lines[-1] and not any("s3cret" in line for line in lines)
+
+
 @pytest.mark.parametrize(("status", "told"), [(401, "does not accept the token"), (403, "may not write there")])
 def test_refusals_of_the_newer_storage_are_the_same_line(hub, model, status, told, monkeypatch, capfd):
     pytest.importorskip("hf_xet")
@@ -299,6 +309,107 @@ def test_a_killed_upload_goes_on_where_it_stopped(hub, command, model, tmp_path)
     assert TOKEN not in out + error
     kept = [path for path in tmp_path.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()]
     assert kept == []
+
+
+@pytest.fixture
+def linked(model, tmp_path) -> Path:
+    """A copy of the model, to put links into, beside a file and a directory that are none of it."""
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "secret.txt").write_text("secret")
+    return shutil.copytree(model, tmp_path / "model")
+
+
+@pytest.mark.parametrize(
+    ("link", "target"),
+    [
+        ("note.txt", "../outside/secret.txt"),
+        ("note.txt", "/etc/hostname"),
+        ("onnx/note.txt.link", "../../outside/secret.txt"),
+        ("more", "../outside"),
+        ("again", "onnx"),
+        ("note.txt", ".cache/secret"),
+        ("note.txt", "nowhere"),
+        ("note.txt", "note.txt"),
+    ],
+)
+def test_a_link_out_of_the_model_is_refused(hub, linked, link, target):
+    (linked / link).symlink_to(target)
+    told = rf"{link}: is a link to {target}, which is none of the files to upload; .*`cp -rL .*model COPY`"
+    with pytest.raises(UserError, match=told):
+        upload(hub, linked)
+    assert hub.requests == []
+
+
+def test_a_link_within_the_model_and_hidden_links_are_no_harm(hub, linked, tmp_path):
+    (linked / "same.json").symlink_to("config.json")
+    (linked / ".hidden").symlink_to("../outside")
+    (tmp_path / "name").symlink_to(linked)
+    upload(hub, tmp_path / "name")
+    assert hub.files(REPO)["same.json"] == (linked / "config.json").read_bytes()
+    assert len(hub.files(REPO)) == 7 and not any("hidden" in name or "secret" in name for name in hub.files(REPO))
+
+
+def test_a_snapshot_of_the_hubs_cache_is_told_what_to_do(hub, model, tmp_path):
+    """In the cache a model is links to its blobs."""
+    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "0a1b"
+    blobs.mkdir(), snapshot.mkdir(parents=True)
+    for i, name in enumerate(["config.json", "model.safetensors.index.json", *SHARDS]):
+        shutil.copy(model / name, blobs / str(i))
+        (snapshot / name).symlink_to(f"../../blobs/{i}")
+    with pytest.raises(UserError, match=r"0a1b/config\.json: is a link to \.\./\.\./blobs/0, .*; copy .*`cp -rL .*0a1b COPY`"):
+        upload(hub, snapshot)
+    shutil.copytree(snapshot, tmp_path / "copy")
+    upload(hub, tmp_path / "copy")
+    assert len(hub.files(REPO)) == 4
+
+
+@pytest.mark.parametrize(
+    "revision",
+    [
+        *("../../settings", "a/../b", "a\nb", "step-500\n", "-f", "/a", "a/", "a//b", "a b", "", "a.lock", "a.lock/b", "a."),
+        *(".a", "a/.b", "ä", "a?b", "a\x00b", "@", "a~1", "a^", "a:b"),
+    ],
+)
+def test_a_revision_is_the_name_of_a_branch(hub, model, revision):
+    with pytest.raises(UserError, match=r"^revision: .* is not the name of a branch; expected .* e\.g\. step-500$") as caught:
+        upload(hub, model, revision=revision)
+    assert hub.requests == [] and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("revision", ["main", "v1.0", "refs/pr/1", "a/b_c-d.e", "0", "_a"])
+def test_branches_of_all_kinds_are_taken(hub, model, revision):
+    assert f"/tree/{revision};" in upload(hub, model, revision=revision, dry_run=True)[-1]
+
+
+@pytest.mark.parametrize(
+    "repo",
+    [
+        *("me", "me/../german", "me/german\n", "../me/german", "me/a/b", "-me/a", "me/a.git", "me/a--b", "me/ä", "me/a?b"),
+        *("me/a.", "https://x/y"),
+    ],
+)
+def test_a_repository_is_user_and_name(hub, model, repo):
+    with pytest.raises(UserError, match=r"not the name of a repository; expected user/name$") as caught:
+        push(model, repo, token=TOKEN, endpoint=hub.endpoint, say=lambda line: None)
+    assert hub.requests == [] and "\n" not in str(caught.value)
+
+
+def test_a_damaged_record_is_refused_before_anything_is_sent(hub, linked):
+    (linked / "README.md").unlink()
+    (linked / "transfer.json").write_text('{"method": "mean"}')
+    with pytest.raises(UserError, match=r"model/transfer\.json: field paper is missing; expected text"):
+        upload(hub, linked)
+    assert hub.requests == []
+
+
+def test_a_hostile_class_does_not_become_python(hub, linked):
+    (linked / "README.md").unlink()
+    config = {"model_type": "gpt2", "vocab_size": 40, "architectures": ['AutoModel\nimport os; os.system("id")  #CausalLM']}
+    (linked / "config.json").write_text(json.dumps(config))
+    (linked / "transfer.json").write_text(json.dumps(RECORD))
+    upload(hub, linked)
+    card = hub.files(REPO)["README.md"].decode()
+    assert "from transformers import GPT2LMHeadModel, AutoTokenizer\n" in card and "import os" not in card
 
 
 def test_a_run_is_not_a_model(tmp_path):

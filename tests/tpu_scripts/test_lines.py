@@ -215,6 +215,41 @@ def test_a_mistake_is_one_line_and_status_2(sandbox, message):
     assert sandbox.calls() == []
 
 
+SECRETS = [
+    ("setup", "--source=https://user:PASSWORD@host/x.git"),
+    ("setup", "--source", "https://PASSWORD@host/x.git"),
+    ("setup", "--source=HTTPS://user:x/PASSWORD@host/x.git"),
+    ("setup", "--source=ssh://git:PASSWORD@host/x.git"),
+    ("setup", "https://user:PASSWORD\nPASSWORD@host/x.git"),
+    ("watch", "--env=HTTPS_PROXY=http://user:PASSWORD@host:3128", *CONFIG),
+    ("launch", "--env=WANDB_API_KEY=PASSWORD", *CONFIG),
+    ("launch", *CONFIG, "--config.model.checkpoint=https://a:PASSWORD@host/x,https://b:PASSWORD@host/y"),
+]
+
+
+@pytest.mark.parametrize("words", SECRETS, ids=range(len(SECRETS)))
+@pytest.mark.parametrize("dry_run", [["--dry-run"], []])
+def test_a_password_is_refused_and_not_shown(sandbox, words, dry_run):
+    script, *others = words
+    result = sandbox(script, *dry_run, *RUN, "--type=v3-8", *others, status=2)
+    assert "PASSWORD" not in result.stdout + result.stderr and sandbox.calls() == []
+    assert re.search("has a password or token in its URL; .* SSH URL|is a secret by its name.* log in", result.stderr)
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_password_in_the_settings_file_is_refused_and_not_shown(sandbox):
+    file = sandbox.path / "tpu.env"
+    file.write_text("name=tpu\nsource=https://user:PASSWORD@host/x.git\n")
+    stderr = sandbox("setup", f"--settings={file}", "--dry-run", status=2).stderr
+    assert "https://***@host/x.git" in stderr and "PASSWORD" not in stderr
+
+
+@pytest.mark.parametrize("url", ["ssh://git@host:22/o/x.git", "git@host:o/x.git", "https://host:8080/o/x@v1.git"])
+def test_git_urls_without_a_password_are_taken(sandbox, url):
+    cloned = lines_of(sandbox("setup", "--dry-run", *TPU, f"--source={url}").stdout)[0]
+    assert remote_words(cloned)[-2:] == [url, "HEAD"]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

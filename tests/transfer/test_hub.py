@@ -40,7 +40,10 @@ def push_to(hub, directory, **options):
 
 def test_a_transfer_is_uploaded_whole(model, hub):
     files = push_to(hub, model, private=True)
-    assert files.keys() == {path.name for path in model.iterdir()} and hub.repos["me/german"]["private"]
+    assert (
+        files.keys() == {path.name for path in model.iterdir() if not path.name.startswith(".")}
+        and hub.repos["me/german"]["private"]
+    )
     card = files["README.md"].decode()
     assert 'from_pretrained("me/german")' in card and "path/to/this/directory" not in card
     assert {name for name, content in files.items() if content != (model / name).read_bytes()} == {"README.md"}
@@ -185,7 +188,7 @@ def test_what_cannot_be_pushed_is_one_line(model, tmp_path):
 def test_a_damaged_record_is_named(model, tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(model, copy, ignore=shutil.ignore_patterns("README.md"))
-    for contents, told in (("[]", "holds no JSON object"), ('{"method": 3}', "not a record of a transfer")):
+    for contents, told in (("[]", "holds no JSON object"), ('{"method": 3}', "field method is 3; expected text")):
         (copy / "transfer.json").write_text(contents)
-        with pytest.raises(UserError, match=rf"transfer\.json: {told}"):
+        with pytest.raises(UserError, match=rf"transfer\.json: .*{told}"):
             push(copy, "a/b", token="token", say=lambda line: None)

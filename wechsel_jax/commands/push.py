@@ -1,6 +1,7 @@
 """Uploads a model directory to the Hugging Face hub in one commit, with a model card if it has none.
 
-A card that is there gets what --license and --language say, in what is uploaded, if it states none itself.
+A card that is there gets what --license and --language say, in what is uploaded, if it states none itself. Hidden files are
+left out, and a link that leads out of DIR is refused.
 
   wechsel-jax push german-gpt2/ --repo=user/german-gpt2 --dry_run
   wechsel-jax push german-gpt2/ --repo=user/german-gpt2 --private

@@ -8,10 +8,11 @@ from typing import Any
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.hub.citations import bibtex
-from wechsel_jax.hub.markdown import hub_id, name_of
-from wechsel_jax.hub.run_facts import RunFacts, is_number
+from wechsel_jax.hub.markdown import code, front_matter, hub_id, inline, is_name, name_of, one_line
+from wechsel_jax.hub.run_facts import RunFacts
 from wechsel_jax.hub.run_part import run_lines, score_lines
 from wechsel_jax.hub.transfer_part import introduction, transfer_lines
+from wechsel_jax.json_files import is_number
 
 PROJECT = "wechsel-jax"
 # What the loading example names until the model has a place on the hub; `push` puts the repository there.
@@ -35,7 +36,7 @@ def model_card(
     """Writes a README.md for a model that was transferred, trained, or both.
 
     Args:
-      record: the content of transfer.json; None for a model whose vocabulary was not replaced here.
+      record: the content of transfer.json, see `records.read_transfer`; None where the vocabulary was not replaced.
       evaluations: lines of metrics.jsonl of kind "eval" ({"step", "perplexity", ...}), for a model that was trained afterwards;
         those of `facts` count where these are given.
       repo: what the loading example names.
@@ -52,16 +53,15 @@ def model_card(
     """
     check_names(license, language)
     evaluations = facts.evaluations if facts is not None else evaluations
-    place = record["source"]["model"] if record else (facts.config.get("model", {}).get("checkpoint") or "") if facts else ""
+    place = record["source"]["model"] if record else facts.began_with if facts else ""
     loader = _loader(record, model)
     title = _title(record, facts, place)
     return "\n".join(
         [
             "---",
-            *_front_matter(record, facts, title, hub_id(place), loader, license, language),
-            "---",
+            f"{_front_matter(record, facts, title, hub_id(place), loader, license, language)}---",
             "",
-            f"# {title}",
+            f"# {inline(title)}",
             "",
             *_introduction(record, facts, evaluations, model),
             "",
@@ -69,8 +69,8 @@ def model_card(
             "```python",
             f"from transformers import {loader}, AutoTokenizer",
             "",
-            f'model = {loader}.from_pretrained("{repo}")',
-            f'tokenizer = AutoTokenizer.from_pretrained("{repo}")',
+            f"model = {loader}.from_pretrained({json.dumps(repo)})",
+            f"tokenizer = AutoTokenizer.from_pretrained({json.dumps(repo)})",
             "```",
             "",
             *(run_lines(facts) if facts else []),
@@ -100,20 +100,16 @@ def completed_card(path: Path, license: str | None = None, language: Sequence[st
 
     try:
         stated, text = metadata_load(path) or {}, contents.decode("utf-8-sig")
-    except (ValueError, yaml.YAMLError):
+    except (ValueError, RecursionError, yaml.YAMLError):
         raise UserError(f"{path}: its front matter cannot be read; expected YAML between two lines of ---") from None
-    added = []
-    for name, given, lines in (
-        ("license", [license] if license else [], [f"license: {license}"]),
-        ("language", [*language], ["language:", *(f"- {json.dumps(code)}" for code in language)]),
-    ):
-        there = stated.get(name) or []
-        there = [there] if isinstance(there, str) else there
+    added = {}
+    for name, value in (("license", license), ("language", [*language])):
+        given, there = ([one] if one and not isinstance(one, list) else one or [] for one in (value, stated.get(name)))
         if given and name in stated and given != there:
-            states = f"states {name} {', '.join(map(str, there)) or 'without a value'}"
+            states = f"states {name} {', '.join(map(one_line, there)) or 'without a value'}"
             raise UserError(f"{path}: {states}, not {', '.join(given)}; expected one; change the card or leave --{name} out")
-        added += lines if given and name not in stated else []
-    front = "".join(f"{line}\n" for line in added)
+        added |= {name: value} if name not in stated else {}
+    front = front_matter(added)
     found = REGEX_YAML_BLOCK.search(text)
     text = f"{text[: found.start(2)]}{front}{text[found.start(2) :]}" if found else f"---\n{front}---\n{text}"
     return text.replace(f"## Licence\n\n{_NO_LICENSE}", f"## Licence\n\n`{license}`.").encode() if license else text.encode()
@@ -125,14 +121,17 @@ def check_names(license: str | None, language: Sequence[str]) -> None:
         raise UserError(
             f"license: {license!r} is not one of the hub's names; expected e.g. mit, apache-2.0, cc-by-sa-4.0, other"
         )
-    for code in language:
-        if not _LANGUAGE.fullmatch(code):
-            raise UserError(f"language: {code!r} is no language code; expected e.g. de, sw or zh")
+    for one in language:
+        if not _LANGUAGE.fullmatch(one):
+            raise UserError(f"language: {one!r} is no language code; expected e.g. de, sw or zh")
 
 
 def _loader(record: Mapping | None, model: Mapping[str, Any] | None) -> str:
-    classes = (model or {}).get("architectures") or []
-    return (classes[0] if classes else None) or (record["source"].get("class") if record else None) or "AutoModel"
+    """The class of the loading example: what config.json names where that is a name and no other Python."""
+    classes = (model or {}).get("architectures")
+    first = classes[0] if classes and isinstance(classes, list) else None
+    named = (first, record["source"].get("class") if record else None)
+    return next((name for name in named if is_name(name)), "AutoModel")
 
 
 def _title(record: Mapping | None, facts: RunFacts | None, place: str) -> str:
@@ -149,41 +148,33 @@ def _front_matter(
     loader: str,
     license: str | None,
     language: Sequence[str],
-) -> list[str]:
-    # JSON's texts are YAML's too, whatever they hold.
+) -> str:
     task = next((task for end, task in _TASKS if loader.endswith(end)), None)
-    tags = [PROJECT, *([record["method"].replace("_", "-")] if record else [])]
-    return [
-        "library_name: transformers",
-        *([f"base_model: {base}"] if base else []),
-        *([f"license: {license}"] if license else []),
-        *(["language:", *(f"- {json.dumps(code)}" for code in language)] if language else []),
-        *([f"pipeline_tag: {task}"] if task else []),
-        "tags:",
-        *(f"- {tag}" for tag in tags),
-        *(_model_index(facts, title, task) if facts and task else []),
-    ]
+    return front_matter(
+        {
+            "library_name": "transformers",
+            "base_model": base,
+            "license": license,
+            "language": [*language],
+            "pipeline_tag": task,
+            "tags": [PROJECT, *([one_line(record["method"].replace("_", "-"))] if record else [])],
+            "model-index": _model_index(facts, title, task) if facts and task else None,
+        }
+    )
 
 
-def _model_index(facts: RunFacts, title: str, task: str) -> list[str]:
+def _model_index(facts: RunFacts, title: str, task: str) -> list[dict[str, Any]]:
     """The perplexity of these weights, or the best one where these were not evaluated, for programs that read cards."""
     line = facts.last or facts.best
     if line is None or not is_number(line.get("perplexity")):
         return []
-    return [
-        "model-index:",
-        f"- name: {json.dumps(title, ensure_ascii=False)}",
-        "  results:",
-        "  - task:",
-        f"      type: {task}",
-        "    dataset:",
-        "      name: held-out text",
-        "      type: text",
-        "    metrics:",
-        "    - type: perplexity",
-        f"      value: {line['perplexity']:.4f}",
-        f"      name: perplexity at step {line['step']}",
-    ]
+    metric = {
+        "type": "perplexity",
+        "value": round(float(line["perplexity"]), 4),
+        "name": f"perplexity at step {line['step']}",
+    }
+    dataset = {"name": "held-out text", "type": "text"}
+    return [{"name": one_line(title), "results": [{"task": {"type": task}, "dataset": dataset, "metrics": [metric]}]}]
 
 
 def _introduction(
@@ -196,12 +187,8 @@ def _introduction(
         lines = []
         size = (model or {}).get("vocab_size")
         tokens = f" with a vocabulary of {size:,} tokens" if isinstance(size, int) else ""
-        began = (
-            "trained from new parameters"
-            if facts and not facts.config.get("model", {}).get("checkpoint")
-            else "trained further"
-        )
-        trained = f"A {(model or {}).get('model_type', 'language')} model{tokens}, {began}."
+        began = "trained from new parameters" if facts and not facts.began_with else "trained further"
+        trained = f"A {inline((model or {}).get('model_type', 'language'))} model{tokens}, {began}."
     if not evaluations and not facts:
         untrained = "It has not been trained in the new language yet: continue its training before you use it."
         return [*lines, "", untrained] if record else lines
@@ -212,7 +199,7 @@ def _licence_lines(license: str | None, place: str) -> list[str]:
     lines = ["## Licence", ""]
     lines.append(f"`{license}`." if license else _NO_LICENSE)
     if place:
-        lines[-1] += f" The model was made from `{hub_id(place) or name_of(place)}`, whose licence applies to it as well."
+        lines[-1] += f" The model was made from {code(hub_id(place) or name_of(place))}, whose licence applies to it as well."
     lines[-1] += " Check the terms of the text that it was trained on, too."
     return [*lines, ""]
 

@@ -1,5 +1,7 @@
 """What to cite: BibTeX of the paper that a method comes from, and of this software."""
 
+import re
+
 # As the papers' own pages and reference lists give them; fields that those do not give are left out.
 _PAPERS = {
     "minixhofer-etal-2022-wechsel": {
@@ -104,7 +106,7 @@ def bibtex(method: str | None, version: str | None = None) -> str:
 
     Args:
       method: of the transfer, a name in `initializers.METHODS`; None, or one that is not known: the software alone.
-      version: of wechsel-jax.
+      version: of wechsel-jax; left out where it is spelled like none.
     """
     software = {
         "type": "software",
@@ -112,7 +114,7 @@ def bibtex(method: str | None, version: str | None = None) -> str:
         "author": "{the wechsel-jax maintainers}",
         "year": "2026",
     }
-    if version:
+    if version and re.fullmatch(r"[\w.!+-]{1,40}", version, re.ASCII):
         software["version"] = version
     key = _OF_METHOD.get(method or "")
     entries = [_entry(key, _PAPERS[key])] if key else []

@@ -36,7 +36,7 @@ class Client:
         self._token = token or huggingface_hub.get_token()
         self._say = lambda line: say(self._without_token(line))
         self._api = huggingface_hub.HfApi(endpoint=endpoint, token=self._token)
-        self.address = f"{self._api.endpoint}/{repo}"
+        self.address = _without_secrets(f"{self._api.endpoint}/{repo}")
 
     def upload(self, contents: Mapping[str, str | bytes], message: str, *, private: bool, revision: str | None) -> None:
         """Adds files with one commit.
@@ -100,7 +100,7 @@ class Client:
         root = _chain(error)[-1]
         text = " ".join(str(root).split())
         status = _status(error)
-        return self._without_token(_without_query(text))[:300] or (str(status) if status else type(root).__name__)
+        return self._without_token(_without_secrets(text))[:300] or (str(status) if status else type(root).__name__)
 
     def _without_token(self, text: str) -> str:
         return text.replace(self._token, "<token>") if self._token else text
@@ -144,9 +144,9 @@ def _retry_after(error: BaseException) -> float | None:
     return None
 
 
-def _without_query(text: str) -> str:
-    """Addresses that storage servers give out carry a signature behind the question mark."""
-    return re.sub(r"(https?://[^\s?]+)\?\S*", r"\1", text)
+def _without_secrets(text: str) -> str:
+    """Addresses that storage servers give out carry a signature behind the question mark, HF_ENDPOINT perhaps a password."""
+    return re.sub(r"(https?://)(?:[^\s/@]*@)?([^\s?]+)(?:\?\S*)?", r"\1\2", text)
 
 
 @contextlib.contextmanager
@@ -176,7 +176,7 @@ def _told(say: Callable[[str], None]) -> Iterator[None]:
 
     class Lines(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            say(_without_query(" ".join(record.getMessage().split())))
+            say(_without_secrets(" ".join(record.getMessage().split())))
 
     logger = logging.getLogger("huggingface_hub")
     old, logger.handlers = logger.handlers, [Lines(logging.WARNING)]

@@ -1,12 +1,13 @@
 """What a training run recorded of itself, as far as a model card tells it: settings, text, scores and compute."""
 
-import json
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from wechsel_jax.hub.records import check_settings, read_transfer
+from wechsel_jax.json_files import is_number, parse_json
 
 SIDES = ("train", "validation")
 # A copy of what the run started from, and where `train.compare` puts the transfer of a run.
@@ -57,6 +58,11 @@ class RunFacts:
     transfer: Mapping[str, Any] | None
 
     @property
+    def began_with(self) -> str:
+        """The model's directory or hub id; empty where its parameters were new."""
+        return (self.config.get("model") or {}).get("checkpoint") or ""
+
+    @property
     def best(self) -> Mapping[str, Any] | None:
         """The evaluation with the lowest finite perplexity."""
         finite = [line for line in self.evaluations if is_number(line.get("perplexity"))]
@@ -74,14 +80,19 @@ def read_facts(workdir: Path, step: int | None = None) -> RunFacts | None:
     Args:
       workdir: of a training run.
       step: of the weights that the card is about; None: the last one that was recorded.
+
+    Raises:
+      UserError: a field of the settings, or of the record of the transfer that the run began from, has another type.
     """
     config = read_object(workdir / "config.json")
     if config is None or "model_type" in config or not (workdir / "metrics.jsonl").exists():
         return None
+    check_settings(workdir / "config.json", config)
     lines = read_lines(workdir / "metrics.jsonl")
     step = max((line["step"] for line in lines), default=0) if step is None else step
     lines = [line for line in lines if line["step"] <= step]
     starts = _starts(workdir)
+    found = starts[-1].get("versions") if starts else None
     return RunFacts(
         name=workdir.resolve().name,
         step=step,
@@ -89,7 +100,7 @@ def read_facts(workdir: Path, step: int | None = None) -> RunFacts | None:
         evaluations=[line for line in lines if line.get("kind") == "eval"],
         data={side: found for side in SIDES if (found := _manifest(workdir, config, side))},
         compute=_compute([line for line in lines if line.get("kind") == "train"], starts),
-        versions=starts[-1].get("versions", {}) if starts else {},
+        versions={name: str(one) for name, one in found.items()} if isinstance(found, dict) else {},
         transfer=_transfer(workdir, config),
     )
 
@@ -97,10 +108,9 @@ def read_facts(workdir: Path, step: int | None = None) -> RunFacts | None:
 def read_object(file: Path) -> dict[str, Any] | None:
     """A JSON object from a file; None where there is none."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        return parse_json(file.read_bytes())
     except (OSError, ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
 
 
 def read_lines(file: Path) -> list[dict[str, Any]]:
@@ -108,29 +118,24 @@ def read_lines(file: Path) -> list[dict[str, Any]]:
     found = []
     for text in file.read_bytes().split(b"\n")[:-1]:
         try:
-            line = json.loads(text)
-        except ValueError:
+            line = parse_json(text)
+        except (ValueError, RecursionError):
             continue
-        if isinstance(line, dict) and isinstance(line.get("step"), int):
+        if isinstance(line.get("step"), int):
             found.append(line)
     return found
 
 
-def is_number(value: Any) -> bool:
-    """Whether a value from JSON is a finite number."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
 def _manifest(workdir: Path, config: Mapping[str, Any], side: str) -> dict[str, Any] | None:
-    named = config.get("data", {}).get(side) or []
-    places = [workdir / "data" / side, *(Path(place) for place in named if isinstance(place, str))]
+    named = (config.get("data") or {}).get(side) or []
+    places = [workdir / "data" / side, *map(Path, named)]
     return next((found for place in places if (found := read_object(place / "manifest.json"))), None)
 
 
 def _transfer(workdir: Path, config: Mapping[str, Any]) -> dict[str, Any] | None:
-    start = config.get("model", {}).get("checkpoint") or ""
+    start = (config.get("model") or {}).get("checkpoint") or ""
     places = [workdir / place for place in _TRANSFERS] + ([Path(start) / "transfer.json"] if start else [])
-    return next((found for place in places if (found := read_object(place))), None)
+    return next((read_transfer(place) for place in places if place.is_file()), None)
 
 
 def _starts(workdir: Path) -> list[dict[str, Any]]:

@@ -4,8 +4,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from wechsel_jax.hub.markdown import cell, public, table
-from wechsel_jax.hub.run_facts import SIDES, Compute, RunFacts, is_number
+from wechsel_jax.hub.markdown import code, inline, public, table
+from wechsel_jax.hub.run_facts import SIDES, Compute, RunFacts
+from wechsel_jax.json_files import is_number
 
 _MOST_ROWS = 12
 _PHASE_FIELDS = ("name", "steps", "fraction", "trainable", "warmup", "warmup_steps", "decay", "peak", "floor", "keep_optimizer")
@@ -54,18 +55,18 @@ def _data_lines(facts: RunFacts) -> list[str]:
     for side in SIDES:
         manifest = facts.data.get(side)
         if manifest is None:
-            named = [public(place) for place in facts.config.get("data", {}).get(side) or [] if isinstance(place, str)]
+            named = [public(place) for place in (facts.config.get("data") or {}).get(side) or []]
             if named:
-                rows.append((side, ", ".join(map(cell, named)), "", "not recorded"))
+                rows.append((side, ", ".join(map(code, named)), "", "not recorded"))
             continue
-        inputs = [entry for entry in manifest.get("inputs") or [] if isinstance(entry, dict)]
-        for entry in inputs:
+        inputs = manifest.get("inputs")
+        for entry in [entry for entry in inputs if isinstance(entry, dict)] if isinstance(inputs, list) else []:
             size = f"{entry['bytes']:,}" if is_number(entry.get("bytes")) else ""
-            rows.append((side, cell(entry.get("name", "")), size, cell(str(entry.get("sha256", ""))[:16])))
+            rows.append((side, code(entry.get("name", "")), size, code(str(entry.get("sha256", ""))[:16])))
     lines = ["## Text", "", *table(("", "source", "bytes", "sha256"), rows, (2,))] if rows else []
     for side, manifest in facts.data.items():
         counts = [f"{manifest[name]:,} {name}" for name in ("documents", "tokens") if is_number(manifest.get(name))]
-        stream = f" (sha256 of the tokens `{manifest['sha256'][:16]}`)" if isinstance(manifest.get("sha256"), str) else ""
+        stream = f" (sha256 of the tokens {code(manifest['sha256'][:16])})" if isinstance(manifest.get("sha256"), str) else ""
         if counts:
             lines += [f"{side.capitalize()}: {' with '.join(counts)}{stream}.", ""]
     return lines
@@ -73,37 +74,37 @@ def _data_lines(facts: RunFacts) -> list[str]:
 
 def _setting_lines(facts: RunFacts) -> list[str]:
     config = facts.config
-    rows = [("objective", cell(config.get("objective", "")))]
+    rows = [("objective", code(config.get("objective", "")))]
     planned = f" of {config['steps']:,} planned" if is_number(config.get("steps")) and config["steps"] != facts.step else ""
     rows.append(("steps", f"{facts.step:,}{planned}"))
     batch, length = config.get("batch_size"), config.get("block_length")
     if is_number(batch) and is_number(length):
         rows.append(("batch", f"{batch:,} x {length:,} = {batch * length:,} tokens"))
         rows.append(("tokens seen", f"{facts.step * batch * length:,}"))
-    optimizer = config.get("optimizer", {})
+    optimizer = config.get("optimizer") or {}
     if is_number(optimizer.get("peak_learning_rate")):
         rows.append(("peak learning rate", f"{optimizer['peak_learning_rate']:g}"))
     others = {name: value for name, value in optimizer.items() if name != "peak_learning_rate"}
     if others:
-        rows.append(("optimizer", "AdamW: " + ", ".join(f"{name} {value}" for name, value in others.items())))
+        rows.append(("optimizer", "AdamW: " + ", ".join(inline(f"{name} {value}") for name, value in others.items())))
     for name in ("dtype", "seed"):
         if name in config:
-            rows.append((name, cell(config[name])))
+            rows.append((name, code(config[name])))
     lines = ["## Training", "", *table(("setting", "value"), rows)]
-    phases = [phase for phase in config.get("phases") or [] if isinstance(phase, dict)]
+    phases = config.get("phases") or []
     fields = [name for name in _PHASE_FIELDS if any(phase.get(name) is not None for phase in phases)]
     if fields:
         head = [name if name != "name" else "phase" for name in fields]
         lines += table(head, [[_shown(phase.get(name)) for name in fields] for phase in phases])
     if facts.versions:
-        lines += ["Trained with " + ", ".join(f"{name} {version}" for name, version in facts.versions.items()) + ".", ""]
+        lines += [f"Trained with {', '.join(inline(f'{name} {one}') for name, one in facts.versions.items())}.", ""]
     return lines
 
 
 def _compute_lines(compute: Compute | None) -> list[str]:
     if compute is None:
         return []
-    rows = [("devices", ", then ".join(compute.devices) or "not recorded"), ("hours", _hours(compute.seconds))]
+    rows = [("devices", ", then ".join(map(inline, compute.devices)) or "not recorded"), ("hours", _hours(compute.seconds))]
     if compute.device_seconds is not None:
         rows.append(("device hours", _hours(compute.device_seconds)))
     if compute.tokens_per_second is not None:
@@ -124,7 +125,7 @@ def _thinned(lines: Sequence[Mapping[str, Any]], best: Mapping[str, Any] | None)
 def _shown(value: Any) -> str:
     if value is None:
         return ""
-    return f"{value:g}" if is_number(value) else cell(value if isinstance(value, str) else json.dumps(value))
+    return f"{value:g}" if is_number(value) else code(value if isinstance(value, str) else json.dumps(value))
 
 
 def _hours(seconds: float) -> str:

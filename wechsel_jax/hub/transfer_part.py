@@ -1,8 +1,8 @@
 """The part of a model card that tells how the vocabulary was replaced, from transfer.json."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from wechsel_jax.hub.markdown import cell, public, table
+from wechsel_jax.hub.markdown import code, inline, public, table
 
 _EXAMPLE_SOURCES = 5
 # Settings that name files, or a model that may be a directory; some hold several.
@@ -16,8 +16,8 @@ def introduction(record: Mapping) -> str:
     """One sentence: what was replaced, by what, how."""
     source, target = record["source"], record["target"]
     return (
-        f"A {source['architecture']} model whose vocabulary of {source['vocabulary_size']:,} tokens was replaced by one of "
-        f"{target['vocabulary_size']:,}, with the method `{record['method']}` ({record['paper']})."
+        f"A {inline(source['architecture'])} model whose vocabulary of {source['vocabulary_size']:,} tokens was replaced by "
+        f"one of {target['vocabulary_size']:,}, with the method {code(record['method'])} ({inline(record['paper'])})."
     )
 
 
@@ -33,21 +33,22 @@ def transfer_lines(record: Mapping) -> list[str]:
         *table(("target token", "how", "source tokens (weight)"), [_example(example) for example in record["examples"]]),
         "## How the vocabulary was replaced",
         "",
-        *(f"- {_without_folders(sentence, record)}" for sentence in [*record["behaviour"], *record["notes"]]),
+        *(f"- {inline(_without_folders(sentence, record))}" for sentence in [*record["behaviour"], *record["notes"]]),
         "",
-        *table(("setting", "value"), [(name, cell(value)) for name, value in _settings(record).items()]),
-        "Made with " + ", ".join(f"{name} {version}" for name, version in record["versions"].items()) + ".",
+        *table(("setting", "value"), [(inline(name), code(value)) for name, value in _settings(record).items()]),
+        "Made with " + ", ".join(inline(f"{name} {version}") for name, version in record["versions"].items()) + ".",
         "",
     ]
 
 
 def _alignment_lines(record: Mapping) -> list[str]:
     lines = []
-    alignment, similarity = record["alignment"], record["similarity"]
+    alignment, similarity = record.get("alignment"), record.get("similarity")
     precision = (alignment or {}).get("precision_at_1")
     held_out = "" if precision is None else f", precision at 1 on held-out words {precision:.3f}"
     if alignment and "anchors" in alignment:
-        pairs = ", ".join(f"{count:,} {_ANCHORS.get(rule, rule)}" for rule, count in alignment["anchors"].items() if count)
+        counts = alignment["anchors"].items()
+        pairs = ", ".join(f"{count:,} {_ANCHORS.get(rule) or inline(rule)}" for rule, count in counts if count)
         count = len(alignment["rounds"]) - 1
         learned = f", learned in {count} round{'s' * (count > 1)}" if alignment["anchors"].get("learned") else ""
         texts = " and ".join(f"{alignment[f'{side}_text']['tokens']:,} {side}" for side in ("source", "target"))
@@ -74,32 +75,29 @@ def _coverage_lines(coverage: Mapping | None) -> list[str]:
 
 def _rule(row: Mapping) -> tuple[str, ...]:
     target, source = next(iter(row["examples"]), (None, None))
-    shown = "" if target is None else cell(target) + ("" if source is None else f" from {cell(source)}")
-    return (row["rule"], *(f"{row[name]:,}" for name in ("tokens", "copied", "mixed", "noise")), shown)
+    shown = "" if target is None else code(target) + ("" if source is None else f" from {code(source)}")
+    return (inline(row["rule"]), *(f"{row[name]:,}" for name in ("tokens", "copied", "mixed", "noise")), shown)
 
 
 def _example(example: Mapping) -> tuple[str, ...]:
-    shown = ", ".join(f"{cell(token)} ({weight:.2f})" for token, weight in example["sources"][:_EXAMPLE_SOURCES])
-    return cell(example["target"]), example["how"], shown or ("the regression alone" if example["how"] == "mixed" else "")
+    shown = ", ".join(f"{code(token)} ({weight:.2f})" for token, weight in example["sources"][:_EXAMPLE_SOURCES])
+    shown = shown or ("the regression alone" if example["how"] == "mixed" else "")
+    return code(example["target"]), inline(example["how"]), shown
 
 
 def _settings(record: Mapping) -> dict:
-    settings = {"parity": record["parity"], **record["settings"]}
-    return {name: _named(value) if name in _PLACES and value else value for name, value in settings.items()}
+    settings = {"parity": record.get("parity"), **record["settings"]}
+    places = {name: ", ".join(map(public, _listed(settings[name]))) for name in _PLACES if settings.get(name)}
+    return settings | places
 
 
-def _named(value: str | Sequence[str]) -> str:
-    """Places by name only."""
-    return ", ".join(map(public, _listed(value)))
-
-
-def _listed(value: str | Sequence[str]) -> Sequence[str]:
-    return [value] if isinstance(value, str) else value
+def _listed(value: object) -> list[str]:
+    return [str(place) for place in (value if isinstance(value, list | tuple) else [value]) if place]
 
 
 def _without_folders(sentence: str, record: Mapping) -> str:
     """A sentence with files by name only."""
     for name in _PLACES:
-        for place in _listed(record["settings"].get(name) or ()):
+        for place in _listed(record["settings"].get(name)):
             sentence = sentence.replace(place, public(place))
     return sentence

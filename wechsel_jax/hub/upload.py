@@ -1,21 +1,25 @@
 """A model directory on the hub: all of it in one commit, whatever the network does meanwhile."""
 
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from wechsel_jax.checkpoint import Checkpoint, read_json
+from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import require_directory
 from wechsel_jax.hub.card import PLACEHOLDER, PROJECT, check_names, completed_card, model_card
 from wechsel_jax.hub.client import Client
-from wechsel_jax.hub.markdown import HUB_ID
+from wechsel_jax.hub.markdown import HUB_ID, one_line
+from wechsel_jax.hub.records import read_transfer
 from wechsel_jax.hub.run_facts import read_facts, read_lines
+from wechsel_jax.json_files import read_json
 
 _CARD = "README.md"
 _RECORD = "transfer.json"
+_REVISION = re.compile(r"(?!.*(?:\.\.|\.lock(?:/|$)))\w[\w.-]*(?:/\w[\w.-]*)*(?<!\.)", re.ASCII)
 
 
 def push(
@@ -37,7 +41,7 @@ def push(
     sent again by the next one. Busy servers and broken connections are tried again.
 
     Args:
-      directory: what `transfer`, `export` or a training run's export wrote. Hidden files in it are left out.
+      directory: what `transfer`, `export` or a training run's export wrote. Hidden files are left out.
       repo: "user/name"; made where it does not exist.
       private: make a new repository private; an existing one that is public is refused.
       token: of the hub; by default the one that the environment or an earlier login holds. It is never shown or stored.
@@ -52,22 +56,27 @@ def push(
       The address of the repository.
 
     Raises:
-      UserError: it is no model directory, the name is malformed, the card states another licence or other languages, or the
-        hub refuses or cannot be reached.
+      UserError: it is no model directory, or has a link that leads out of it; a name is malformed; a record is damaged; the
+        card states another licence or other languages; or the hub refuses or cannot be reached.
     """
     say = say or (lambda line: print(line, file=sys.stderr, flush=True))
     directory = require_directory(directory, "a model directory")
+    if not HUB_ID.fullmatch(repo):
+        raise UserError(f"{one_line(repo)}: not the name of a repository; expected user/name")
+    if revision is not None and not _REVISION.fullmatch(revision):
+        raise UserError(
+            f"revision: {one_line(revision)!r} is not the name of a branch; expected letters, digits, '.', '_', '-' and '/', "
+            "without '..' and not '-' or '/' first; e.g. step-500"
+        )
     _refuse_runs(directory)
     model = Checkpoint.open(directory)
-    if not HUB_ID.fullmatch(repo):
-        raise UserError(f"{repo}: not the name of a repository; expected user/name")
     check_names(license, language)
     files = _files(directory)
     card = _card(directory, repo, model.config, license, language)
     sizes = {name: path.stat().st_size for name, path in files.items()} | ({_CARD: len(card)} if card is not None else {})
     for name in sorted(sizes):
         made = " (made now)" if name == _CARD and name not in files else ""
-        say(f"  {name}  {_size(sizes[name])}{made}")
+        say(f"  {one_line(name)}  {_size(sizes[name])}{made}")
     total = f"{len(sizes)} files, {_size(sum(sizes.values()))}"
     client = Client(repo, token, endpoint, say)
     address = client.address + (f"/tree/{revision}" if revision else "")
@@ -92,9 +101,17 @@ def _refuse_runs(directory: Path) -> None:
 
 
 def _files(directory: Path) -> dict[str, Path]:
-    """Name in the repository -> file, hidden ones left out."""
-    found = {path.relative_to(directory): path for path in sorted(directory.rglob("*")) if path.is_file()}
-    return {name.as_posix(): path for name, path in found.items() if not any(part.startswith(".") for part in name.parts)}
+    """Name in the repository -> file, hidden ones left out; a link has to lead to one of these files."""
+    found = {path.relative_to(directory): path for path in sorted(directory.rglob("*"))}
+    shown = {name.as_posix(): path for name, path in found.items() if not any(part.startswith(".") for part in name.parts)}
+    own = {os.path.realpath(path) for path in shown.values() if path.is_file() and not path.is_symlink()}
+    for path in shown.values():
+        if path.is_symlink() and os.path.realpath(path) not in own:
+            raise UserError(
+                f"{one_line(path)}: is a link to {one_line(os.readlink(path))}, which is none of the files to upload; expected "
+                f"files; copy what the links lead to with `cp -rL {directory} COPY`, look at the copy and push it"
+            )
+    return {name: path for name, path in shown.items() if path.is_file()}
 
 
 def _card(directory: Path, repo: str, model: dict, license: str | None, language: Sequence[str]) -> bytes | None:
@@ -105,19 +122,13 @@ def _card(directory: Path, repo: str, model: dict, license: str | None, language
     facts = read_facts(directory.parent)
     places = [directory / _RECORD, directory.parent / "transfer" / _RECORD]
     place = next((place for place in places if place.exists()), None)
-    record = read_json(place, "what `wechsel-jax transfer` wrote") if place else facts.transfer if facts else None
+    record = read_transfer(place) if place else facts.transfer if facts else None
     if record is None and facts is None:
         return None
     metrics = directory.parent / "metrics.jsonl"
     lines = read_lines(metrics) if metrics.exists() else []
     evaluations = [line for line in lines if line.get("kind") == "eval"]
-    try:
-        card = model_card(record, evaluations, repo, facts=facts, model=model, license=license, language=language)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise UserError(
-            f"{place or directory.parent}: not a record of a transfer; expected what `wechsel-jax transfer` writes"
-        ) from None
-    return card.encode()
+    return model_card(record, evaluations, repo, facts=facts, model=model, license=license, language=language).encode()
 
 
 def _size(count: int) -> str:
