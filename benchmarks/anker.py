@@ -95,7 +95,7 @@ def write_trained_rows(run: Path, output: Path) -> None:
     tensors = {name: start.read(name) for name in start.names()}
     for tensor in start.vocabulary_tensors():
         tensors[tensor.name] = end.read(tensor.name).astype(tensors[tensor.name].dtype)
-    with new_directory(output) as directory:
+    with new_directory(output, "benchmarks.anker") as directory:
         for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
             shutil.copy(run / "transfer" / name, directory)
         write_tensors(directory / "model.safetensors", tensors)

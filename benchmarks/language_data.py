@@ -13,8 +13,8 @@ from pathlib import Path
 
 from absl import app, flags
 
-from wechsel_jax.errors import exit_on_user_error
 from wechsel_jax.files import new_file
+from wechsel_jax.program import program
 from wechsel_jax.text_files import read_lines
 
 CORPORA = {
@@ -53,7 +53,7 @@ def split(path: Path) -> tuple[list[str], list[str]]:
 def main(argv: list[str]) -> None:
     del argv
     output = Path(_OUTPUT.value)
-    with exit_on_user_error("language_data"):
+    with program("language_data"):
         for language, names in CORPORA.items():
             parts = [split(Path(_DATA.value, "text", f"{name}.txt.xz")) for name in names]
             known = {line for train, _ in parts for line in train}

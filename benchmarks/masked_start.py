@@ -19,9 +19,9 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from wechsel_jax import demo
-from wechsel_jax.errors import exit_on_user_error
 from wechsel_jax.files import new_directory
 from wechsel_jax.models import family
+from wechsel_jax.program import program
 from wechsel_jax.tokens import load_tokenizer
 
 SIZE = {
@@ -63,7 +63,7 @@ def start(tokenizer: Path, output: Path) -> int:
     tensors[TABLES.format("word")][rows] = table[sources]
     tensors[TABLES.format("position")] = POSITIONS * sinusoids(*tensors[TABLES.format("position")].shape)
     described |= {"architectures": ["RobertaForMaskedLM"], "tie_word_embeddings": True}
-    with new_directory(output) as folder:
+    with new_directory(output, "benchmarks.masked_start") as folder:
         shutil.copytree(tokenizer, folder, dirs_exist_ok=True)
         save_file({name: np.ascontiguousarray(value) for name, value in tensors.items()}, folder / "model.safetensors")
         (folder / "config.json").write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
@@ -82,5 +82,5 @@ def sinusoids(length: int, size: int) -> np.ndarray:
 if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit(__doc__)
-    with exit_on_user_error("benchmarks.masked_start"):
+    with program("benchmarks.masked_start"):
         print(f"{start(Path(sys.argv[1]), Path(sys.argv[2])):,} tokens have a row of the bundled GPT-2")

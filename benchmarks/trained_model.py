@@ -19,8 +19,9 @@ from pathlib import Path
 from absl import flags
 
 from benchmarks.real_models import machine, perplexity
-from wechsel_jax.errors import UserError, exit_on_user_error
+from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file
+from wechsel_jax.program import program
 from wechsel_jax.training.metrics import read_metrics
 
 VALUES = flags.FlagValues()
@@ -83,7 +84,7 @@ def trained(method: str, place: Path, tokenizer: Path, text: str) -> dict:
         library("transfer", *METHODS[method], *inputs(method), *given)
     arguments = f"model={transferred},text={VALUES.text},validation={VALUES.validation}"
     arguments += f",steps={VALUES.steps},rows={VALUES.rows}"
-    program("train.pretrain", f"--config=configs/smollm2.py:{arguments}", f"--workdir={run}")
+    run_program("train.pretrain", f"--config=configs/smollm2.py:{arguments}", f"--workdir={run}")
     lines = read_metrics(run / "metrics.jsonl")
     training = [line for line in lines if line["kind"] == "train"]
     found = {
@@ -114,10 +115,10 @@ def inputs(method: str) -> tuple[str, ...]:
 
 def library(*arguments: str) -> None:
     """Runs a verb of the library."""
-    program("wechsel_jax.cli", *arguments)
+    run_program("wechsel_jax.cli", *arguments)
 
 
-def program(name: str, *arguments: str) -> None:
+def run_program(name: str, *arguments: str) -> None:
     """Runs a program and ends with it where it fails."""
     done = subprocess.run([sys.executable, "-m", name, *arguments], check=False)
     if done.returncode:
@@ -126,5 +127,5 @@ def program(name: str, *arguments: str) -> None:
 
 if __name__ == "__main__":
     VALUES(sys.argv)
-    with exit_on_user_error("benchmarks.trained_model"):
+    with program("benchmarks.trained_model"):
         main()

@@ -89,6 +89,8 @@ def test_exports_load_in_transformers_and_write_german_tokens(compared):
         (["--config=configs/demo.py", "--workdir=DIR", "--config.dictionary=/none.tsv"], "/none.tsv"),
         (["--config=configs/demo.py", "--workdir=DIR", "--config.source=/none"], "/none"),
         (["--config=configs/demo.py", "--workdir=DIR", "stray"], "stray"),
+        (["--config=configs/demo.py", "--workdir="], "--workdir is empty (an unset variable of the shell?)"),
+        (["--config=configs/demo.py", "--workdir=DIR", "--config.methods=('anker', 'anker')"], "each once"),
     ],
 )
 def test_mistakes_give_one_line_and_status_2(arguments, message, tmp_path):
@@ -97,6 +99,34 @@ def test_mistakes_give_one_line_and_status_2(arguments, message, tmp_path):
     assert done.returncode == 2, done.stderr
     assert len(lines) == 1 and message in lines[0] and lines[0].startswith("python -m train.compare: error: "), done.stderr
     assert "Traceback" not in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "message"),
+    [
+        ("a.py", "def get_config():\n    raise RuntimeError('of its own')", "a.py: line 2: RuntimeError: of its own"),
+        ("a.py", "def get_config():\n    return 1 / 0", "a.py: line 2: ZeroDivisionError"),
+        ("a.py", "import nothing_of_this_name", "a.py: line 1: ModuleNotFoundError"),
+        ("a.py", "import sys\nsys.exit(0)", "a.py: line 2: SystemExit"),
+        ("a.py", "def get_config():\n    return get_config()", "a.py: line 2: RecursionError"),
+        ("a.py", "def get_config(:\n", "a.py"),
+        ("a.py", "x = 1", "get_config"),
+        ("a.json", "{}", "a.json: is no .py file; expected a Python file with get_config()"),
+        ("a.py", "{demo}\n    c.transfer.magic = 1\n    return c", "transfer.magic: no such setting"),
+        ("a.py", "{demo}\n    c.overrides.anker = dict(magic=1)\n    return c", "overrides.anker.magic: no such setting"),
+        ("a.py", "{demo}\n    c.variants.mine = dict(neighbors=1)\n    return c", "variants.mine: has no method"),
+        ("a.py", "{demo}\n    c.variants.mine = dict(method='anker', magic=1)\n    return c", "variants.mine.magic: no such"),
+    ],
+)
+def test_what_a_configuration_does_wrong_is_one_line(name, code, message, tmp_path):
+    demonstration = f"import sys\nsys.path.insert(0, {str(ROOT)!r})\nfrom configs import demo\n"
+    demonstration += "def get_config():\n    c = demo.get_config()\n    c.unlock()"
+    (tmp_path / name).write_text(code.replace("{demo}", demonstration))
+    done = run("compare", f"--config={tmp_path / name}", f"--workdir={tmp_path / 'run'}")
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("python -m train.compare: error: ") and message in line
     assert not (tmp_path / "run").exists()
 
 

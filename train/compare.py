@@ -1,7 +1,9 @@
 """Compares initialisations: `python -m train.compare --config=configs/demo.py --workdir=runs/demo`."""
 
-from train.program import run
-from wechsel_jax.comparison import compare
+from wechsel_jax.program import program
 
 if __name__ == "__main__":
-    run(compare)
+    with program("python -m train.compare", last=True):
+        from train.program import run
+
+        run("wechsel_jax.comparison", "compare")

@@ -1,7 +1,9 @@
 """Trains a model, from a checkpoint or anew: `python -m train.pretrain --config=configs/NAME.py --workdir=DIR`."""
 
-from train.program import run
-from wechsel_jax.training import train
+from wechsel_jax.program import program
 
 if __name__ == "__main__":
-    run(train)
+    with program("python -m train.pretrain", last=True):
+        from train.program import run
+
+        run("wechsel_jax.training", "train")

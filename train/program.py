@@ -1,50 +1,75 @@
-"""What every program here shares: `--config`, `--workdir`, and one clear line with exit status 2 for a user's mistake."""
+"""What every program here shares: `--config`, `--workdir`, and one clear line for a mistake in them."""
 
+import importlib
 import sys
-from collections.abc import Callable, Sequence
+import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 from absl import app, flags, logging
-from ml_collections import ConfigDict, config_flags
+from ml_collections import config_flags
 
-from wechsel_jax.errors import UserError, exit_on_user_error
+from wechsel_jax.errors import UserError, one_line, refuse_undecodable
 from wechsel_jax.files import require_file
 
 _CONFIG = config_flags.DEFINE_config_file("config", None, "A file of configs/, with :name=value behind it for its arguments.")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the run; the same command again goes on where it stopped.")
 
 
-def run(function: Callable[[ConfigDict, str], object]) -> None:
-    """Calls `function(config, workdir)` from the command line's flags; mistakes leave one line and exit status 2."""
+def run(module: str, function: str) -> None:
+    """Imports a function, which takes long, and calls it with (config, workdir) of the command line's flags.
+
+    Raises:
+      UserError: a flag is wrong, or the configuration's file is.
+    """
     name = f"python -m train.{Path(sys.argv[0]).stem}"
 
     def parse(argv: Sequence[str]) -> list[str]:
-        with exit_on_user_error(name):
-            for argument in argv:
-                if argument.startswith("--config="):
-                    require_file(argument.removeprefix("--config=").split(":")[0], "a Python file with get_config()")
-            try:
-                return flags.FLAGS(argv)
-            except (AttributeError, KeyError) as error:
-                raise UserError(f"--config has no such field: {error.args[0]}") from error
-            except (flags.Error, TypeError, ValueError, SyntaxError) as error:
-                raise UserError(_said(error)) from error
+        refuse_undecodable(argv)
+        file = None
+        for argument, value in zip(argv, [*argv[1:], ""], strict=True):
+            option, equals, given = argument.partition("=")
+            if option in ("--config", "-config"):
+                file = (given if equals else value).split(":")[0]
+                require_file(file, "a Python file with get_config()")
+                if not file.endswith(".py"):
+                    raise UserError(f"{file}: is no .py file; expected a Python file with get_config()")
+        try:
+            return flags.FLAGS(argv)
+        # What the configuration's file does is the user's: it may raise anything, and exit.
+        except (Exception, SystemExit) as error:
+            if isinstance(error, SystemExit) and file is None:
+                raise
+            raise UserError(_said(error, file)) from error
 
     def main(argv: Sequence[str]) -> None:
-        with exit_on_user_error(name):
-            if len(argv) > 1:
-                raise UserError(f"unexpected argument {argv[1]!r}; flags start with --")
-            for flag in ("config", "workdir"):
-                if flags.FLAGS[flag].value is None:
-                    raise UserError(f"--{flag} is required; see {name} --help")
-            function(_CONFIG.value, _WORKDIR.value)
+        if len(argv) > 1:
+            raise UserError(f"unexpected argument {argv[1]!r}; flags start with --")
+        for flag in ("config", "workdir"):
+            if not flags.FLAGS[flag].value:
+                what = "is required" if flags.FLAGS[flag].value is None else "is empty (an unset variable of the shell?)"
+                raise UserError(f"--{flag} {what}; see {name} --help")
+        getattr(importlib.import_module(module), function)(_CONFIG.value, _WORKDIR.value)
 
     logging.set_verbosity(logging.WARNING)
     app.run(main, flags_parser=parse)
 
 
-def _said(error: Exception) -> str:
-    """An error's message; where it holds a traceback of a configuration file, its last line, and which flag it was."""
+def _said(error: BaseException, file: str | None) -> str:
+    """One line of an error in the flags: with its place, where it is one of the configuration's file."""
+    chain = [error]
+    while (inner := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(inner)
+    for inner in reversed(chain):
+        lines = [frame.lineno for frame in traceback.extract_tb(inner.__traceback__) if _same(frame.filename, file)]
+        if lines and not isinstance(inner, UserError):
+            return f"{file}: line {lines[-1]}: {type(inner).__name__}: {one_line(inner)}; expected a get_config() that returns"
+    if isinstance(error, AttributeError | KeyError):
+        return f"--config has no such field: {error.args[0]}"
     message = str(error).strip()
-    before, traceback, _ = message.partition("Traceback")
-    return f"{before.split(': ')[0]}: {message.splitlines()[-1].strip()}" if traceback else message
+    before, trace, _ = message.partition("Traceback")
+    return f"{before.split(': ')[0]}: {message.splitlines()[-1].strip()}" if trace else message
+
+
+def _same(found: str, file: str | None) -> bool:
+    return file is not None and Path(found).resolve() == Path(file).resolve()

@@ -1,18 +1,16 @@
 """The console script `wechsel-jax`: finds the verb, reads its flags, and turns a user's mistake into one line."""
 
-import _thread
-import contextlib
 import importlib
 import os
 import sys
-import threading
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from absl import flags
 
 from wechsel_jax.commands import nearest
-from wechsel_jax.errors import UserError, exit_on_user_error
+from wechsel_jax.errors import UserError, refuse_undecodable
+from wechsel_jax.program import program
 
 PROGRAM = "wechsel-jax"
 VERBS = {
@@ -38,40 +36,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
       arguments: without the program's name; those of the process where None.
 
     Raises:
-      SystemExit: with status 2 after one line on stderr, where the user made a mistake; 130 after an interrupt.
+      SystemExit: as `program.program`.
     """
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    script = arguments is None
+    arguments = list(sys.argv[1:] if script else arguments)
     # transformers says on import that it found no torch; nothing here needs torch.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-    with exit_on_user_error(PROGRAM):
+    with program(PROGRAM):
         if not arguments or arguments[0] in _HELP:
             print(_overview())
             return
         verb, rest = _find_verb(arguments)
-    try:
-        with exit_on_user_error(f"{PROGRAM} {verb}"), _no_interrupt_lost():
-            _run_quietly(verb, rest)
-    except KeyboardInterrupt:
-        print(f"{PROGRAM} {verb}: interrupted", file=sys.stderr)
-        raise SystemExit(130) from None
-
-
-@contextlib.contextmanager
-def _no_interrupt_lost() -> Iterator[None]:
-    """Ctrl-C in a callback of the garbage collector, where Python ignores exceptions (JAX has one), comes again."""
-
-    def hook(ignored: "sys.UnraisableHookArgs") -> None:
-        if issubclass(ignored.exc_type, KeyboardInterrupt):
-            threading.Timer(0.05, _thread.interrupt_main).start()
-        else:
-            before(ignored)
-
-    before, sys.unraisablehook = sys.unraisablehook, hook
-    try:
-        yield
-    finally:
-        sys.unraisablehook = before
+    with program(f"{PROGRAM} {verb}", last=script):
+        refuse_undecodable(rest)
+        _run_quietly(verb, rest)
 
 
 def _run_quietly(verb: str, arguments: list[str]) -> None:

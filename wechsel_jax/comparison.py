@@ -1,10 +1,12 @@
 """One source model, one new language, several initialisations, the same training for each: what `train.compare` runs."""
 
+import contextlib
 import copy
 import dataclasses
 import json
 import os
 import platform
+import shutil
 import time
 from pathlib import Path
 
@@ -14,18 +16,19 @@ from ml_collections import ConfigDict, config_dict
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.data import prepare
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import new_file, require_file
+from wechsel_jax.files import new_file, refuse_workdir, remove_leftovers, require_file
 from wechsel_jax.initializers import METHODS
 from wechsel_jax.report import comparison_table, read_run, steps_needed, write_report
 from wechsel_jax.tokenizer.training import train_tokenizer
 from wechsel_jax.training import default_config as default_training_config
 from wechsel_jax.training import record_config, train, validate
 from wechsel_jax.training.config import as_dict
+from wechsel_jax.training.lock import has_begun, only_run
 from wechsel_jax.transfer_job import transfer
 from wechsel_jax.transfer_settings import ALIGNED, IDENTICAL, INPUTS, TransferSettings
 from wechsel_jax.vectors import train_vectors
 
-BASELINE = "full_rand"
+BASELINE, SETTINGS = "full_rand", "config.json"
 # As FOCUS trains its token vectors (deepfocus 1.0.1), but for dimensions and epochs.
 NATIVE_VECTORS = {"model": "cbow", "smallest_ngram": 3, "largest_ngram": 6, "min_count": 10}
 
@@ -81,36 +84,88 @@ def compare(config: ConfigDict, workdir: str | Path) -> dict:
     Raises:
       UserError: a field is wrong, a file is missing, or `workdir` was made with another config.
     """
+    refuse_workdir(workdir, has_begun, "a comparison")
     workdir = Path(workdir)
     _validate(config, workdir)
-    record_config(config, workdir)
+    with only_run(workdir):
+        _settle(config, workdir)
+        return _compare(config, workdir)
+
+
+def _compare(config: ConfigDict, workdir: Path) -> dict:
     seconds: dict[str, float] = {}
+    longest = {"max_document_bytes": config.training.data.max_document_bytes}
     if not (workdir / "tokenizer").exists():
         with _timed(seconds, "tokenizer"):
-            train_tokenizer(config.text.train, output=workdir / "tokenizer", **config.tokenizer)
+            train_tokenizer(config.text.train, output=workdir / "tokenizer", **longest, **config.tokenizer)
     with _timed(seconds, "data"):
         for side in ("train", "validation"):
-            prepare(config.text[side], workdir / "tokenizer", workdir / "data" / side)
+            prepare(config.text[side], workdir / "tokenizer", workdir / "data" / side, **longest)
     inputs = _inputs(config, workdir, seconds)
+    # All before the first training, so that a mistake in the settings of one is found while they may still be changed.
+    for method in config.methods:
+        if not (workdir / method / "transfer").exists():
+            print(f"== {method}: transfer", flush=True)
+            with _timed(seconds, f"{method} transfer"):
+                settings = _settings(config, method, inputs)
+                place = workdir / method / "transfer"
+                transfer(config.source, workdir / "tokenizer", place, method=_base(config, method), **settings)
     for method in config.methods:
         print(f"== {method} (seed {config.seed})", flush=True)
         run = workdir / method
-        if not (run / "transfer").exists():
-            with _timed(seconds, f"{method} transfer"):
-                settings = _settings(config, method, inputs)
-                transfer(config.source, workdir / "tokenizer", run / "transfer", method=_base(config, method), **settings)
         with _timed(seconds, f"{method} training"):
             train(_training_config(config, method, run, workdir), run)
     return _write_results(config, workdir, seconds)
 
 
+def _settle(config: ConfigDict, workdir: Path) -> None:
+    """Records the settings; until the first training has begun, others may take their place, and what depends on them goes.
+
+    Raises:
+      UserError: a method has been trained with other settings.
+    """
+    if any((workdir / method / SETTINGS).exists() for method in config.methods):
+        record_config(config, workdir)
+        return
+    remove_leftovers(workdir / SETTINGS)
+    old, now = {}, json.loads(json.dumps(as_dict(config)))
+    with contextlib.suppress(OSError, ValueError):
+        old = dict(json.loads((workdir / SETTINGS).read_bytes()))
+
+    def differ(*names: str) -> bool:
+        return any(old.get(name) != now[name] for name in names)
+
+    made = {"tokenizer": differ("text", "tokenizer"), "vectors": differ("text", "tokenizer", "vectors")}
+    made |= {"data": made["tokenizer"], "helper": differ("text", "tokenizer", "helper", "seed")}
+    made |= {f"{name}/transfer": old != now for name in (*now["methods"], *old.get("methods", ()))}
+    for name, changed in made.items():
+        if old and changed:
+            shutil.rmtree(workdir / name, ignore_errors=True)
+    (workdir / SETTINGS).unlink(missing_ok=True)
+    record_config(config, workdir)
+
+
 def _validate(config: ConfigDict, workdir: Path) -> None:
     """Refuses what cannot work before anything is written, so that the corrected command finds a clean workdir."""
+    for name, variant in config.variants.items():
+        if "method" not in variant:
+            raise UserError(f"variants.{name}: has no method; expected one of {', '.join(sorted(METHODS))}")
     unknown = sorted({_base(config, method) for method in config.methods} - set(METHODS))
     if unknown:
         raise UserError(f"methods: unknown method {unknown[0]!r}; expected some of {', '.join(sorted(METHODS))}")
-    if not config.methods:
-        raise UserError("methods: none given; expected at least one method")
+    if not config.methods or len({*config.methods}) < len(config.methods):
+        raise UserError(f"methods: is {as_dict(config.methods)}; expected at least one method, and each once")
+    known = {field.name for field in dataclasses.fields(TransferSettings)}
+    for where, given in [("transfer", config.transfer), *((f"variants.{name}", one) for name, one in config.variants.items())]:
+        wrong = sorted({*given} - known - {"method"})
+        if wrong:
+            raise UserError(f"{where}.{wrong[0]}: no such setting; expected one of {', '.join(sorted(known))}")
+    for name, given in config.overrides.items():
+        wrong = sorted({*given} - {*config.training})
+        if wrong:
+            raise UserError(
+                f"overrides.{name}.{wrong[0]}: no such setting; expected one of {', '.join(sorted(config.training))}"
+            )
     for name in ("train", "validation"):
         if not config.text[name]:
             raise UserError(f"text.{name}: no file given; expected text in the target language")

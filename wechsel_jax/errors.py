@@ -1,41 +1,76 @@
-"""The one way a user's mistake leaves this package: one line on stderr and exit status 2."""
+"""A user's mistake, and the one place that turns what parsers raise into one."""
 
 import contextlib
-import errno
-import sys
-from collections.abc import Iterator
+import os
+import struct
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import NoReturn
+
+_LONGEST = 200
 
 
 class UserError(Exception):
     """Something the user can mend: the message names the file, what was expected and what to do, in one line."""
 
 
+# What a parser raises at a file that is not what it should be: its own mistakes (ValueError and its kin; zip and the npy format
+# add NotImplementedError, RuntimeError and TokenError), text nested too deep, numbers too large. `OSError` without a number is
+# a compressor's.
+_PARSERS = (
+    *(ValueError, ArithmeticError, LookupError, TypeError, AttributeError, RuntimeError, EOFError, SyntaxError),
+    *(struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error),
+)
+
+
 @contextlib.contextmanager
-def exit_on_user_error(program: str) -> Iterator[None]:
-    """Turns `UserError`, a lack of memory and operating-system errors into one line on stderr and exit status 2.
+def parsing(path: str | os.PathLike, expected: str, *others: type[Exception]) -> Iterator[None]:
+    """Turns whatever a parser raises into a `UserError` that names the file.
+
+    Nothing but the parser's call may stand in the block: a mistake of this package would be blamed on the file.
 
     Args:
-      program: the name the line starts with, e.g. "wechsel-jax transfer".
+      path: what is parsed, for the message.
+      expected: what it should be and what to do, e.g. "a tokenizer.json; fetch it again".
+      *others: further kinds of exceptions that the parser has.
 
     Raises:
-      SystemExit: with status 2, where the block raised `UserError`, `MemoryError` or `OSError`.
+      UserError: the parser raised. A `UserError`, a lack of memory and what the system says of a file pass as they are.
     """
     try:
         yield
-    except UserError as error:
-        _leave(program, " ".join(str(error).split()))
-    except MemoryError as error:
-        _leave(
-            program, f"{' '.join(str(error).split()) or 'not enough memory'}; ask for less, or use a machine with more memory"
-        )
+    except (*_PARSERS, *others) as error:
+        cannot_parse(path, expected, error)
     except OSError as error:
-        if error.errno is None:
+        if error.errno is not None:
             raise
-        where = f"{error.filename}: " if error.filename else ""
-        advice = "; free some space and run the same command again" if error.errno == errno.ENOSPC else ""
-        _leave(program, f"{where}{error.strerror}{advice}")
+        cannot_parse(path, expected, error)
 
 
-def _leave(program: str, message: str) -> None:
-    print(f"{program}: error: {message}", file=sys.stderr)
-    raise SystemExit(2)
+def cannot_parse(path: str | os.PathLike, expected: str, error: BaseException) -> NoReturn:
+    """Raises the `UserError` of `parsing`."""
+    reason = "nested too deep" if isinstance(error, RecursionError) else one_line(error)
+    raise UserError(f"{os.fspath(path)}: cannot be read ({reason}); expected {expected}") from None
+
+
+def one_line(error: BaseException) -> str:
+    """What an exception says, in one line of bounded length and printable characters."""
+    text = printable(str(error)) or type(error).__name__
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def printable(text: str) -> str:
+    """Returns a text in one line; what a terminal might take for a command becomes a replacement character."""
+    return "".join(character if character.isprintable() else "\ufffd" for character in " ".join(text.split()))
+
+
+def refuse_undecodable(arguments: Sequence[str]) -> None:
+    """Raises `UserError` where an argument of the command line is not UTF-8: the libraries that open files take no other."""
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            shown = os.fsencode(argument).decode(errors="replace")
+            raise UserError(f"{shown}: not UTF-8; expected names in UTF-8; rename the file or change the locale") from None

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from wechsel_jax.checkpoint import write_json
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_directory, refuse_directory
 from wechsel_jax.hub import model_card
 from wechsel_jax.initializers import Side, TransferPlan, shuffle, standardize
 from wechsel_jax.initializers.wechsel import nearest_similarity
+from wechsel_jax.json_files import write_json
 from wechsel_jax.surgery import Surgery, write_target
 from wechsel_jax.tokens.coverage import coverage
 from wechsel_jax.transfer_calibration import calibrate, input_norms, require_family
@@ -59,7 +59,7 @@ def transfer(
     chosen, filled = TransferSettings.of(method, **settings)
     if Path(source).is_dir() and Path(output).exists() and Path(output).samefile(source):
         raise UserError(f"{output}: is the source model itself; choose another output")
-    refuse_directory(output, overwrite, [source, target_tokenizer, *filled.files()])
+    refuse_directory(output, "transfer", overwrite, [source, target_tokenizer, *filled.files()])
     steps = Steps(log)
     with steps("reading the source model and both tokenizers"):
         job = open_job(chosen, filled, source, target_tokenizer)
@@ -73,7 +73,7 @@ def transfer(
     source_side, target_side, alignment = make_sides(job, steps)
     with steps("making the plan"):
         plan = _plan(job, source_side, target_side, steps)
-    with new_directory(output, overwrite) as directory:
+    with new_directory(output, "transfer", overwrite) as directory:
         with steps("writing the model"):
             surgery = _surgery(job, plan)
             norms = write_target(surgery, directory, job.target_tokenizer)
@@ -126,6 +126,7 @@ def _calibration(job: Job, directory: Path, norms: dict, steps: Steps) -> dict:
             settings.target_text,
             text_bytes=settings.text_bytes,
             text_field=settings.text_field,
+            max_document_bytes=settings.max_document_bytes,
             seed=settings.seed,
             log=steps.log,
         )

@@ -215,13 +215,19 @@ def test_the_same_runs_give_the_same_bytes(report, runs, tmp_path):
 
 
 def test_plots_are_outputs_too(runs, tmp_path, capsys):
-    (tmp_path / "report-token-origins.png").write_text("mine")
+    plot = tmp_path / "report-token-origins.png"
+    plot.write_text("mine")
     with pytest.raises(UserError, match=r"report-token-origins\.png: exists already"):
         write_report(runs, tmp_path / "report.html", overwrite=False)
     assert [path.name for path in tmp_path.iterdir()] == ["report-token-origins.png"]
     with pytest.raises(SystemExit):
         cli.main(["report", str(runs[0]), f"--output={tmp_path / 'report.html'}"])
     assert "report-token-origins.png: exists already" in capsys.readouterr().err
+    with pytest.raises(UserError, match="its contents are of another kind; only what report wrote is replaced"):
+        write_report(runs, tmp_path / "report.html")
+    assert plot.read_text() == "mine" and [*tmp_path.iterdir()] == [plot]
+    plot.unlink()
+    write_report(runs, tmp_path / "report.html")
     cli.main(["report", str(runs[0]), f"--output={tmp_path / 'report.html'}", "--overwrite"])
     assert (tmp_path / "report.html").exists() and (tmp_path / "report-token-origins.png").stat().st_size > 5000
 
@@ -231,7 +237,7 @@ def test_what_a_run_recorded_is_no_place_for_a_report(tmp_path, capsys):
     before = (run / "metrics.jsonl").read_bytes()
     with pytest.raises(SystemExit):
         cli.main(["report", str(run), f"--output={run / 'metrics.jsonl'}", "--overwrite"])
-    assert "is no HTML file" in capsys.readouterr().err and (run / "metrics.jsonl").read_bytes() == before
+    assert "its contents are of another kind" in capsys.readouterr().err and (run / "metrics.jsonl").read_bytes() == before
 
 
 def test_everything_is_escaped(tmp_path):
@@ -241,7 +247,7 @@ def test_everything_is_escaped(tmp_path):
     changed["alignment"]["weighting"] = evil
     changed["notes"], changed["behaviour"] = [evil], [evil]
     changed["versions"], changed["timings"] = {evil: evil}, {evil: 1.0}
-    changed["examples"] = [{"target": evil, "how": "mixed", "sources": [[evil, 1.0], ["\ud800", 0.1]]}]
+    changed["examples"] = [{"target": evil, "how": "mixed", "sources": [[evil, 1.0], ["\x00", 0.1]]}]
     run = make_run(tmp_path, "trans_inner", name="run <i>")
     (run / "transfer" / "transfer.json").write_text(json.dumps(changed))
     settings = json.loads((run / "config.json").read_text())
@@ -418,5 +424,5 @@ def test_coverage_is_a_table(tmp_path, runs):
     assert table[2] == ["none", "5", "under 1\xa0%", "–", "␣x"]
     assert "What the two vocabularies share" not in page_of(runs, tmp_path).text
     (run / "transfer" / "transfer.json").write_text(json.dumps(record("wechsel") | {"coverage": [{"rule": "fuzzy"}]}))
-    with pytest.raises(UserError, match="coverage has a row"):
+    with pytest.raises(UserError, match=r"field coverage\.rows\.0\.tokens is missing"):
         page_of([run], tmp_path)

@@ -23,10 +23,10 @@ import json, sys
 import jax
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", int(sys.argv[3]))
-from wechsel_jax.errors import exit_on_user_error
+from wechsel_jax.program import program
 from wechsel_jax.training import default_config, train
 config = default_config()
-with config.ignore_type(), exit_on_user_error("train"):
+with config.ignore_type(), program("train"):
     config.update(json.loads(open(sys.argv[1]).read()))
     train(config, sys.argv[2])
 """

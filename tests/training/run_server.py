@@ -76,11 +76,11 @@ def run(
 
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", devices)
-    from wechsel_jax.errors import exit_on_user_error
+    from wechsel_jax.program import program
     from wechsel_jax.training import default_config, train
 
     settings = default_config()
-    with settings.ignore_type(), exit_on_user_error("train"):
+    with settings.ignore_type(), program("train"):
         settings.update(config)
         if at or events:
             watch(workdir, at, do, events)

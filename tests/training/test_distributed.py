@@ -155,10 +155,10 @@ def test_a_mistake_that_one_process_finds_ends_all(make_config, tmp_path):
 START = """
 import sys
 from ml_collections import ConfigDict
-from wechsel_jax.errors import exit_on_user_error
+from wechsel_jax.program import program
 from wechsel_jax.training import distributed
 coordinator, processes, process = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-with exit_on_user_error("train"):
+with program("train"):
     distributed.start(ConfigDict(dict(coordinator=coordinator, processes=processes, process=process, timeout=8)))
 """
 

@@ -12,8 +12,7 @@ from pathlib import Path
 
 from absl import flags
 
-from wechsel_jax.errors import UserError
-from wechsel_jax.files import refuse_existing, require_directory
+from wechsel_jax.files import refuse_file, require_directory
 
 ARGUMENTS = "RUN..."
 REQUIRED = ("output",)
@@ -29,11 +28,10 @@ def define(values: flags.FlagValues) -> None:
 def run(values: flags.FlagValues, arguments: list[str]) -> None:
     """Writes the report and says where it is."""
     output = Path(values.output)
-    if output.is_file() and output.suffix.lower() not in (".html", ".htm"):
-        raise UserError(f"{output}: exists and is no HTML file; expected the name of one, such as report.html")
     runs = [require_directory(argument, "the workdir of a training run") for argument in arguments]
-    refuse_existing(output, values.overwrite)
-    from wechsel_jax.report import write_report
+    from wechsel_jax.report.page import is_report, write_report
+
+    refuse_file(output, is_report, "report", values.overwrite)
 
     title = {"title": values.title} if values.title else {}
     print(write_report(runs, output, overwrite=values.overwrite, **title))

@@ -9,8 +9,8 @@ Writes {"embeddings": float32 (V, D)} and, beside it, a .json file that says whe
 
 from absl import flags
 
-from wechsel_jax.commands import choice, sources
-from wechsel_jax.files import refuse_existing
+from wechsel_jax.commands import choice, longest_document, sources
+from wechsel_jax.files import refuse_file
 
 REQUIRED = ("output",)
 
@@ -23,14 +23,17 @@ def define(values: flags.FlagValues) -> None:
     flags.DEFINE_string("tokenizer", None, "The vocabulary: that of this tokenizer.", **to)
     flags.DEFINE_string("words", None, "Or: the words of this file, one a line.", **to)
     sources(values, "input", "Or: the words of these, split at white space")
-    flags.DEFINE_integer("min_count", 1, "Of --input, leave out words that are rarer.", lower_bound=1, **to)
-    flags.DEFINE_integer("max_words", None, "Of --input, keep only this many of the most frequent words.", lower_bound=1, **to)
+    rare = "Of --input, leave out words that are rarer."
+    flags.DEFINE_integer("min_count", 1, rare, lower_bound=1, upper_bound=1 << 40, **to)
+    frequent = "Of --input, keep only this many of the most frequent words."
+    flags.DEFINE_integer("max_words", None, frequent, lower_bound=1, upper_bound=1 << 31, **to)
     flags.DEFINE_boolean("lowercase", False, "Of --input, take words without their case.", **to)
+    longest_document(values)
     flags.DEFINE_list("special_tokens", [], "Rows in front of the words, e.g. <pad>,<unk>.", **to)
     choice(values, "standardize", None, ("pretrained_xavier", "xavier_pretrained", "xavier"), "Another scale")
     choice(values, "shuffle", None, ("rows_columns", "elements"), "What is shuffled")
     choice(values, "missing", None, ("normal", "xavier", "mean", "zeros"), "Rows that the source lacks")
-    flags.DEFINE_integer("seed", 0, "Of every random number.", **to)
+    flags.DEFINE_integer("seed", 0, "Of every random number.", lower_bound=0, upper_bound=2**32 - 1, **to)
     flags.DEFINE_string("output", None, "The .safetensors file to write.", **to)
     flags.DEFINE_boolean("overwrite", False, "Replace an existing output.", **to)
 
@@ -40,11 +43,13 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     del arguments
     record = f"{values.output.removesuffix('.safetensors')}.json"
     read = [*values.input, *(values[name].value for name in ("vectors", "source", "tokenizer", "words"))]
-    for output in (values.output, record):
-        refuse_existing(output, values.overwrite, read)
-    from wechsel_jax.vectors.table import make_table
+    from wechsel_jax.vectors.table import is_table, make_table
 
-    names = ("min_count", "max_words", "lowercase", "special_tokens", "standardize", "shuffle", "missing", "seed")
+    for output in (values.output, record):
+        refuse_file(output, is_table, "table", values.overwrite, read)
+
+    counted = ("min_count", "max_words", "lowercase", "max_document_bytes", "special_tokens")
+    names = (*counted, "standardize", "shuffle", "missing", "seed")
     places = {name: values[name].value for name in ("vectors", "source", "tokenizer", "words", "input")}
     report = make_table(values.output, record, **places, **{name: values[name].value for name in names})
     print(f"{values.output}: {report['found']} of {report['tokens']} tokens have a row in the source")

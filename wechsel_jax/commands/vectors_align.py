@@ -10,13 +10,14 @@ languages). A dictionary given with --method=adversarial only measures. The outp
 alignment is measured and nothing is written.
 """
 
+import os
 from pathlib import Path
 
 from absl import flags
 
-from wechsel_jax.commands import choice
+from wechsel_jax.commands import choice, number
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import refuse_existing
+from wechsel_jax.files import refuse_file
 
 REQUIRED = ("source", "target")
 _ADVERSARIAL = ("start", "epochs", "iterations", "hidden", "most_frequent", "restarts")
@@ -34,18 +35,24 @@ def define(values: flags.FlagValues) -> None:
     choice(values, "weighting", "unique", ("unique", "wechsel", "legacy"), "How often a dictionary pair counts")
     flags.DEFINE_boolean("normalize", False, "Scale vectors to length 1 first.", **to)
     flags.DEFINE_boolean("center", False, "Take the mean off the vectors first.", **to)
-    flags.DEFINE_integer("refine", 0, "Rounds of refinement on translations that the vectors propose.", lower_bound=0, **to)
+    refinement = "Rounds of refinement on translations that the vectors propose."
+    flags.DEFINE_integer("refine", 0, refinement, lower_bound=0, upper_bound=1000, **to)
     flags.DEFINE_boolean("csls", False, "Measure precision at 1 by CSLS as well.", **to)
-    flags.DEFINE_float("held_out", 0.1, "Share of the source words that precision at 1 is measured on.", **to)
-    flags.DEFINE_integer("seed", 0, "Chooses the held-out words and the draws of adversarial training.", lower_bound=0, **to)
-    flags.DEFINE_integer("max_words", None, "Use only this many of the most frequent words.", lower_bound=1, **to)
+    number(values, "held_out", 0.1, "Share of the source words that precision at 1 is measured on, below 1.", 0.0, 1.0)
+    draws = "Chooses the held-out words and the draws of adversarial training."
+    flags.DEFINE_integer("seed", 0, draws, lower_bound=0, upper_bound=2**32 - 1, **to)
+    frequent = "Use only this many of the most frequent words."
+    flags.DEFINE_integer("max_words", None, frequent, lower_bound=1, upper_bound=1 << 31, **to)
     flags.DEFINE_boolean("overwrite", False, "Replace existing outputs.", **to)
     choice(values, "start", "identity", ("identity", "similarities"), "Adversarial: the map that training begins with")
-    flags.DEFINE_integer("epochs", 5, "Adversarial: epochs; 0 takes --start=similarities as it is.", lower_bound=0, **to)
-    flags.DEFINE_integer("iterations", 31_250, "Adversarial: steps of the map in an epoch.", lower_bound=1, **to)
-    flags.DEFINE_integer("hidden", 2048, "Adversarial: width of the discriminator's layers.", lower_bound=1, **to)
-    flags.DEFINE_integer("most_frequent", 75_000, "Adversarial: words that are drawn; 0: all.", lower_bound=0, **to)
-    flags.DEFINE_integer("restarts", 1, "Adversarial: trainings, of which the best is kept.", lower_bound=1, **to)
+    for name, default, least, most, summary in (
+        ("epochs", 5, 0, 10_000, "epochs; 0 takes --start=similarities as it is"),
+        ("iterations", 31_250, 1, 10**8, "steps of the map in an epoch"),
+        ("hidden", 2048, 1, 1 << 14, "width of the discriminator's layers"),
+        ("most_frequent", 75_000, 0, 1 << 31, "words that are drawn; 0: all"),
+        ("restarts", 1, 1, 1000, "trainings, of which the best is kept"),
+    ):
+        flags.DEFINE_integer(name, default, f"Adversarial: {summary}.", lower_bound=least, upper_bound=most, **to)
 
 
 def run(values: flags.FlagValues, arguments: list[str]) -> None:
@@ -75,8 +82,8 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
 def _check(values: flags.FlagValues) -> None:
     outputs = [output for output in (values.source_output, values.target_output) if output]
     for output in outputs:
-        refuse_existing(output, values.overwrite, [values.source, values.target, values.dictionary])
-    if len(outputs) > len({Path(output).resolve() for output in outputs}):
+        refuse_file(output, _is_archive, "vectors align", values.overwrite, [values.source, values.target, values.dictionary])
+    if len(outputs) > len({os.path.realpath(output) for output in outputs}):
         raise UserError(f"--target_output: {outputs[1]} is the file of --source_output; expected another one")
     adversarial = values.method == "adversarial"
     if not adversarial and values.dictionary is None:
@@ -91,7 +98,17 @@ def _check(values: flags.FlagValues) -> None:
             raise UserError(f"--{name}: has no effect with --method={values.method}; leave it out")
 
 
+def _is_archive(path: Path) -> bool:
+    import zipfile
+
+    with zipfile.ZipFile(path) as archive:
+        return {"words.npy", "lengths.npy", "vectors.npy"} <= {*archive.namelist()}
+
+
 def _aligned(values: flags.FlagValues, source, target, pairs):
+    import functools
+    import sys
+
     options = {name: values[name].value for name in ("normalize", "center", "seed", "csls")}
     if values.method == "procrustes":
         from wechsel_jax.vectors import align
@@ -105,7 +122,8 @@ def _aligned(values: flags.FlagValues, source, target, pairs):
     settings = AdversarialSettings(
         **{name: values[name].value for name in _ADVERSARIAL}, refinement=Refinement(rounds=values.refine)
     )
-    return adversarial_align(source, target, settings, pairs=pairs, progress=print, **options)
+    tell = functools.partial(print, file=sys.stderr)
+    return adversarial_align(source, target, settings, pairs=pairs, progress=tell, **options)
 
 
 def _short(value: object) -> str:

@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 from absl import app, flags
 
-from wechsel_jax.errors import UserError, exit_on_user_error
+from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file, require_file
+from wechsel_jax.program import program
 
 TEI = "{http://www.tei-c.org/ns/1.0}"
 CHUNK_LINES = 160
@@ -79,7 +80,7 @@ def _make_vectors(output: str, files: Sequence[str], words: int) -> None:
 
 def main(argv: Sequence[str]) -> None:
     del argv
-    with exit_on_user_error("python -m wechsel_jax.demo.make"):
+    with program("python -m wechsel_jax.demo.make"):
         if not _INPUT.value:
             raise UserError("--input: no file given; expected one or more files separated by commas")
         match _VERB.value:

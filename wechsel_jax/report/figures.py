@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+WRITER = "Written by wechsel-jax"
 _MARKS = dict(zip(MARKERS, "os^DvX<>", strict=True))
 _ORIGIN = ORIGIN["light"]
 # More curves than this need a sample of the line beside each name.
@@ -61,8 +62,8 @@ def render(runs: Sequence[RunRecord], slots: Sequence[int]) -> dict[str, bytes]:
         ):
             if data:
                 figure = draw(data)
-                files[f"{name}.svg"] = _encoded(figure, "svg", {"Date": None, "Creator": None})
-                files[f"{name}.png"] = _encoded(figure, "png", {"Software": None})
+                files[f"{name}.svg"] = _encoded(figure, "svg", {"Date": None, "Creator": WRITER})
+                files[f"{name}.png"] = _encoded(figure, "png", {"Software": WRITER})
     return files
 
 
@@ -76,7 +77,7 @@ def _figure(width: float, height: float) -> tuple["Figure", "Axes"]:
     return figure, figure.add_subplot()
 
 
-def _encoded(figure: "Figure", kind: str, metadata: dict[str, None]) -> bytes:
+def _encoded(figure: "Figure", kind: str, metadata: dict[str, str | None]) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format=kind, dpi=200, metadata=metadata)
     return buffer.getvalue()

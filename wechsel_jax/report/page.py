@@ -7,9 +7,9 @@ from importlib import resources
 from pathlib import Path
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import new_file, refuse_existing
+from wechsel_jax.files import new_file, refuse_file
 from wechsel_jax.report import detail_sections, quality_sections, sections, token_sections, watching_sections
-from wechsel_jax.report.figures import render
+from wechsel_jax.report.figures import WRITER, render
 from wechsel_jax.report.headline import headline, plain
 from wechsel_jax.report.palette import css_variables
 from wechsel_jax.report.records import RunRecord, read_comparison, read_runs
@@ -49,8 +49,13 @@ def write_report(
     report = Report(records, read_comparison(records))
     files = render(records, report.slots) if plots else {}
     names = {name: output.with_name(f"{output.stem}-{name}") for name in files}
+
+    def own(path: Path) -> bool:
+        # The plots of earlier versions did not name it, but their page names them.
+        return is_report(path) or (is_report(output) and path.name.encode() in output.read_bytes())
+
     for path in (output, *names.values()):
-        refuse_existing(path, overwrite)
+        refuse_file(path, own, "report", overwrite)
     page = _page(report, title or _title(records), sorted(path.name for path in names.values()))
     for name, contents in files.items():
         with new_file(names[name]) as handle:
@@ -59,6 +64,11 @@ def write_report(
         # A token may hold half of a surrogate pair, which UTF-8 cannot.
         handle.write(page.encode("utf-8", errors="replace"))
     return output
+
+
+def is_report(path: Path) -> bool:
+    """Whether a file is one that `write_report` writes: each names its writer."""
+    return WRITER.encode() in path.read_bytes()
 
 
 def _page(report: Report, title: str, files: Sequence[str]) -> str:
@@ -88,7 +98,7 @@ def _page(report: Report, title: str, files: Sequence[str]) -> str:
         '<meta name="viewport" content="width=device-width,initial-scale=1"><meta name="color-scheme" content="light dark">'
         f'<meta name="description" content="{escape(plain(headline(report.runs)))}"><title>{escape(title)}</title>'
         f"<style>{css_variables()}{style}</style></head><body>\n{header}\n<main>{body}</main>\n"
-        f"<footer><p>Written by wechsel-jax from {paths}.{beside}</p></footer></body></html>\n"
+        f"<footer><p>{WRITER} from {paths}.{beside}</p></footer></body></html>\n"
     )
 
 

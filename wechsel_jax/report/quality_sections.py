@@ -5,10 +5,10 @@ from html import escape
 from typing import Any
 
 from wechsel_jax.inspection import Finding, summary
+from wechsel_jax.json_files import is_number
 from wechsel_jax.report.display import NO_VALUE, percent, plural, token_html
 from wechsel_jax.report.records import RunRecord
 from wechsel_jax.report.sections import Report
-from wechsel_jax.report.transfers import is_number
 
 _EXAMPLES = 4
 _COUNTS = ("with_vector", "copied", "mixed", "noise")

@@ -1,7 +1,6 @@
 """What a run left on disk, as data: settings, metrics and the transfer it started from."""
 
 import dataclasses
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,8 +10,9 @@ from typing import Any
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import require_directory
+from wechsel_jax.json_files import is_number, parse_json, read_json
 from wechsel_jax.report.state import DONE, FINISHED, State, find_state
-from wechsel_jax.report.transfers import TransferRecord, is_number, read_json, read_transfer
+from wechsel_jax.report.transfers import TransferRecord, read_transfer
 
 BASELINE = "full_rand"
 METHOD_NAMES = {
@@ -136,7 +136,7 @@ def read_run(path: str | Path) -> RunRecord:
     config = path / "config.json"
     own_config = config.exists() and places != [path]
     evaluations, training, others = _read_metrics(metrics) if metrics.exists() else ((), (), ())
-    settings = read_json(config, "expected the settings of the run") if own_config else {}
+    settings = read_json(config, "the settings of the run") if own_config else {}
     planned = settings.get("steps") if isinstance(settings.get("steps"), int) else None
     ended = any(line.get("kind") in ("stop", "end") for line in others)
     transfer = read_transfer(places[0]) if places else None
@@ -180,7 +180,7 @@ def read_comparison(runs: Sequence[RunRecord]) -> dict[str, Any]:
     file = parents.pop() / "comparison.json"
     if parents or not file.exists():
         return {}
-    found = read_json(file, "expected what `train.compare` wrote; run it again")
+    found = read_json(file, "what `train.compare` wrote", "run it again")
     seconds = found.get("seconds", {})
     if not isinstance(seconds, dict) or not all(map(is_number, seconds.values())):
         raise UserError(f"{file}: field seconds holds no numbers; expected what `train.compare` wrote; run it again")
@@ -191,7 +191,7 @@ def _expand(path: Path) -> list[Path]:
     file = path / "comparison.json"
     if (path / "metrics.jsonl").exists() or not file.exists():
         return [path]
-    methods = read_json(file, "expected what `train.compare` wrote; run it again").get("methods")
+    methods = read_json(file, "what `train.compare` wrote", "run it again").get("methods")
     if not isinstance(methods, dict) or not methods:
         raise UserError(f"{file}: names no methods; expected what `train.compare` wrote; run it again")
     return [path / name for name in methods]
@@ -210,8 +210,8 @@ def _read_metrics(file: Path) -> tuple[tuple[Evaluation, ...], tuple[Mapping[str
     # What comes after the last newline is nothing, or a line that is being written.
     for number, text in enumerate(lines[:-1], 1):
         try:
-            line = json.loads(text)
-            if not isinstance(line, dict) or not isinstance(line.get("step"), int) or line["step"] < 0:
+            line = parse_json(text)
+            if not isinstance(line.get("step"), int) or not 0 <= line["step"] < 1 << 53:
                 raise ValueError("no step")
             if line.get("kind") == "eval":
                 evaluations[line["step"]] = _evaluation(line)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from wechsel_jax.report.transfers import is_number
+from wechsel_jax.json_files import is_number
 
 RUNNING, STOPPED, FINISHED = "running", "stopped", "finished"
 # Where no lock tells, a run whose metrics were silent for longer than this, and than ten of its pauses, has stopped.
@@ -91,7 +91,7 @@ def _lock_held(workdir: Path) -> bool | None:
     try:
         # Asked for, not taken: a run that starts now must not be refused because somebody looks on.
         question = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        return struct.unpack("hhqqi", fcntl.fcntl(descriptor, fcntl.F_GETLK, question))[0] != fcntl.F_UNLCK
+        return struct.unpack("hhqqi", fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, question))[0] != fcntl.F_UNLCK
     except OSError:
         return None
     finally:

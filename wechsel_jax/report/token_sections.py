@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
+from wechsel_jax.json_files import is_number
 from wechsel_jax.report.display import NO_VALUE, number, percent, plural, token_html
 from wechsel_jax.report.records import RunRecord
 from wechsel_jax.report.sections import Report
-from wechsel_jax.report.transfers import ORIGINS, Example, Mixture, is_number, same_source
+from wechsel_jax.report.transfers import ORIGINS, Example, Mixture, same_source
 
 ORIGIN_MEANING = {
     "copied": "copied from one source token",

@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
+from wechsel_jax.json_files import is_number
 from wechsel_jax.report.display import NO_VALUE, duration, number, plural
 from wechsel_jax.report.records import RunRecord
 from wechsel_jax.report.sections import Report
 from wechsel_jax.report.state import RUNNING
 from wechsel_jax.report.strips import Series, strip
-from wechsel_jax.report.transfers import is_number
 
 # As many lines as a small drawing holds.
 _MOST_RUNS = 8

@@ -9,17 +9,18 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from wechsel_jax.checkpoint import Checkpoint, read_json, write_json
+from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_directory, refuse_directory, require_directory, require_file
 from wechsel_jax.hub import model_card, read_facts
+from wechsel_jax.json_files import read_json, write_json
 from wechsel_jax.models import family
 from wechsel_jax.models.weights import flatten, unflatten
 from wechsel_jax.tokens import Vocabulary, load_tokenizer
 from wechsel_jax.training.checkpoints import Checkpoints
 from wechsel_jax.training.config import EXPORT_DTYPES, as_dict, default_config
 from wechsel_jax.training.ingredients import Ingredients, configured, export, new_config
-from wechsel_jax.training.metrics import losses, read_metrics
+from wechsel_jax.training.metrics import checked_metrics, losses
 
 STARTED_FROM = "model"
 _RECORD = "transfer.json"
@@ -35,7 +36,7 @@ def record_model(ingredients: Ingredients, config: ConfigDict, workdir: str | Pa
     place = Path(workdir) / STARTED_FROM
     if place.exists():
         return
-    with new_directory(place) as directory:
+    with new_directory(place, "training") as directory:
         write_json(directory / "config.json", ingredients.hf_config)
         if ingredients.generation_config is not None:
             write_json(directory / "generation_config.json", ingredients.generation_config)
@@ -77,27 +78,21 @@ def export_checkpoint(
       UserError: it is no run, there is no such checkpoint or it is damaged, or a setting is wrong.
     """
     workdir = require_directory(workdir, "the workdir of a training run")
-    refuse_directory(output, overwrite, [workdir])
+    refuse_directory(output, "export", overwrite, [workdir])
     if dtype not in (None, *EXPORT_DTYPES):
         raise UserError(f"dtype: is {dtype!r}; expected {', '.join(EXPORT_DTYPES)}")
     config = _settings(workdir)
     number = _choose(workdir, step, say)
     ingredients = _model(workdir, config)
+    facts = read_facts(workdir, number)
+    record = facts.transfer if facts else None
     params = _parameters(workdir, number, ingredients)
-    with new_directory(output, overwrite) as directory:
+    with new_directory(output, "export", overwrite) as directory:
         export(ingredients, params, dtype or config.export_dtype, directory)
-        facts = read_facts(workdir, number)
-        record = facts.transfer if facts else None
         if record:
             write_json(directory / _RECORD, record)
         model = read_json(directory / "config.json", "a config.json")
-        try:
-            card = model_card(record, facts=facts, model=model, license=license, language=language)
-        except (KeyError, TypeError, AttributeError):
-            raise UserError(
-                f"{workdir}: the {_RECORD} of the model that it began with is damaged; expected what `wechsel-jax transfer` "
-                f"wrote; remove or replace it in {workdir / STARTED_FROM}"
-            ) from None
+        card = model_card(record, facts=facts, model=model, license=license, language=language)
         (directory / "README.md").write_text(card, encoding="utf-8")
     return number
 
@@ -131,7 +126,7 @@ def _choose(workdir: Path, step: str | int, say: Callable[[str], None]) -> int:
             raise UserError(f"{place}: every checkpoint is damaged; expected a whole one; put one back from a copy")
         return whole
     if step == _BEST:
-        found = losses(read_metrics(workdir / "metrics.jsonl"))
+        found = losses(checked_metrics(workdir / "metrics.jsonl"))
         number = min(found, key=lambda number: (found[number], number), default=None)
         if number is None:
             raise UserError(f"{workdir}: nothing has been evaluated yet; expected an evaluation; use --step=newest")

@@ -11,6 +11,8 @@ from typing import TypeVar
 
 import jax
 
+from wechsel_jax.program import never_ignored
+
 T = TypeVar("T")
 # How long Python has to act on a signal where there is nothing to save, before the process ends without it.
 _PATIENCE_SECONDS = 2.0
@@ -33,6 +35,7 @@ class Interrupts:
         self._asked: tuple[int, bool] | None = None
         self._idle = "stopped before training; the same command starts it again"
         self._left = threading.Event()
+        self._told = False
 
     def requested(self, step: int) -> bool:
         """Whether the run shall end after this step; the same answer in every process."""
@@ -67,8 +70,15 @@ class Interrupts:
     def leave(self, message: str) -> None:
         """Prints one line and ends the program with status 128 + the signal's number (130 or 143)."""
         self._left.set()
-        print(f"{_name(self._signal)}: {message}", file=sys.stderr, flush=True)
+        if not self._told:
+            print(f"{_name(self._signal)}: {message}", file=sys.stderr, flush=True)
+        self._told = True
         raise SystemExit(128 + (self._signal or signal.SIGTERM))
+
+    def _forget(self) -> int:
+        number, self._signal = self._signal or signal.SIGTERM, None
+        self._left.clear()
+        return number
 
     def _handle(self, number: int, _: FrameType | None) -> None:
         if self._signal is not None:
@@ -114,7 +124,8 @@ class Interrupts:
         numbers = [signal.SIGINT] if jax.process_count() > 1 else [signal.SIGINT, signal.SIGTERM]
         old = {number: signal.signal(number, self._handle) for number in numbers}
         try:
-            yield self
+            with never_ignored(SystemExit, self._forget):
+                yield self
         finally:
             for number, handler in old.items():
                 signal.signal(number, handler)

@@ -1,7 +1,9 @@
 """A training run from its settings to an exported model; the same call again goes on where it stopped."""
 
 import contextlib
+import functools
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +12,17 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import remove_leftovers
+from wechsel_jax.files import RECORD, damage, new_directory, refuse_directory, refuse_workdir, remove_leftovers
 from wechsel_jax.training import devices, distributed, sharding
 from wechsel_jax.training.checkpoints import Checkpoints, agreed
-from wechsel_jax.training.compilation import compile_step, memory_line
+from wechsel_jax.training.compilation import compile_step, enough_memory, memory_line
 from wechsel_jax.training.config import as_dict, check_config, record_config, validate
 from wechsel_jax.training.evaluator import Evaluator
 from wechsel_jax.training.exports import record_model
-from wechsel_jax.training.ingredients import Ingredients, check_data, export, gather
+from wechsel_jax.training.ingredients import check_data, export, gather, with_data
 from wechsel_jax.training.interrupts import Interrupted, Interrupts
 from wechsel_jax.training.layout import Layout
-from wechsel_jax.training.lock import only_run
+from wechsel_jax.training.lock import has_begun, only_run
 from wechsel_jax.training.machine import record_start
 from wechsel_jax.training.metrics import MetricsFile, best_evaluation, early_stop, final_metrics, losses, read_metrics
 from wechsel_jax.training.nonfinite import stop_report
@@ -30,7 +32,7 @@ from wechsel_jax.training.progress import Clock, Progress
 from wechsel_jax.training.recorder import Recorder
 from wechsel_jax.training.schedules import phase_at
 from wechsel_jax.training.step import TrainState
-from wechsel_jax.training.trackers import Trackers
+from wechsel_jax.training.trackers import Trackers, require_packages
 
 
 def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
@@ -53,59 +55,75 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
       SystemExit: SIGTERM or SIGINT arrived; a checkpoint has been saved (status 143 or 130).
     """
     validate(config)
-    workdir = Path(workdir)
     distributed.start(config.distributed)
-    check_config(config, workdir)
     first = distributed.is_first()
+    if first:
+        refuse_workdir(workdir, has_begun, "a training run", outputs=True)
+    workdir = Path(workdir)
+    check_config(config, workdir)
     progress = Progress(config.steps, quiet=not first)
     finished = final_metrics(workdir / "metrics.jsonl", config.steps)
-    if finished is not None and (workdir / "export").exists():
+    if finished is not None and agreed(int(first and _exported(workdir / "export", progress.say))):
         progress.say(f"{workdir}: {_ending(workdir, config)}; nothing to train")
         return finished
     with contextlib.ExitStack() as stack:
         stack.enter_context(distributed.together())
         if first:
+            # Before days of training: what it ends with must have a place.
+            refuse_directory(workdir / "export", "training", overwrite=True)
             stack.enter_context(only_run(workdir, progress.say))
-            remove_leftovers(workdir)
         interrupts = stack.enter_context(Interrupts().installed())
         stack.enter_context(devices.compiled_programs(config.compilation_cache))
         if jax.default_backend() == "cpu":
             devices.keep_freed_memory()
-        run = _Run(config, workdir, gather(config, workdir), interrupts, progress)
+        run = _Run(config, workdir, interrupts, progress)
         stack.callback(run.close)
-        if first:
-            record_config(config, workdir)
-            record_model(run.ingredients, config, workdir)
-            record_start(workdir, run.restored or 0, run.record.clock.before, list(run.layout.mesh.devices.flat))
         # The models pin activations to the mesh that is set; without it the partitioner guesses.
         stack.enter_context(jax.set_mesh(run.layout.mesh))
         # Inside too, because `close` waits for the other processes.
         stack.enter_context(distributed.together())
+        stack.enter_context(enough_memory(run.layout.advice()))
         return run.run()
 
 
 class _Run:
     """The parts of a run that its steps share."""
 
-    def __init__(self, config: ConfigDict, workdir: Path, ingredients: Ingredients, interrupts: Interrupts, progress: Progress):
-        self.config, self.workdir, self.ingredients = config, workdir, ingredients
+    def __init__(self, config: ConfigDict, workdir: Path, interrupts: Interrupts, progress: Progress):
+        self.config, self.workdir = config, workdir
         self.interrupts, self.progress = interrupts, progress
-        self.layout = Layout(config, ingredients, progress.say)
-        self.evaluator = Evaluator(ingredients, config, self.layout.mesh, self.layout.rows)
+        first, say = distributed.is_first(), progress.say
         self.losses: dict[int, float] = {}
         self.checkpoints = Checkpoints(
-            workdir / "checkpoints", config.keep, keep_every=config.keep_every, losses=self.losses, say=progress.say
+            workdir / "checkpoints", config.keep, keep_every=config.keep_every, losses=self.losses, say=say
         )
+        # What needs no data comes before the data, which may take hours.
+        require_packages(config.trackers)
+        begun = bool(agreed(int(first and bool(self.checkpoints.steps()))))
+        if begun and not (workdir / "config.json").exists():
+            raise UserError(
+                f"{workdir / 'config.json'}: no such file, but there are checkpoints; expected the settings that they were "
+                "trained with; put it back from a copy, or use another workdir"
+            )
+        ingredients = gather(config, weights=not begun)
+        self.layout = Layout(config, ingredients, say)
         self.restored = self.checkpoints.find()
-        check_data(ingredients, workdir, fresh=self.restored is None, say=progress.say)
-        metrics = MetricsFile(workdir / "metrics.jsonl", self.restored, write=distributed.is_first(), say=progress.say)
+        unused = not begun and not (workdir / "config.json").exists()
+        self.ingredients = with_data(ingredients, config, workdir, fresh=unused, say=say)
+        check_data(self.ingredients, workdir, fresh=self.restored is None, say=say)
+        self.evaluator = Evaluator(self.ingredients, config, self.layout.mesh, self.layout.rows)
+        facts = self.checkpoints.facts(self.restored) if begun and first else None
+        metrics = MetricsFile(workdir / "metrics.jsonl", self.restored, facts, write=first, say=say)
+        if facts:
+            # The file may have been removed since.
+            self.checkpoints.note(self.restored, metrics.facts())
         if config.keep_best:
             self.losses.update(losses(metrics.lines))
         clock = Clock(config.batch_size * config.block_length, metrics.lines)
-        trackers = Trackers(config.trackers, workdir, as_dict(config), write=distributed.is_first(), say=progress.say)
-        self.record = Recorder(config, metrics, progress, clock, self._utilisation, self._nonfinite, trackers)
+        self.record = Recorder(config, metrics, progress, clock, self._utilisation, self._nonfinite)
         self.profiler = Profiler(config.profile_steps, workdir)
-        self.batches = Prefetcher(self.layout.batch, config.prefetch, config.steps)
+        batch = functools.partial(self.layout.batch, self.ingredients.train)
+        self.batches = Prefetcher(batch, config.prefetch, config.steps)
 
     def run(self) -> dict[str, Any]:
         """Trains from the newest checkpoint, or from the start, to the end."""
@@ -161,7 +179,18 @@ class _Run:
             batch = self.batches.get(step)
             compiled, memory = compile_step(self.layout.train_step(index), state, batch, advice=self.layout.advice())
         self.progress.say(memory_line(memory))
+        self._begin()
         return batch, compiled
+
+    def _begin(self) -> None:
+        """Records what the run is: only now, so that a mistake found before leaves the workdir to the corrected settings."""
+        if self.record.trackers is None:
+            config, workdir, first = self.config, self.workdir, distributed.is_first()
+            if first:
+                record_config(config, workdir)
+                record_model(self.ingredients, config, workdir)
+                record_start(workdir, self.restored or 0, self.record.clock.before, list(self.layout.mesh.devices.flat))
+            self.record.trackers = Trackers(config.trackers, workdir, as_dict(config), write=first, say=self.progress.say)
 
     def _due(self, step: int) -> bool:
         config = self.config
@@ -195,7 +224,7 @@ class _Run:
         with self.record.waiting("checkpoint_wait"):
             # A checkpoint says that the lines up to its step are there.
             if agreed(self.record.metrics.sync()):
-                self.checkpoints.save(step, state)
+                self.checkpoints.save(step, state, self.record.metrics.facts())
                 self.record.checkpoint_write = self.checkpoints.write_seconds
 
     def _leave(self, step: int) -> None:
@@ -208,6 +237,7 @@ class _Run:
 
     def _finish(self, step: int, state: TrainState) -> dict[str, Any]:
         """Makes sure that everything is on disk, and exports the last weights, or the best where the run looked for them."""
+        self._begin()
         if self.checkpoints.wait() != step:
             self._save(step, state)
         if self.checkpoints.wait() != step:
@@ -228,13 +258,16 @@ class _Run:
         result = self.record.end(step, exported)
         if distributed.is_first() and not self.record.metrics.sync():
             raise UserError(f"{self.record.metrics.path}: cannot be written; free some space and run the same command again")
+        if distributed.is_first():
+            self.checkpoints.note(step, self.record.metrics.facts())
         distributed.barrier("export")
         return result
 
     def _export(self, params: dict[str, Any], step: int) -> None:
         place = self.workdir / "export"
         try:
-            export(self.ingredients, params, self.config.export_dtype, place)
+            with new_directory(place, "training", overwrite=True, checksums=True) as directory:
+                export(self.ingredients, params, self.config.export_dtype, directory)
         except OSError as error:
             raise UserError(
                 f"{place}: cannot be written ({error.strerror or error}); expected space for the model; free some and run the "
@@ -252,6 +285,17 @@ class _Run:
             ingredients.model, self.config.block_length, ingredients.objective.head_fraction
         )
         return devices.utilisation(flops, tokens_per_second, list(self.layout.mesh.devices.flat))
+
+
+def _exported(place: Path, say: Callable[[str], None]) -> bool:
+    """Whether the model of a finished run is there, whole; says so where it is not."""
+    remove_leftovers(place)
+    what = damage(place) if place.exists() else None
+    if place.exists() and not (place / RECORD).exists():
+        say(f"{place}: holds no record of what was written, so damage would not be seen; remove it to have it written again")
+    elif what is not None:
+        say(f"{place}: damaged, {what}; it is written again")
+    return place.exists() and (what is None or not (place / RECORD).exists())
 
 
 def _ending(workdir: Path, config: ConfigDict) -> str:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,8 +18,8 @@ from wechsel_jax.initializers.noise import draw_noise, keyed_rows
 from wechsel_jax.initializers.transforms import absorption, scalar_moments
 from wechsel_jax.initializers.transforms import shuffle as shuffled
 from wechsel_jax.initializers.transforms import standardize as standardized
-from wechsel_jax.tensors import write_tensors
-from wechsel_jax.text_files import read_lines
+from wechsel_jax.tensors import read_header, write_tensors
+from wechsel_jax.text_files import LONGEST_DOCUMENT, read_lines
 from wechsel_jax.tokens import Vocabulary, load_tokenizer
 from wechsel_jax.tokens.overlap import find_overlap
 from wechsel_jax.vectors.word_formats import load_vectors
@@ -144,7 +143,12 @@ def _fill(out: np.ndarray, where: np.ndarray, rows: np.ndarray, missing: str, se
 
 
 def text_vocabulary(
-    texts: Sequence[str | os.PathLike], *, min_count: int = 1, max_words: int | None = None, lowercase: bool = False
+    texts: Sequence[str | os.PathLike],
+    *,
+    min_count: int = 1,
+    max_words: int | None = None,
+    lowercase: bool = False,
+    max_document_bytes: int = LONGEST_DOCUMENT,
 ) -> list[str]:
     """Lists the words of texts, split at white space, most frequent first; equal counts in order of code points.
 
@@ -153,12 +157,13 @@ def text_vocabulary(
       min_count: words that are rarer are left out (the paper takes 2, for IWSLT 5).
       max_words: keep only this many.
       lowercase: count words without their case.
+      max_document_bytes: a longer line, or row of a table, is refused.
 
     Raises:
-      UserError: a file is missing or no UTF-8, or no word is that frequent.
+      UserError: a file is missing or no UTF-8, a line is too long, or no word is that frequent.
     """
     counts: Counter[str] = Counter()
-    for source in find_sources(texts):
+    for source in find_sources(texts, longest=max_document_bytes):
         for line in source_lines(source):
             counts.update((line.lower() if lowercase else line).split())
     words = sorted((word for word, count in counts.items() if count >= min_count), key=lambda word: (-counts[word], word))
@@ -197,6 +202,7 @@ def make_table(
     min_count: int = 1,
     max_words: int | None = None,
     lowercase: bool = False,
+    max_document_bytes: int = LONGEST_DOCUMENT,
     special_tokens: Sequence[str] = (),
     **options,
 ) -> dict:
@@ -210,10 +216,11 @@ def make_table(
       source: a model directory or hub id.
       tokenizer: a tokenizer with V tokens; or
       words: a file with a word in each line; or
-      input: texts, see `text_vocabulary` for the next three.
+      input: texts, see `text_vocabulary` for the next four.
       min_count: words that are rarer are left out.
       max_words: keep only this many.
       lowercase: count words without their case.
+      max_document_bytes: a longer line is refused.
       special_tokens: rows in front of the words; those that occur among the words are taken out there.
       **options: of `vocabulary_table`.
 
@@ -233,20 +240,25 @@ def make_table(
         vocabulary: Vocabulary | list[str] = Vocabulary.from_tokenizer(load_tokenizer(tokenizer))
     else:
         counted = {"min_count": min_count, "max_words": max_words, "lowercase": lowercase}
-        vocabulary = read_words(words) if words else text_vocabulary(input, **counted)
+        limit = {"max_document_bytes": max_document_bytes}
+        vocabulary = read_words(words) if words else text_vocabulary(input, **counted, **limit)
         vocabulary = [*special_tokens, *(word for word in vocabulary if word not in set(special_tokens))]
     table = vocabulary_table(vocabulary, load_vectors(vectors) if vectors else _model_table(source), **options)
     report = table.report()
     written = {"settings": settings, **report, "words": None if tokenizer else vocabulary}
     written["missing_ids"] = np.flatnonzero(~table.found).tolist()
-    directory = Path(output).parent
-    directory.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=directory, prefix=".table.", suffix=".partial") as temporary:
-        write_tensors(Path(temporary) / "table", {"embeddings": table.embeddings})
-        with new_file(record, "w") as handle:
-            handle.write(json.dumps(written, indent=2, ensure_ascii=False) + "\n")
-        os.replace(Path(temporary) / "table", output)
+    # Both are written before either is put in its place.
+    with new_file(record, "w") as told, new_file(output) as stored:
+        told.write(json.dumps(written, indent=2, ensure_ascii=False) + "\n")
+        write_tensors(stored.name, {"embeddings": table.embeddings})
     return report
+
+
+def is_table(path: Path) -> bool:
+    """Whether a file is one that `make_table` writes: a table or its record."""
+    if path.suffix == ".json":
+        return {"settings", "found", "missing_ids"} <= json.loads(path.read_bytes()).keys()
+    return read_header(path).keys() == {"embeddings"}
 
 
 def _model_table(path: str) -> tuple[np.ndarray, Vocabulary]:

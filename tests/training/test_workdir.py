@@ -1,0 +1,139 @@
+"""The workdir of a run: what a run takes for its own, and how an export that was damaged comes back."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from wechsel_jax import comparison
+from wechsel_jax.errors import UserError
+from wechsel_jax.files import RECORD
+from wechsel_jax.training import record_config, train
+from wechsel_jax.training.lock import LOCK, has_begun, only_run
+
+
+@pytest.fixture(scope="module")
+def finished(make_config, tmp_path_factory):
+    """A short run of one phase: (config, workdir, what train returned)."""
+    root = tmp_path_factory.mktemp("run")
+    config = make_config(
+        mesh__data=1, compilation_cache=str(root / "compiled"), steps=2, phases=({"name": "all", "fraction": 1.0},)
+    )
+    return config, root / "run", train(config, root / "run")
+
+
+def _flip(path: Path) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    path.write_bytes(raw)
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        (lambda export: _flip(export / "model.safetensors"), "model.safetensors has other contents than were written"),
+        (lambda export: os.truncate(export / "config.json", 9), "config.json has 9 bytes instead of"),
+        (lambda export: (export / "tokenizer.json").unlink(), "tokenizer.json is missing"),
+        (lambda export: (export / RECORD).write_text("{"), f"{RECORD} is damaged"),
+        (lambda export: shutil.rmtree(export), None),
+        (lambda export: export.rename(export.with_name(".export.01234567.old")), ""),
+    ],
+    ids=["flipped", "cut", "deleted", "record", "all", "killed between two names"],
+)
+def test_a_finished_run_exports_again_what_was_damaged(finished, tmp_path, capsys, harm, said):
+    config, workdir, result = finished
+    again = Path(shutil.copytree(workdir, tmp_path / "run"))
+    weights = (workdir / "export" / "model.safetensors").read_bytes()
+    harm(again / "export")
+    if said == f"{RECORD} is damaged":
+        # Nothing says any more that a run wrote it.
+        with pytest.raises(UserError, match="export: it holds no record of that"):
+            train(config, again)
+        return
+    assert train(config, again) == result
+    err = capsys.readouterr().err
+    assert (f"damaged, {said}" in err and "it is written again" in err) if said else "damaged" not in err
+    assert ("nothing to train" in err) == (said == "")
+    assert (again / "export" / "model.safetensors").read_bytes() == weights
+    assert (again / "metrics.jsonl").read_bytes() == (workdir / "metrics.jsonl").read_bytes()
+    assert not list(again.glob(".export*"))
+
+
+def test_what_somebody_put_into_an_export_is_kept(finished, tmp_path):
+    config, workdir, _ = finished
+    again = Path(shutil.copytree(workdir, tmp_path / "run"))
+    (again / "export" / "notes.txt").write_text("mine")
+    assert train(config, again)["step"] == 2
+    _flip(again / "export" / "model.safetensors")
+    with pytest.raises(UserError, match=r"export: it also holds notes\.txt; only what training wrote is replaced"):
+        train(config, again)
+    assert (again / "export" / "notes.txt").read_text() == "mine"
+
+
+def test_an_export_of_an_earlier_version_is_left_as_it_is(finished, tmp_path, capsys):
+    config, workdir, result = finished
+    again = Path(shutil.copytree(workdir, tmp_path / "run"))
+    (again / "export" / RECORD).unlink()
+    assert train(config, again) == result
+    assert "holds no record of what was written, so damage would not be seen" in capsys.readouterr().err
+
+
+def test_a_place_for_the_export_is_made_sure_of_before_training(make_config, tmp_path):
+    workdir = tmp_path / "run"
+    with only_run(workdir):
+        pass
+    (workdir / "export").mkdir()
+    (workdir / "export" / "mine.txt").write_text("mine")
+    with pytest.raises(UserError, match="export: it holds no record of that"):
+        train(make_config(mesh__data=1), workdir)
+    assert sorted(path.name for path in workdir.iterdir()) == [LOCK, "export"]
+
+
+def test_a_directory_is_a_runs_from_the_moment_that_it_is_locked(make_config, tmp_path):
+    place = tmp_path / "run"
+    place.mkdir()
+    assert not has_begun(place)
+    (place / LOCK).write_text("of some other program")
+    (place / "config.json").write_text(json.dumps({"model_type": "gpt2", "n_layer": 2}))
+    assert not has_begun(place)
+    (place / "config.json").unlink()
+    record_config(make_config(), place)
+    assert has_begun(place)
+    with only_run(tmp_path / "other"):
+        assert has_begun(tmp_path / "other")
+        with pytest.raises(UserError, match=f"process {os.getpid()} on .* is at work here"), only_run(tmp_path / "other"):
+            pass
+        # Whoever closes the file elsewhere in this process does not end the lock.
+        (tmp_path / "other" / LOCK).read_text()
+        with pytest.raises(UserError, match="is at work here"), only_run(tmp_path / "other"):
+            pass
+    assert has_begun(tmp_path / "other")
+
+
+def test_settings_of_a_comparison_may_change_until_a_method_is_trained(tmp_path):
+    config = comparison.default_config()
+    config.text.train = ("a.txt",)
+    made = ("tokenizer", "data", "vectors", "helper", "anker/transfer", "wechsel_tfr/transfer")
+
+    def settle(**changes) -> list[str]:
+        for name in made:
+            (tmp_path / name).mkdir(parents=True, exist_ok=True)
+        for name, value in changes.items():
+            group, _, field = name.partition("__")
+            (config[group] if field else config)[field or group] = value
+        comparison._settle(config, tmp_path)
+        return [name for name in made if (tmp_path / name).exists()]
+
+    # What lay there when the comparison began is not touched.
+    assert settle(methods=("anker", "wechsel_tfr")) == [*made]
+    assert settle() == [*made]
+    assert settle(transfer__neighbors=3) == ["tokenizer", "data", "vectors", "helper"]
+    assert settle(vectors__epochs=3) == ["tokenizer", "data", "helper"]
+    assert settle(tokenizer__vocabulary_size=300) == []
+    assert json.loads((tmp_path / "config.json").read_text())["tokenizer"]["vocabulary_size"] == 300
+    (tmp_path / "anker" / "config.json").write_text("{}")
+    with pytest.raises(UserError, match=r"tokenizer\.vocabulary_size was 300, now 400"):
+        settle(tokenizer__vocabulary_size=400)
+    assert all((tmp_path / name).exists() for name in made)
