@@ -1,9 +1,10 @@
+import hashlib
 import json
 
 import numpy as np
 import pytest
 
-from wechsel_jax.data import TokenBlocks, prepare
+from wechsel_jax.data import TokenBlocks, manifest, prepare
 from wechsel_jax.errors import UserError
 
 
@@ -45,6 +46,28 @@ def test_text_shorter_than_a_block(prepared):
         TokenBlocks.open(prepared, count + 1)
     with pytest.raises(UserError, match="block length 0; expected at least 1"):
         TokenBlocks.open(prepared, 0)
+
+
+def test_every_token_is_verified_in_one_reading(prepared, monkeypatch, capsys):
+    monkeypatch.setattr(manifest, "_CHUNK", 8)
+    monkeypatch.setattr(manifest, "_NOTICE_BYTES", 10)
+    TokenBlocks.open(prepared, 5, verify=True)
+    assert "tokens.bin: comparing 0.0 GB with their sha256" in capsys.readouterr().err
+    whole = (prepared / "tokens.bin").read_bytes()
+    for place in (0, 33, len(whole) - 1):
+        (prepared / "tokens.bin").write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+        TokenBlocks.open(prepared, 5)
+        with pytest.raises(UserError, match=r"tokens\.bin: damaged: its sha256 is "):
+            TokenBlocks.open(prepared, 5, verify=True)
+    # A tokenizer's mistake would be in the sha256, too.
+    tokens = np.frombuffer(whole, "<u2").copy()
+    tokens[17] = 257
+    tokens.tofile(prepared / "tokens.bin")
+    said = json.loads((prepared / "manifest.json").read_text())
+    said["sha256"] = hashlib.sha256(tokens.tobytes()).hexdigest()
+    (prepared / "manifest.json").write_text(json.dumps(said))
+    with pytest.raises(UserError, match=r"tokens\.bin: holds token 257; expected ids below the 257 of the vocabulary"):
+        TokenBlocks.open(prepared, 5, verify=True)
 
 
 def test_damaged_directories_are_named(prepared, tmp_path):

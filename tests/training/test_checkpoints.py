@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from wechsel_jax import files
 from wechsel_jax.errors import UserError
 from wechsel_jax.training import checkpoints as module
 from wechsel_jax.training.checkpoints import Checkpoints
-from wechsel_jax.training.integrity import damage
 from wechsel_jax.training.step import TrainState
 
 
@@ -65,6 +65,10 @@ def stored(tmp_path_factory):
     assert checkpoints.wait() == 20
     checkpoints.close()
     return checkpoints.directory
+
+
+def damage(place) -> str | None:
+    return files.damage(place, "manifest.json")
 
 
 def files_of(directory):
@@ -128,6 +132,46 @@ def test_without_a_whole_checkpoint_nothing_is_trained(copied, open_checkpoints,
     assert len(said) == 2
     shutil.rmtree(copied)
     assert open_checkpoints().find() is None
+
+
+@pytest.mark.parametrize("how", ["moved", "copied", "over an older one"])
+def test_a_checkpoint_under_another_step_s_name_is_not_used(copied, open_checkpoints, said, how):
+    if how == "over an older one":
+        shutil.rmtree(copied / "10")
+    name = "10" if how == "over an older one" else "30"
+    if how == "moved":
+        (copied / "20").rename(copied / name)
+    else:
+        shutil.copytree(copied / "20", copied / name)
+    checkpoints = open_checkpoints()
+    assert checkpoints.find() == (10 if how == "moved" else 20) and not checkpoints.whole(int(name))
+    assert f"{copied / name}: damaged, it was saved as the checkpoint of step 20; it is not used" in said
+    for step in checkpoints.steps():
+        assert bool(checkpoints.facts(step)["step"] == step) == (step != int(name))
+    assert module.newest_facts(copied) == {"step": 10 if how == "moved" else 20}
+
+
+def test_what_a_checkpoint_is_saved_with_can_be_read_and_replaced(open_checkpoints):
+    checkpoints = open_checkpoints()
+    checkpoints.save(10, make_state(10), {"metrics": {"lines": 3}})
+    checkpoints.wait()
+    place = checkpoints.directory / "10"
+    assert checkpoints.facts(10) == module.newest_facts(checkpoints.directory) == {"step": 10, "metrics": {"lines": 3}}
+    checkpoints.note(10, {"metrics": {"lines": 4}})
+    assert open_checkpoints().find() == 10 and checkpoints.facts(10) == {"step": 10, "metrics": {"lines": 4}}
+    (place / "manifest.json").write_text("[" * 100_000)
+    assert checkpoints.facts(10) == {"step": None} and module.newest_facts(checkpoints.directory) == {}
+
+
+def test_only_what_a_run_left_is_removed(copied, open_checkpoints):
+    others = (".ssh", ".20", ".notes.saving", ".3.1.saving.old", ".removed", "20.removed")
+    for name in others:
+        (copied / name).mkdir()
+    checkpoints = open_checkpoints()
+    checkpoints.save(30, make_state(30))
+    checkpoints.wait()
+    checkpoints.close()
+    assert {path.name for path in copied.iterdir()} == {*others, "20", "30"}
 
 
 def test_what_a_dead_process_left_is_removed(copied, open_checkpoints):

@@ -1,4 +1,5 @@
 import json
+import math
 import re
 from pathlib import Path
 
@@ -53,6 +54,36 @@ def test_a_good_config_passes(make_config):
 def test_mistakes_are_named(make_config, changes, named):
     with pytest.raises(UserError, match=named):
         validate(make_config(**changes))
+
+
+def numbers(config, prefix=""):
+    """Names of all fields that hold a number, or None in place of one."""
+    for name, value in config.items():
+        if isinstance(value, ConfigDict):
+            yield from numbers(value, f"{prefix}{name}__")
+        elif value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)):
+            yield prefix + name
+
+
+@pytest.mark.parametrize("value", [-1, 0, 2**31, 2**63, 10**30, math.nan, math.inf, -math.inf, 1e308, -1e308])
+def test_no_number_is_too_large_for_a_clear_line(make_config, value):
+    """Every number of the settings: what is impossible is one line that names the field."""
+    may_be = {-1: ("mesh__", "distributed__process"), 0: ("",)}.get(value, ())
+    # float32 holds them.
+    may_be += ("optimizer__",) if value in (2**31, 2**63, 10**30) else ()
+    may_be += ("data__max_bytes",) if value == 2**31 else ()
+    for name in numbers(default_config()):
+        try:
+            validate(make_config(**{name: value}))
+        except UserError as error:
+            assert "\n" not in str(error) and name.split("__")[0] in str(error), (name, str(error))
+        else:
+            assert name.startswith(may_be), name
+    for field in ("fraction", "steps", "warmup", "warmup_steps", "peak", "floor"):
+        phase = {"name": "x", field: value} | ({} if field == "steps" else {"fraction": 1.0, field: value})
+        if abs(value) > (1e300 if field == "peak" else 1) or math.isnan(value):
+            with pytest.raises(UserError, match="phases"):
+                validate(make_config(phases=(phase,)))
 
 
 def test_a_fraction_can_stand_for_validation_files(make_config):

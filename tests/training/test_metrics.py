@@ -6,7 +6,7 @@ import os
 import pytest
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.training.metrics import MetricsFile, best_evaluation, final_metrics, losses, read_metrics
+from wechsel_jax.training.metrics import MetricsFile, best_evaluation, final_metrics, losses, read_metrics, require_lines
 
 
 def train_line(step: int) -> dict:
@@ -35,11 +35,44 @@ def test_a_fresh_run_starts_empty(tmp_path):
     assert MetricsFile(path, None).lines == [] == read_metrics(path)
 
 
+@pytest.mark.parametrize("extra", ["", "later lines", "a line once more", "half a line"])
+def test_the_lines_of_a_checkpoint_are_found_again(tmp_path, extra):
+    path = tmp_path / "metrics.jsonl"
+    file = MetricsFile(path, None)
+    for step in range(1, 6):
+        file.write({**train_line(step), "text": "ä\u2028", "large": 1e300, "lost": math.nan})
+    facts, lines = {"step": 5, **file.facts()}, list(read_metrics(path))
+    whole = path.read_bytes()
+    more = {"later lines": b'{"kind": "train", "step": 6}\n', "a line once more": whole.splitlines(keepends=True)[2]}
+    path.write_bytes(whole + more.get(extra, b'{"ki' if extra else b""))
+    again = MetricsFile(path, 5, facts)
+    assert again.lines == lines and path.read_bytes() == whole and again.facts() == file.facts()
+    again.write({"kind": "eval", "step": 5, "loss": 1.0})
+    require_lines(path, facts)
+    require_lines(path, {"step": 5, **again.facts()})
+    with pytest.raises(UserError, match="does not begin with the 6 lines that the checkpoint of step 5 was saved with"):
+        path.write_bytes(whole)
+        require_lines(path, {"step": 5, **again.facts()})
+
+
+@pytest.mark.parametrize(
+    "metrics", [[], {"lines": 1}, {"lines": "1", "sha256": "0"}, {"lines": -1, "sha256": "0"}, {"lines": 10**30, "sha256": "0"}]
+)
+def test_a_damaged_note_of_the_lines_is_one_line_too(tmp_path, metrics):
+    MetricsFile(tmp_path / "metrics.jsonl", None).write(train_line(1))
+    with pytest.raises(UserError, match="put the file back from a copy, or remove it"):
+        require_lines(tmp_path / "metrics.jsonl", {"step": 1, "metrics": metrics})
+
+
 def test_a_damaged_line_is_named(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_text(json.dumps(train_line(1)) + "\nnonsense\n" + json.dumps(train_line(2)) + "\n")
     with pytest.raises(UserError, match="line 2: not a line of metrics"):
         MetricsFile(path, 2)
+    for line in ("[" * 100_000, '{"kind": [], "step": 1}', '{"kind": "end"}', "3"):
+        path.write_text(line + "\n")
+        with pytest.raises(UserError, match="line 1: not a line of metrics"):
+            final_metrics(path, 2)
 
 
 def test_only_the_writer_touches_the_file(tmp_path):

@@ -267,10 +267,7 @@ def test_a_new_model_begins_with_a_given_table(make_config, texts, tmp_path):
     size = len(load_tokenizer(texts / "tokenizer"))
     table = np.random.default_rng(0).standard_normal((size, 32)).astype(np.float32)
     write_tensors(tmp_path / "table.safetensors", {"embeddings": table})
-    plain, given = (
-        gather(make_config(model__embeddings=place), tmp_path / f"run{i}")
-        for i, place in enumerate(("", str(tmp_path / "table.safetensors")))
-    )
+    plain, given = (gather(make_config(model__embeddings=place)) for place in ("", str(tmp_path / "table.safetensors")))
     assert plain.load_parameters is None
     drawn = plain.family.to_hugging_face(jax.device_get(plain.initial(0, None)), plain.model)
     made = given.family.to_hugging_face(given.load_parameters(), given.model)
@@ -278,7 +275,7 @@ def test_a_new_model_begins_with_a_given_table(make_config, texts, tmp_path):
     assert np.array_equal(made["transformer.wte.weight"], table)
     write_tensors(tmp_path / "table.safetensors", {"embeddings": table[1:]})
     with pytest.raises(UserError, match=r"table\.safetensors: expected a tensor 'embeddings' of shape"):
-        gather(make_config(model__embeddings=str(tmp_path / "table.safetensors")), tmp_path / "run2")
+        gather(make_config(model__embeddings=str(tmp_path / "table.safetensors")))
 
 
 def test_changed_text_is_refused(finished, make_config, cache, texts, tmp_path):

@@ -35,8 +35,9 @@ class TokenBlocks:
         Args:
           directory: of tokens.bin and manifest.json.
           length: L, at least 1.
-          verify: whether to read the whole stream and compare it with its sha256, which takes a second or two a gigabyte;
-            otherwise only its size is compared, and a byte that has changed on the disk goes unnoticed.
+          verify: whether to read the whole stream, compare it with its sha256 and see that every id is in the vocabulary,
+            which takes a second or two per gigabyte; otherwise only its size is compared, and a byte that has changed on the
+            disk goes unnoticed.
 
         Raises:
           UserError: the directory is no prepared text, is damaged or cut short, or holds less than one block.

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import require_directory
 
@@ -16,6 +18,10 @@ FORMAT = 1
 MANIFEST, TOKENS = "manifest.json", "tokens.bin"
 DTYPES = {"uint16": 2, "uint32": 4}
 _NOTICE_SECONDS = 60
+# Whoever waits for the reading of more than this is told so.
+_NOTICE_BYTES = 1 << 30
+# Whole tokens of any type.
+_CHUNK = 1 << 24
 _WHAT = "a directory that `wechsel_jax.data.prepare` wrote"
 _AGAIN = "delete the directory and prepare the text again"
 _FIELDS = {
@@ -30,6 +36,10 @@ _FIELDS = {
 _DECIDING = ("documents_are", "dtype", "vocabulary_size", "end_token")
 # Of these, and with these values, a manifest may say nothing.
 _DEFAULTS = {"text_field": "text", "max_bytes": 0, "deduplicate": False, "validation_fraction": 0.0, "side": None}
+
+
+class MadeOtherwise(UserError):
+    """What lies at an output was made from other text, with another tokenizer or with other settings."""
 
 
 def read_manifest(directory: str | os.PathLike) -> dict[str, Any]:
@@ -79,37 +89,59 @@ def wait_for(directory: str | os.PathLike) -> None:
 
 
 def verify_tokens(directory: str | os.PathLike, manifest: Mapping[str, Any]) -> None:
-    """Reads tokens.bin and raises `UserError` where its sha256 is not the manifest's."""
-    path = Path(directory) / TOKENS
+    """Reads tokens.bin once.
+
+    Raises:
+      UserError: its sha256 is not the manifest's, or it holds an id that the vocabulary does not have.
+    """
+    path, dtype = Path(directory) / TOKENS, np.dtype(manifest["dtype"]).newbyteorder("<")
+    digest, largest = hashlib.sha256(), 0
     with open(path, "rb") as handle:
-        found = hashlib.file_digest(handle, "sha256").hexdigest()
+        if (size := os.fstat(handle.fileno()).st_size) > _NOTICE_BYTES:
+            print(f"{path}: comparing {size / 1e9:.1f} GB with their sha256", file=sys.stderr, flush=True)
+        while chunk := handle.read(_CHUNK):
+            digest.update(chunk)
+            largest = max(largest, int(np.frombuffer(chunk, dtype, len(chunk) // dtype.itemsize).max(initial=0)))
+    found = digest.hexdigest()
     if found != manifest["sha256"]:
         wanted = f"expected the one in {MANIFEST}, {manifest['sha256'][:16]}..."
         raise UserError(f"{path}: damaged: its sha256 is {found[:16]}...; {wanted}; {_AGAIN}")
+    if largest >= manifest["vocabulary_size"]:
+        raise UserError(
+            f"{path}: holds token {largest}; expected ids below the {manifest['vocabulary_size']} of the vocabulary; {_AGAIN}"
+        )
 
 
 def reuse(output: Path, recipe: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the manifest of an earlier call with the same inputs.
 
     Raises:
-      UserError: `output` was made of something else; the message says what differs.
+      MadeOtherwise: `output` was made of something else; the message says what differs.
+      UserError: it is something else, or damaged.
     """
     advice = "choose another output or delete it"
     if not (output / MANIFEST).is_file():
         raise UserError(f"{output}: exists already and holds no prepared text; {advice}")
     found = read_manifest(output)
     if found["tokenizer"].get("sha256") != recipe["tokenizer"]["sha256"]:
-        raise UserError(f"{output}: was prepared with another tokenizer; {advice}")
+        raise MadeOtherwise(f"{output}: was prepared with another tokenizer; {advice}")
     old, new = ([(entry.get("name"), entry.get("sha256")) for entry in one["inputs"]] for one in (found, recipe))
     if old != new:
         changed = next((name for name, digest in new if (name, digest) not in old), None)
         what = "the same files in another order or number" if changed is None else f"other text than {changed} holds now"
-        raise UserError(f"{output}: was prepared from {what}; {advice}")
+        raise MadeOtherwise(f"{output}: was prepared from {what}; {advice}")
     for field in (*_DECIDING, *_DEFAULTS):
         was, now = (one.get(field, _DEFAULTS.get(field)) for one in (found, recipe))
         if was != now:
-            raise UserError(f"{output}: was prepared with {field} = {was!r}, not {now!r}; {advice}")
+            raise MadeOtherwise(f"{output}: was prepared with {field} = {was!r}, not {now!r}; {advice}")
     return found
+
+
+def remove_prepared(directory: str | os.PathLike) -> None:
+    """Removes a directory that `prepare` wrote, and nothing that somebody else put there: then it is an `OSError`."""
+    for name in (TOKENS, MANIFEST):
+        (Path(directory) / name).unlink(missing_ok=True)
+    Path(directory).rmdir()
 
 
 def _check_size(path: Path, expected: int) -> None:

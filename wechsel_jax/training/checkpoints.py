@@ -1,6 +1,7 @@
 """Checkpoints of a run's state: written in the background, whole or not at all, restored onto any mesh."""
 
 import contextlib
+import json
 import logging
 import math
 import os
@@ -17,10 +18,13 @@ import jax
 import numpy as np
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.training.integrity import damage, seal, sync_directory
+from wechsel_jax.files import damage, new_file, seal, sync_directory
+from wechsel_jax.training.compilation import out_of_memory
 from wechsel_jax.training.step import TrainState
 
-_STATE = "state"
+_STATE, _MANIFEST = "state", "manifest.json"
+# The names of what is not a checkpoint yet, or any more.
+_HIDDEN = re.compile(r"\.\d+\.(\d+\.saving|removed)")
 _NONE, _ALL_DAMAGED = -1, -2
 # How TensorStore, which writes the arrays, passes on what the system said.
 _SYSTEM_ERROR = re.compile(r"os_error_code='(\d+)'")
@@ -102,8 +106,26 @@ class Checkpoints:
         steps = [step for step in self.steps() if math.isfinite(self.losses.get(step, math.inf))]
         return min(steps, key=lambda step: (self.losses[step], step), default=None)
 
-    def save(self, step: int, state: TrainState) -> None:
-        """Copies the state to the host and writes it in the background; does nothing where `step` is saved already."""
+    def facts(self, step: int) -> dict[str, Any]:
+        """Returns what the checkpoint of a step was saved with; see `read_facts`."""
+        return read_facts(self.directory / str(step))
+
+    def note(self, step: int, facts: Mapping[str, Any]) -> None:
+        """Replaces what the checkpoint of a step was saved with, once more is known than at that time."""
+        file = self.directory / str(step) / _MANIFEST
+        manifest = json.loads(file.read_bytes())
+        if manifest != {**manifest, **facts}:
+            with new_file(file, "w") as handle:
+                json.dump({**manifest, **facts}, handle, indent=1)
+
+    def save(self, step: int, state: TrainState, facts: Mapping[str, Any] | None = None) -> None:
+        """Copies the state to the host and writes it in the background; does nothing where `step` is saved already.
+
+        Args:
+          step: of the state.
+          state: to be saved.
+          facts: that the manifest shall hold too.
+        """
         self._join()
         if self.saved == step:
             return
@@ -122,7 +144,7 @@ class Checkpoints:
         except Exception as error:
             self._failed(step, place, error)
             return
-        self._thread = threading.Thread(target=self._commit, args=(step, place, began), name="checkpoint")
+        self._thread = threading.Thread(target=self._commit, args=(step, place, began, dict(facts or {})), name="checkpoint")
         self._thread.start()
 
     def restore(self, step: int, state: TrainState, shardings: TrainState) -> TrainState:
@@ -146,6 +168,8 @@ class Checkpoints:
             with contextlib.closing(_checkpointer()) as checkpointer:
                 restored = checkpointer.restore(place / _STATE, wanted)
         except (ValueError, KeyError, TypeError, OSError) as error:
+            if out_of_memory(error):
+                raise
             raise UserError(
                 f"{place}: cannot be restored ({_reason(error)}); expected a checkpoint of this model; "
                 "remove this directory to go on from an older one"
@@ -180,7 +204,9 @@ class Checkpoints:
 
     def _whole(self, step: int) -> bool:
         place = self.directory / str(step)
-        what = damage(place)
+        what = damage(place, _MANIFEST)
+        if what is None and (saved := read_facts(place)["step"]) != step:
+            what = f"it was saved as the checkpoint of step {saved}"
         if what is not None:
             self._say(f"{place}: damaged, {what}; it is not used")
         return what is None
@@ -196,16 +222,17 @@ class Checkpoints:
         return True
 
     def _sweep(self) -> None:
-        """Removes what dead processes and failed saves left; nothing may be being written."""
+        """Removes what dead processes and failed saves left, by its name; nothing may be being written."""
         for leftover in self.directory.glob(".*") if self._writes else ():
-            shutil.rmtree(leftover, ignore_errors=True)
+            if _HIDDEN.fullmatch(leftover.name):
+                shutil.rmtree(leftover, ignore_errors=True)
 
-    def _commit(self, step: int, place: Path, began: float) -> None:
+    def _commit(self, step: int, place: Path, began: float, facts: dict[str, Any]) -> None:
         """In a thread: waits for orbax, which waits for all processes, and makes the checkpoint visible."""
         try:
             self._checkpointer.wait_until_finished()
             if self._first:
-                seal(place, {"step": step})
+                seal(place, {"step": step, **facts}, _MANIFEST)
                 final = self.directory / str(step)
                 if final.exists():
                     self._remove(final)
@@ -250,6 +277,22 @@ class Checkpoints:
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.join()
+
+
+def read_facts(place: Path) -> dict[str, Any]:
+    """Returns what a checkpoint was saved with: "step" and the facts given to `save`; without where it cannot be read."""
+    try:
+        manifest = json.loads((place / _MANIFEST).read_bytes())
+        return {"step": None} | {name: value for name, value in manifest.items() if name not in ("format", "files")}
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return {"step": None}
+
+
+def newest_facts(directory: Path) -> dict[str, Any]:
+    """Returns the `read_facts` of the newest checkpoint in a directory that has any; its other files are not looked at."""
+    steps = sorted((int(path.name) for path in directory.glob("[0-9]*") if path.name.isdecimal()), reverse=True)
+    found = ((step, read_facts(directory / str(step))) for step in steps)
+    return next((facts for step, facts in found if facts["step"] == step), {})
 
 
 def _checkpointer() -> Any:

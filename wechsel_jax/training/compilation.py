@@ -1,12 +1,13 @@
-"""The step of a phase made ahead of its first update, with the memory that it will take."""
+"""The step of a phase made ahead of its first update, with the memory that it will take; and what to do where that ends."""
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
 import numpy as np
 
-from wechsel_jax.errors import UserError
+from wechsel_jax.errors import UserError, one_line
 
 _UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
@@ -25,8 +26,8 @@ def compile_step(
       train_step: what `make_train_step` returns.
       state: a TrainState, or its shapes with shardings.
       batch: of one step, or its shapes with shardings.
-      advice: current values of the settings that decide about memory, by name: "batch_size", "accumulation", "model.remat",
-        "mesh.fsdp", and "devices", how many there are. Absent ones are not advised about.
+      advice: current values of the settings that decide about memory, by name: "batch_size", "accumulation", "block_length",
+        "model.remat", "mesh.fsdp", and "devices", how many there are. Absent ones are not advised about.
       limit_bytes: memory of one device; by default what the device says, where it does (CPUs do not).
 
     Returns:
@@ -55,6 +56,25 @@ def compile_step(
     return run, memory
 
 
+@contextlib.contextmanager
+def enough_memory(advice: Mapping[str, Any]) -> Iterator[None]:
+    """Raises `UserError` where the block runs out of memory, of a device or of the host; `advice` as for `compile_step`."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, UserError) or not out_of_memory(error):
+            raise
+        said = one_line(error).rstrip(".")
+        has = f"memory: this run needs more than there is; the machine says: {said}; expected settings that fit"
+        raise UserError(f"{has}; {', or '.join(_remedies(advice))}") from error
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether an error, of XLA, numpy or another library, says that memory has run out."""
+    text = str(error)
+    return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text or "out of memory" in text.lower()
+
+
 def step_memory(compiled: Any) -> dict[str, int]:
     """Returns the bytes of one device that a compiled program takes; see `compile_step`. All 0 where a backend does not say."""
     found = compiled.memory_analysis()
@@ -81,10 +101,9 @@ def _device_limit() -> int | None:
 
 def _explained(error: Exception, memory: Mapping[str, int] | None, limit: int | None, advice: Mapping[str, Any]) -> Exception:
     """The error of a user whose model is too large, or the error itself."""
-    text = str(error)
-    if "RESOURCE_EXHAUSTED" not in text and "out of memory" not in text.lower():
+    if not out_of_memory(error):
         return error
-    return UserError(_message(memory, limit, advice, text.strip().splitlines()[0][:200]))
+    return UserError(_message(memory, limit, advice, one_line(error)))
 
 
 def _message(memory: Mapping[str, int] | None, limit: int | None, advice: Mapping[str, Any], device_says: str = "") -> str:
@@ -109,6 +128,8 @@ def _remedies(advice: Mapping[str, Any]) -> list[str]:
     if parts < rows:
         more = next((n for n in range(2 * parts, rows + 1) if rows % n == 0), rows)
         remedies.append(f"set accumulation={more} (the same updates from smaller parts)")
+    if advice.get("block_length", 0) > 2:
+        remedies.append(f"lower block_length (now {advice['block_length']})")
     if advice.get("model.remat") in ("none", "dots"):
         remat = "dots" if advice["model.remat"] == "none" else "full"
         remedies.append(f"set model.remat={remat} (computes more to keep less)")

@@ -1,7 +1,6 @@
 """The settings of a training run: defaults, checks, and the record that a workdir keeps of them."""
 
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,16 +9,25 @@ from ml_collections import ConfigDict, FieldReference, config_dict
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file
+from wechsel_jax.json_files import read_json
+from wechsel_jax.text_files import LONGEST_DOCUMENT
 from wechsel_jax.training.profiling import profiled_steps
 from wechsel_jax.training.schedules import Phase, make_phases, one_phase
 
 # These decide where and how fast a run goes, not what it computes, so a run may go on with other values.
 FREE_FIELDS = (
     *("mesh", "distributed", "compilation_cache", "keep", "keep_every", "checkpoint_every"),
-    *("prefetch", "profile_steps", "statistics", "trackers"),
+    *("prefetch", "profile_steps", "statistics", "trackers", "data.max_document_bytes"),
 )
+# A whole number that int32 does not hold is a mistake, unless it is one of bytes.
+_MOST, _MOST_BYTES = 2**31 - 1, 2**63 - 1
+# Far above what anyone trains with, and far below where products of them overflow.
+_MOST_ROWS, _MOST_BATCHES, _MOST_SECONDS = 2**24, 1000, 10**6
+_LARGEST_FLOAT32 = 3.4e38
 DTYPES = ("float32", "bfloat16")
 REMATS = ("none", "dots", "full")
+# Differing settings that a message names.
+_MOST_NAMED = 20
 EXPORT_DTYPES = ("float32", "float16", "bfloat16")
 
 
@@ -46,6 +54,7 @@ def default_config() -> ConfigDict:
     config.model.pad_vocabulary = 1
     config.data = ConfigDict({"train": (), "validation": (), "documents": "lines", "text_field": "text"})
     config.data.update({"validation_fraction": 0.0, "max_bytes": 0, "deduplicate": False})
+    config.data.max_document_bytes = LONGEST_DOCUMENT
     config.optimizer = ConfigDict(
         {"peak_learning_rate": 1e-4, "b1": 0.9, "b2": 0.98, "eps": 1e-6, "weight_decay": 0.01, "clip_norm": 1.0}
     )
@@ -77,14 +86,16 @@ def validate(config: ConfigDict) -> None:
       UserError: a field is unknown, missing, of the wrong type or impossible; the message names it.
     """
     _check_fields(as_dict(config), as_dict(default_config()), "")
-    for name in ("steps", "batch_size", "accumulation", "log_every", "eval_every", "checkpoint_every", "keep"):
+    for name in ("steps", "accumulation", "log_every", "eval_every", "checkpoint_every", "keep"):
         _check(name, config[name], config[name] >= 1, "at least 1")
-    for name in ("keep_every", "patience", "skip_nonfinite", "prefetch"):
+    for name in ("keep_every", "patience", "skip_nonfinite"):
         _check(name, config[name], config[name] >= 0, "0 (off) or more")
+    for name, least, most in (("batch_size", 1, _MOST_ROWS), ("prefetch", 0, _MOST_BATCHES)):
+        _check(name, config[name], least <= config[name] <= most, f"a number from {least} to {most}")
     _check("loss_chunk", config.loss_chunk, config.loss_chunk >= 0, "a number of positions, or 0 to have it chosen")
     _check("mask_rate", config.mask_rate, 0 < config.mask_rate <= 1, "a share above 0 and at most 1")
     _check("block_length", config.block_length, config.block_length >= 2, "at least 2 tokens")
-    _check("seed", config.seed, 0 <= config.seed < 2**31, "a number from 0 to 2147483647")
+    _check("seed", config.seed, config.seed >= 0, f"a number from 0 to {_MOST}")
     _check("dtype", config.dtype, config.dtype in DTYPES, " or ".join(DTYPES))
     _check("export_dtype", config.export_dtype, config.export_dtype in EXPORT_DTYPES, " or ".join(EXPORT_DTYPES))
     if config.batch_size % config.accumulation:
@@ -96,8 +107,9 @@ def validate(config: ConfigDict) -> None:
     if config.model.dropout is not None:
         _check("model.dropout", config.model.dropout, 0 <= config.model.dropout < 1, "a rate from 0 to less than 1")
     _check("model.remat", config.model.remat, config.model.remat in REMATS, ", ".join(REMATS))
-    _check("model.pad_vocabulary", config.model.pad_vocabulary, config.model.pad_vocabulary >= 1, "at least 1 (no padding)")
-    _check("distributed.timeout", config.distributed.timeout, config.distributed.timeout >= 1, "at least 1 second")
+    multiple, timeout = config.model.pad_vocabulary, config.distributed.timeout
+    _check("model.pad_vocabulary", multiple, 1 <= multiple <= _MOST_ROWS, f"a number from 1 (no padding) to {_MOST_ROWS}")
+    _check("distributed.timeout", timeout, 1 <= timeout <= _MOST_SECONDS, f"1 to {_MOST_SECONDS} seconds")
     profiled_steps(config.profile_steps)
     _check_optimizer(config.optimizer)
     _check_sources(config)
@@ -128,7 +140,7 @@ def record_config(config: ConfigDict, workdir: str | Path) -> None:
     Fields that change nothing about the result (`FREE_FIELDS`) may differ; the new values are recorded then.
 
     Raises:
-      UserError: the recorded settings differ; the message names every field.
+      UserError: the recorded settings differ; the message names them.
     """
     check_config(config, workdir)
     with new_file(Path(workdir) / "config.json", "w") as handle:
@@ -137,26 +149,23 @@ def record_config(config: ConfigDict, workdir: str | Path) -> None:
 
 
 def check_config(config: ConfigDict, workdir: str | Path) -> None:
-    """Raises `UserError` where `workdir/config.json` records other settings; the message names every field."""
+    """Raises `UserError` where `workdir/config.json` records other settings; the message names them."""
     file = Path(workdir) / "config.json"
     new = json.loads(json.dumps(as_dict(config)))
     if file.exists():
-        try:
-            recorded = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise UserError(
-                f"{file}: not JSON ({error}); expected the settings of an earlier run; use another workdir"
-            ) from error
+        recorded = read_json(file, "the settings of an earlier run", "use another workdir")
         differing = [line for line in _differences(recorded, new, "") if not _is_free(line[0])]
         if differing:
-            fields = "; ".join(f"{name} was {_shown(old)}, now {_shown(now)}" for name, old, now in differing)
+            fields = "; ".join(f"{name} was {_shown(old)}, now {_shown(now)}" for name, old, now in differing[:_MOST_NAMED])
+            if len(differing) > _MOST_NAMED:
+                fields += f"; and {len(differing) - _MOST_NAMED} more"
             raise UserError(f"{file}: the run there has other settings: {fields}; expected the same; use another workdir")
 
 
 def _is_free(name: str) -> bool:
     # A comparison holds the training settings under "training".
-    parts = name.split(".")
-    return parts[0] in FREE_FIELDS or (parts[0] == "training" and len(parts) > 1 and parts[1] in FREE_FIELDS)
+    name = name.removeprefix("training.")
+    return name in FREE_FIELDS or name.split(".")[0] in FREE_FIELDS
 
 
 def _differences(old: Any, new: Any, name: str) -> list[tuple[str, Any, Any]]:
@@ -206,17 +215,21 @@ def _check_type(name: str, value: Any, default: Any) -> None:
     elif isinstance(default, str):
         right, expected = isinstance(value, str), "a text"
     elif isinstance(default, float):
-        right = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-        expected = "a number"
+        # On the devices it is a float32.
+        right = isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= _LARGEST_FLOAT32
+        expected = "a finite number"
     else:
-        right, expected = isinstance(value, int) and not isinstance(value, bool), "a whole number"
-    if not right:
-        raise UserError(f"{name}: is {value!r}; expected {expected}")
+        most = _MOST_BYTES if name == "data.max_bytes" else _MOST
+        right = isinstance(value, int) and not isinstance(value, bool) and abs(value) <= most
+        expected = f"a whole number of at most {most}"
+    _check(name, value, right, expected)
 
 
 def _check(name: str, value: Any, right: bool, expected: str) -> None:
     if not right:
-        raise UserError(f"{name}: is {value!r}; expected {expected}")
+        # Python refuses to write a number of thousands of digits.
+        huge = isinstance(value, int) and abs(value) > _MOST_BYTES
+        raise UserError(f"{name}: is {'more than 2**63' if huge else repr(value)}; expected {expected}")
 
 
 def _check_optimizer(optimizer: ConfigDict) -> None:
@@ -254,6 +267,8 @@ def _check_data(data: ConfigDict) -> None:
     fraction = data.validation_fraction
     _check("data.validation_fraction", fraction, 0 <= fraction < 1, "a share from 0 to less than 1")
     _check("data.max_bytes", data.max_bytes, data.max_bytes >= 0, "0 (everything) or more bytes")
+    longest = data.max_document_bytes
+    _check("data.max_document_bytes", longest, 1 <= longest < 2**31, "1 to 2147483647 bytes")
     if data.validation and fraction:
         raise UserError("data.validation_fraction: data.validation names files already; expected one of the two")
     for side in ("train", "validation"):

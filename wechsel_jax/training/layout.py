@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from wechsel_jax.data import training_batch
+from wechsel_jax.data import TokenBlocks, training_batch
 from wechsel_jax.errors import UserError
 from wechsel_jax.models.weights import unflatten
 from wechsel_jax.training import sharding
@@ -79,11 +79,11 @@ class Layout:
         shapes = TrainState(self._shapes, opt_state, jax.ShapeDtypeStruct((), np.int32))
         return checkpoints.restore(step, shapes, self._shardings(index))
 
-    def batch(self, step: int) -> dict[str, jax.Array]:
+    def batch(self, blocks: TokenBlocks, step: int) -> dict[str, jax.Array]:
         """Returns the batch of update number `step`, (A, B / A, L), on its way to the devices."""
         config = self._config
         rows = np.arange(config.batch_size).reshape(config.accumulation, -1)
-        batch = training_batch(self._ingredients.train, step, config.batch_size, config.seed, rows[:, self._held].ravel())
+        batch = training_batch(blocks, step, config.batch_size, config.seed, rows[:, self._held].ravel())
         parts = {name: value.reshape(config.accumulation, -1, *value.shape[1:]) for name, value in batch.items()}
         return sharding.put_local(parts, sharding.batch_sharding(self.mesh, accumulated=True), self._held, self.rows)
 
@@ -104,6 +104,7 @@ class Layout:
         return {
             "batch_size": config.batch_size,
             "accumulation": config.accumulation,
+            "block_length": config.block_length,
             "model.remat": config.model.remat,
             "mesh.fsdp": self.mesh.shape["fsdp"],
             "devices": self.mesh.size,

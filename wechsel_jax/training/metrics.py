@@ -1,14 +1,17 @@
 """metrics.jsonl: one JSON object a line, in the order of the steps, exact across interruptions."""
 
+import hashlib
+import itertools
 import json
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from wechsel_jax.errors import UserError
+from wechsel_jax.errors import UserError, one_line
 from wechsel_jax.files import new_file
+from wechsel_jax.training.checkpoints import newest_facts
 
 # Fields that tell how long something took. All others are the same whenever the same run is made again.
 TIMING = (
@@ -26,19 +29,38 @@ class MetricsFile:
       path: the file; created where it is missing.
       restored_step: the step that training goes on from; lines of later steps belong to updates that are made again and are
         dropped, and so is a last line that was cut off. None drops everything.
+      facts: what the checkpoint of that step was saved with; see `require_lines`.
       write: false in all processes but one, which then only remember.
       say: shows one line to the user.
 
     Attributes:
       lines: what the file holds.
+
+    Raises:
+      UserError: the file is damaged.
     """
 
     def __init__(
-        self, path: str | Path, restored_step: int | None, write: bool = True, say: Callable[[str], None] = lambda text: None
+        self,
+        path: str | Path,
+        restored_step: int | None,
+        facts: Mapping[str, Any] | None = None,
+        write: bool = True,
+        say: Callable[[str], None] = lambda text: None,
     ):
         self.path, self._say = Path(path), say
+        if restored_step is not None and not self.path.exists():
+            say(f"{path}: is missing; the run goes on from step {restored_step:,} without the lines before")
+        elif facts:
+            require_lines(self.path, facts)
         old = read_metrics(self.path) if restored_step is not None else []
-        self.lines = [line for line in old if line["step"] <= restored_step]
+        # No line is there twice: what was copied behind the lines of the checkpoint is left out.
+        kept: dict[tuple[int, str], dict[str, Any]] = {}
+        for line in old:
+            if line["step"] <= restored_step:
+                kept.setdefault((line["step"], line["kind"]), line)
+        self.lines = list(kept.values())
+        self._sha256 = hashlib.sha256("".join(map(_encode, self.lines)).encode())
         self._descriptor: int | None = None
         self._waiting, self._warned = b"", False
         if write:
@@ -49,9 +71,15 @@ class MetricsFile:
     def write(self, line: dict[str, Any]) -> None:
         """Appends one line; it is in the file when this returns, or waits for space on the disk."""
         self.lines.append(line)
+        encoded = _encode(line).encode()
+        self._sha256.update(encoded)
         if self._descriptor is not None:
-            self._waiting += _encode(line).encode()
+            self._waiting += encoded
             self._flush()
+
+    def facts(self) -> dict[str, Any]:
+        """Returns what a checkpoint shall be saved with, so that `require_lines` finds these lines again."""
+        return {"metrics": {"lines": len(self.lines), "sha256": self._sha256.hexdigest()}}
 
     def evaluated(self, step: int) -> bool:
         """Whether there is an evaluation of `step`."""
@@ -109,14 +137,42 @@ def read_metrics(path: str | Path) -> list[dict[str, Any]]:
             break
         try:
             line = json.loads(text)
-            if not isinstance(line, dict) or "kind" not in line or not isinstance(line.get("step"), int):
+            if not isinstance(line, dict) or not isinstance(line.get("kind"), str) or not isinstance(line.get("step"), int):
                 raise ValueError("no kind and step")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(
-                f"{path}: line {number}: not a line of metrics ({error}); expected a JSON object; remove it"
+                f"{path}: line {number}: not a line of metrics ({one_line(error)}); expected a JSON object; remove it"
             ) from error
         lines.append(line)
     return lines
+
+
+def require_lines(path: str | Path, facts: Mapping[str, Any]) -> None:
+    """Raises `UserError` where a metrics file does not begin with the lines that a checkpoint was saved with.
+
+    Args:
+      path: the file.
+      facts: of the checkpoint: "step" and `MetricsFile.facts`; older checkpoints lack these, and pass.
+    """
+    if "metrics" not in facts:
+        return
+    try:
+        count, sha256 = facts["metrics"]["lines"], facts["metrics"]["sha256"]
+        with open(path, "rb") as handle:
+            found = hashlib.sha256(b"".join(itertools.islice(handle, count))).hexdigest()
+    except (KeyError, TypeError, ValueError, FileNotFoundError):
+        count, sha256, found = "same", None, ""
+    if found != sha256:
+        raise UserError(
+            f"{path}: does not begin with the {count} lines that the checkpoint of step {facts['step']} was saved with; "
+            "expected them unchanged; put the file back from a copy, or remove it to go on without them"
+        )
+
+
+def checked_metrics(path: str | Path) -> list[dict[str, Any]]:
+    """As `read_metrics`; raises `UserError` where the newest checkpoint of the run was saved with other lines."""
+    require_lines(path, newest_facts(Path(path).parent / "checkpoints"))
+    return read_metrics(path)
 
 
 def final_metrics(path: str | Path, steps: int) -> dict[str, Any] | None:
@@ -124,13 +180,18 @@ def final_metrics(path: str | Path, steps: int) -> dict[str, Any] | None:
 
     A run ends after `steps` updates, or early, with a line of kind "stop". A line of kind "end" names the step whose weights
     were exported.
+
+    Raises:
+      UserError: a line is damaged, or the run has ended and its lines are not those that its newest checkpoint was saved with.
     """
     lines = read_metrics(path)
-    evaluations = {line["step"]: line for line in lines if line["kind"] == "eval"}
     stop = early_stop(lines)
     last = steps if stop is None else stop["step"]
-    exported = next((line["exported_step"] for line in lines if line["kind"] == "end"), last)
-    return evaluations.get(exported)
+    exported = next((line.get("exported_step") for line in lines if line["kind"] == "end"), last)
+    found = next((line for line in reversed(lines) if line["kind"] == "eval" and line["step"] == exported), None)
+    if found is not None:
+        checked_metrics(path)
+    return found
 
 
 def losses(lines: list[dict[str, Any]]) -> dict[int, float]:

@@ -8,7 +8,7 @@ import jax
 
 from wechsel_jax.errors import UserError
 
-_STEPS = re.compile(r"(\d+):(\d+)")
+_STEPS = re.compile(r"(\d{1,18}):(\d{1,18})")
 
 
 def profiled_steps(text: str) -> tuple[int, int] | None:

@@ -40,9 +40,9 @@ class Recorder:
       clock: of the run.
       utilisation: tokens a second -> model FLOPs utilisation, None where it is not known.
       nonfinite: (what a "skipped" line would hold, steps skipped before) -> the error that ends the run.
-      trackers: other programs that take the lines.
 
     Attributes:
+      trackers: other programs that take the lines; None before a run has begun. They find earlier lines in the file.
       stopped: whether the run has ended early.
       checkpoint_write: seconds that the last checkpoint took in the background.
     """
@@ -55,10 +55,10 @@ class Recorder:
         clock: Clock,
         utilisation: Callable[[float], float | None],
         nonfinite: Callable[[dict[str, Any], list[int]], UserError],
-        trackers: Trackers,
     ):
         self.config, self.metrics, self.progress, self.clock = config, metrics, progress, clock
-        self._utilisation, self._nonfinite, self._trackers = utilisation, nonfinite, trackers
+        self._utilisation, self._nonfinite = utilisation, nonfinite
+        self.trackers: Trackers | None = None
         self._pending: _Pending | None = None
         # Seconds since the last training line that the devices waited for something.
         self._waited = {"data_wait": 0.0, "checkpoint_wait": 0.0}
@@ -125,13 +125,15 @@ class Recorder:
     def write(self, line: dict[str, Any]) -> None:
         """Appends a line to the metrics, and gives it to the trackers."""
         self.metrics.write(line)
-        self._trackers.write(line)
+        if self.trackers is not None:
+            self.trackers.write(line)
 
     def close(self) -> None:
         """Ends the line of the progress bar, the metrics and the trackers."""
         self.progress.close()
         self.metrics.close()
-        self._trackers.close()
+        if self.trackers is not None:
+            self.trackers.close()
 
     def _skip(self, line: dict[str, Any]) -> None:
         skipped, allowed = skipped_steps(self.metrics.lines), self.config.skip_nonfinite

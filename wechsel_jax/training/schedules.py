@@ -122,6 +122,8 @@ def make_phases(descriptions: Sequence[Mapping[str, Any]], total_steps: int, pea
         if warmup > steps:
             raise UserError(f"{where}.warmup_steps: {warmup} is more than the phase's {steps} steps; expected at most that")
         peak = values["peak"] * peak_learning_rate
+        if peak > 1e38:
+            raise UserError(f"{where}.peak: gives a learning rate of {peak:g}; expected one that float32 holds; lower it")
         phases.append(
             Phase(
                 name=values["name"],
@@ -158,7 +160,7 @@ def _checked(where: str, description: Mapping[str, Any]) -> dict[str, Any]:
         raise UserError(f"{where}: expected either fraction or steps")
     if "warmup" in values and "warmup_steps" in values:
         raise UserError(f"{where}: expected either warmup (a fraction) or warmup_steps")
-    for name, low, high in (("fraction", 0.0, 1.0), ("warmup", 0.0, 1.0), ("peak", 0.0, math.inf), ("floor", 0.0, 1.0)):
+    for name, low, high in (("fraction", 0.0, 1.0), ("warmup", 0.0, 1.0), ("peak", 0.0, 1e38), ("floor", 0.0, 1.0)):
         value = values.get(name, 0.0)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
             raise UserError(f"{where}.{name}: is {value!r}; expected a number from {low:g} to {high:g}")

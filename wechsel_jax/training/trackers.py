@@ -34,6 +34,14 @@ class Tracker(Protocol):
         """Sends what is left."""
 
 
+def require_packages(settings: ConfigDict) -> None:
+    """Raises `UserError` where a package is missing that the settings need; long before the trackers are made."""
+    if settings.tensorboard:
+        _event_writer()
+    if settings.wandb:
+        _wandb()
+
+
 class Trackers:
     """The trackers that the settings ask for.
 
@@ -106,22 +114,14 @@ class _TensorBoard:
     name = "TensorBoard"
 
     def __init__(self, directory: Path, config: Mapping[str, Any], lines: list[dict[str, Any]]):
-        try:
-            from tensorboard.compat.proto import event_pb2, summary_pb2
-            from tensorboard.summary.writer.event_file_writer import EventFileWriter
-        except ImportError as error:
-            raise UserError(
-                "trackers.tensorboard: tensorboard is not installed; expected it for the event files; run "
-                '`pip install "wechsel-jax[watch]"` or set trackers.tensorboard to False'
-            ) from error
-        self._events, self._summaries = event_pb2, summary_pb2
+        self._events, self._summaries, writer = _event_writer()
         directory.mkdir(parents=True, exist_ok=True)
         # Emptied, not removed: a TensorBoard that is looking on goes from a file to the next, but not from one that is gone.
         # It forgets what it has read when it sees a new start.
         for old in directory.glob("events.out.tfevents.*"):
             os.truncate(old, 0)
-        self._writer = EventFileWriter(str(directory), filename_suffix=f".{time.time_ns()}")
-        self._put(step=0, session_log=event_pb2.SessionLog(status=event_pb2.SessionLog.START))
+        self._writer = writer(str(directory), filename_suffix=f".{time.time_ns()}")
+        self._put(step=0, session_log=self._events.SessionLog(status=self._events.SessionLog.START))
         self._put(step=0, summary=_text("settings", json.dumps(config, indent=1, sort_keys=True)))
         # Lines have no date, but seconds since the run began.
         last = max((line.get("seconds", 0.0) for line in lines), default=0.0)
@@ -147,6 +147,18 @@ class _TensorBoard:
         self._writer.add_event(self._events.Event(wall_time=when or time.time(), **fields))
 
 
+def _event_writer() -> tuple[Any, Any, Any]:
+    try:
+        from tensorboard.compat.proto import event_pb2, summary_pb2
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+    except ImportError as error:
+        raise UserError(
+            "trackers.tensorboard: tensorboard is not installed; expected it for the event files; run "
+            '`pip install "wechsel-jax[watch]"` or set trackers.tensorboard to False'
+        ) from error
+    return event_pb2, summary_pb2, EventFileWriter
+
+
 def _text(name: str, text: str) -> Any:
     """A summary that TensorBoard's page of texts shows as code."""
     from tensorboard.compat.proto import summary_pb2, tensor_pb2, tensor_shape_pb2, types_pb2
@@ -169,13 +181,7 @@ class _WeightsAndBiases:
     name = "Weights & Biases"
 
     def __init__(self, project: str, workdir: Path, config: Mapping[str, Any], lines: list[dict[str, Any]]):
-        try:
-            import wandb
-        except ImportError as error:
-            raise UserError(
-                'trackers.wandb: wandb is not installed; expected it for the upload; run `pip install "wechsel-jax[watch]"` or '
-                "set trackers.wandb to an empty text"
-            ) from error
+        wandb = _wandb()
         self._file = workdir / WANDB
         self._record = _read(self._file) or {"id": uuid.uuid4().hex[:12], "step": -1, "kinds": []}
         self._keep()
@@ -220,6 +226,17 @@ class _WeightsAndBiases:
     def _keep(self) -> None:
         with new_file(self._file, "w") as handle:
             json.dump(self._record, handle)
+
+
+def _wandb() -> Any:
+    try:
+        import wandb
+    except ImportError as error:
+        raise UserError(
+            'trackers.wandb: wandb is not installed; expected it for the upload; run `pip install "wechsel-jax[watch]"` or '
+            "set trackers.wandb to an empty text"
+        ) from error
+    return wandb
 
 
 def _read(file: Path) -> dict[str, Any] | None:
