@@ -6,20 +6,26 @@ import gzip
 import io
 import lzma
 import os
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
-from wechsel_jax.errors import UserError
+from wechsel_jax.errors import UserError, parsing
 from wechsel_jax.files import require_file
+
+# Bytes of the longest line, or document, that is read unless a setting says otherwise. A book has one to ten megabytes; what is
+# longer is rather a corpus without newlines, or a small compressed file that unpacks to more than there is memory.
+LONGEST_DOCUMENT = 1 << 24
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 ZSTD_MAGIC = b"(\xb5/\xfd"
 _LARGEST_ZSTD_WINDOW = 1 << 31
-# Read from a zstd file at once: text that repeats itself may become a thousand times as much.
-_PACKED_BYTES = 1 << 14
+# Read from a zstd file at once: text that repeats itself may become thirty thousand times as much.
+_PACKED_BYTES = 1 << 10
+_BUFFER = 1 << 16
+# Read at once where a document may be long.
+_CHUNK = 1 << 20
 
 
 @contextlib.contextmanager
@@ -44,14 +50,11 @@ def open_counted(path: str | os.PathLike, what: str) -> Iterator[tuple[IO[bytes]
     path = require_file(path, what)
     with open(path, "rb") as handle:
         opener = _opener(handle.peek(8), path)
-        try:
-            if opener is None:
-                yield handle, handle.tell
-            else:
-                with opener(handle) as unpacked:
-                    yield unpacked, handle.tell
-        except _DAMAGED as error:
-            raise UserError(f"{path}: the compressed file is damaged or cut short ({error}); fetch it again") from None
+        if opener is None:
+            yield handle, handle.tell
+        else:
+            with opener(handle) as unpacked:
+                yield io.BufferedReader(_Guarded(unpacked, path), _BUFFER), handle.tell
 
 
 def is_compressed(path: Path) -> bool:
@@ -59,6 +62,21 @@ def is_compressed(path: Path) -> bool:
     with open(path, "rb") as handle:
         start = handle.read(8)
     return start.startswith((*_OPENERS, ZSTD_MAGIC))
+
+
+class _Guarded(io.RawIOBase):
+    """The bytes of a file that some library unpacks; whatever it raises at damage names the file."""
+
+    def __init__(self, unpacked: IO[bytes], path: Path):
+        self._unpacked, self._path = unpacked, path
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:
+        with parsing(self._path, "a whole compressed file; this one is damaged or cut short: fetch it again", lzma.LZMAError):
+            # As far as it comes: what stands before the damage is read first.
+            return self._unpacked.readinto1(buffer)
 
 
 class _ZstdReader(io.RawIOBase):
@@ -100,7 +118,6 @@ class _ZstdReader(io.RawIOBase):
 
 
 _OPENERS = {b"\x1f\x8b": gzip.open, b"\xfd7zXZ\0": lzma.open, b"BZh": bz2.open}
-_DAMAGED = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
 
 
 def _opener(start: bytes, path: Path) -> Callable[[IO[bytes]], IO[bytes]] | None:
@@ -109,15 +126,33 @@ def _opener(start: bytes, path: Path) -> Callable[[IO[bytes]], IO[bytes]] | None
     return next((opener for magic, opener in _OPENERS.items() if start.startswith(magic)), None)
 
 
-def read_lines(path: str | os.PathLike, what: str) -> Iterator[tuple[int, str]]:
+def read_lines(path: str | os.PathLike, what: str, longest: int = LONGEST_DOCUMENT) -> Iterator[tuple[int, str]]:
     """Yields (line number from 1, line without its end) of a UTF-8 text file, compressed or not.
 
     Raises:
-      UserError: as `open_binary`, and where a line is not UTF-8.
+      UserError: as `open_binary`, and where a line is not UTF-8 or has more than `longest` bytes; no more of it is read.
     """
     with open_binary(path, what) as handle:
-        for number, line in enumerate(handle, 1):
+        number = 0
+        while line := handle.readline(longest + 1):
+            number += 1
+            if len(line.removesuffix(b"\n")) > longest:
+                raise UserError(f"{path}: line {number}: {too_long(longest)}")
             yield number, decode_line(line, path, number).rstrip("\r\n")
+
+
+def read_all(handle: IO[bytes], longest: int) -> bytes:
+    """What is left of a file; where that is more than `longest` bytes, one more than that."""
+    chunks, size = [], 0
+    while size <= longest and (chunk := handle.read(min(_CHUNK, longest + 1 - size))):
+        chunks.append(chunk)
+        size += len(chunk)
+    return b"".join(chunks)
+
+
+def too_long(longest: int) -> str:
+    """What is said of a line, row or document of more than `longest` bytes, behind its place."""
+    return f"longer than {longest:,} bytes; expected shorter documents; cut them at newlines, or raise max_document_bytes"
 
 
 def decode_line(line: bytes, path: str | os.PathLike, number: int) -> str:

@@ -77,7 +77,7 @@ def anchored_sides(job: "Job", steps: Steps, word_vectors: Callable) -> tuple[Si
 
 
 def _counted(tokenizer: "PreTrainedTokenizerFast", vocabulary: "Vocabulary", files: tuple[str, ...], settings) -> Counted:
-    ids = read_token_ids(tokenizer, files, settings.text_bytes, settings.text_field)
+    ids = read_token_ids(tokenizer, files, settings.text_bytes, settings.text_field, settings.max_document_bytes)
     size = len(vocabulary)
     tokens = np.bincount(ids[ids != BOUNDARY], minlength=size)
     return Counted(tokens, count_neighbors(ids, size, window=settings.window), ~np.asarray(vocabulary.special, bool))

@@ -12,8 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wechsel_jax.data import TokenBlocks, manifest, prepare, prepare_split, unfinished
+from wechsel_jax.data import TokenBlocks, manifest, prepare, prepare_split, processes, unfinished
+from wechsel_jax.data.encoder import Encoder
+from wechsel_jax.data.parts import Part
+from wechsel_jax.data.processes import work_through
+from wechsel_jax.data.work import Task, Worker
 from wechsel_jax.errors import UserError
+from wechsel_jax.tokens import load_tokenizer
 
 module = importlib.import_module("wechsel_jax.data.prepare")
 SETTINGS = {"validation_fraction": 0.2, "max_bytes": 60_000, "deduplicate": True}
@@ -143,9 +148,9 @@ def interrupted_after(monkeypatch, parts, error):
 def test_an_interruption_keeps_what_is_done(tmp_path, tokenizers, text, monkeypatch, small_parts, capsys):
     with monkeypatch.context() as patch:
         interrupted_after(patch, 20, KeyboardInterrupt())
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt, match="out: the same command goes on from there"):
             prepare(text, tokenizers["gpt2"], tmp_path / "out", processes=2)
-    assert "the same command goes on" in capsys.readouterr().err
+    assert capsys.readouterr().err == ""
     assert not (tmp_path / "out").exists()
     read = []
     real = module.work_through
@@ -261,3 +266,90 @@ def test_a_byte_that_changed_on_disk_is_found_on_request(tmp_path, tokenizers, t
     assert len(TokenBlocks.open(tmp_path / "out", 8)) == len(tokens) // 8
     with pytest.raises(UserError, match=r"tokens\.bin: damaged: its sha256 is"):
         TokenBlocks.open(tmp_path / "out", 8, verify=True)
+
+
+def test_a_lack_of_memory_says_what_to_lower_and_the_next_call_goes_on(tmp_path, tokenizers, text, monkeypatch, small_parts):
+    encode = module.Encoder.tokens
+
+    def fail(self, documents):
+        if documents and documents[0].startswith("Satz 200 "):
+            raise MemoryError
+        return encode(self, documents)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module.Encoder, "tokens", fail)
+        patch.setattr(module, "PART_BYTES", 1)
+        with pytest.raises(MemoryError, match=r"text\.jsonl: use fewer processes or a smaller max_document_bytes"):
+            prepare(text, tokenizers["gpt2"], tmp_path / "out", processes=0)
+    assert json.loads((tmp_path / ".out.partial" / "progress.json").read_text())["tokens"]["parts"] == 200
+
+
+def test_what_a_worker_cannot_do_ends_as_here(tmp_path, tokenizers, text):
+    code = """
+from wechsel_jax.data import processes
+from wechsel_jax.data.encoder import Encoder
+from wechsel_jax.data.parts import Part
+from wechsel_jax.data.work import Task, Worker
+from wechsel_jax.tokens import load_tokenizer
+worker = Worker(Encoder.of(load_tokenizer(tokenizer), tokenizer))
+parts = [Part(text, "lines", 1, path=text, size=7), Part(text + ".gone", "lines", 1, path=text + ".gone", size=7)]
+try:
+    for task, _ in processes.work_through(worker, [Task(i, part, 1) for i, part in enumerate(parts)], 1):
+        print(task.number)
+except processes.UserError as error:
+    print(error)
+"""
+    child = run(
+        code, text, tokenizers["gpt2"], tmp_path / "out", "{}", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    printed, errors = child.communicate(timeout=100)
+    assert (printed.splitlines(), errors) == (["0", f"{text}.gone: No such file or directory"], "")
+
+
+def test_long_documents_are_tokenised_one_at_a_time(tokenizers, monkeypatch):
+    monkeypatch.setattr(processes, "_LONG", 100)
+    running, most = [], []
+    send, receive = processes.send, processes.receive
+
+    def sent(connection, pieces):
+        send(connection, pieces)
+        if len(pieces) > 2:
+            running.append((connection, len(pieces[2])))
+            most.append(sum(size > 100 for _, size in running))
+
+    def received(connection):
+        running[:] = [item for item in running if item[0] is not connection]
+        return receive(connection)
+
+    monkeypatch.setattr(processes, "send", sent)
+    monkeypatch.setattr(processes, "receive", received)
+    worker = Worker(Encoder.of(load_tokenizer(tokenizers["gpt2"]), "gpt2"))
+    sizes = [10, 500, 500, 10, 500, 10, 10, 500, 500]
+    tasks = [Task(i, Part("text", "lines", 1, raw=b"x" * size), 1) for i, size in enumerate(sizes)]
+    found = [(task.number, result.counts["train_text_bytes"]) for task, result in work_through(worker, iter(tasks), 3)]
+    assert found == list(enumerate(sizes)) and max(most) == 1 and len(most) == len(sizes)
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "said"), [(signal.SIGTERM, 143, "stopped by SIGTERM"), (signal.SIGINT, 130, "interrupted")]
+)
+def test_a_signal_ends_the_command_with_one_line_and_its_workers(tmp_path, tokenizers, text, number, status, said):
+    output = tmp_path / "out"
+    slow = "unfinished.os.fsync = lambda _: time.sleep(0.02)\n"
+    code = (
+        slow
+        + """
+from wechsel_jax import cli
+signal.signal(signal.SIGINT, signal.default_int_handler)
+cli.main(["prepare", f"--input={text}", f"--tokenizer={tokenizer}", f"--output={output}", "--processes=2"])
+"""
+    )
+    child = run(code, text, tokenizers["gpt2"], output, "{}", stderr=subprocess.PIPE, text=True)
+    wait_for_parts(output, 10)
+    workers = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
+    child.send_signal(number)
+    _, errors = child.communicate(timeout=100)
+    assert child.returncode == status
+    assert errors == f"wechsel-jax prepare: {said}; {output}: the same command goes on from there\n"
+    assert len(workers) == 2 and not any(Path(f"/proc/{worker}").exists() for worker in workers)
+    assert sorted(os.listdir(tmp_path)) == [".out.partial", "text.jsonl"]

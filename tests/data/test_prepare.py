@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from wechsel_jax.data import TokenBlocks, encoder, prepare
+from wechsel_jax.data import TokenBlocks, encoding, prepare
 from wechsel_jax.data.documents import read_documents
 from wechsel_jax.errors import UserError
 
@@ -51,16 +51,17 @@ def test_each_document_is_ended_once(tmp_path, tokenizers, text, documents, coun
 
 def test_the_size_of_groups_changes_nothing(tmp_path, tokenizers, text, monkeypatch):
     prepare(text, tokenizers["roberta"], tmp_path / "one")
-    monkeypatch.setattr(encoder, "_GROUP_DOCUMENTS", 3)
+    monkeypatch.setattr(encoding, "_GROUP_TEXTS", 3)
     prepare(text, tokenizers["roberta"], tmp_path / "two")
-    monkeypatch.setattr(encoder, "_GROUP_CHARACTERS", 1)
+    monkeypatch.setattr(encoding, "_GROUP_CHARACTERS", 1)
     prepare(text, tokenizers["roberta"], tmp_path / "three")
     assert stream(tmp_path / "one").tolist() == stream(tmp_path / "two").tolist() == stream(tmp_path / "three").tolist()
 
 
 @pytest.mark.parametrize(("largest", "dtype"), [(65535, "uint16"), (65536, "uint32")])
 def test_ids_fit_whatever_the_vocabulary(tmp_path, text, largest, dtype):
-    backend = Tokenizer(models.WordLevel({"zwei": largest, "<unk>": 1, "</s>": 0}, unk_token="<unk>"))
+    words = {f"word{i}": i for i in range(2, largest)}
+    backend = Tokenizer(models.WordLevel({"zwei": largest, "<unk>": 1, "</s>": 0, **words}, unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="</s>", unk_token="<unk>")
     tokenizer.save_pretrained(tmp_path / "tokenizer")
@@ -184,3 +185,68 @@ def test_german_text_comes_back_from_its_tokens(tmp_path, data_directory, name):
     decoded = [tokenizer.decode(ids[start:-1], clean_up_tokenization_spaces=False) for ids in documents]
     assert decoded == lines
     assert manifest["documents"] == 300
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: path.symlink_to("nothing"), "out: is a link; expected a directory to write"),
+        (lambda path: path.symlink_to("out"), "out: is a link"),
+        (lambda path: path.symlink_to("tok"), "out: is a link"),
+        (lambda path: path.write_text("mine"), "out: exists already and holds no prepared text"),
+    ],
+)
+def test_an_output_that_is_no_directory_is_refused_and_nothing_left(tmp_path, tokenizers, text, make, message):
+    (tmp_path / "tok").symlink_to(tokenizers["gpt2"])
+    make(tmp_path / "out")
+    before = sorted(os.listdir(tmp_path)), sorted(os.listdir(tokenizers["gpt2"]))
+    with pytest.raises(UserError, match=message):
+        prepare(text, tokenizers["gpt2"], tmp_path / "out")
+    assert (sorted(os.listdir(tmp_path)), sorted(os.listdir(tokenizers["gpt2"]))) == before
+
+
+def test_an_output_below_a_file_is_refused_before_text_is_read(tmp_path, tokenizers):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(UserError, match=r"file is a file; expected a directory to write in"):
+        prepare(tmp_path / "missing.txt", tokenizers["gpt2"], tmp_path / "file" / "out")
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (["mine.txt"], r"\.out\.partial: holds mine\.txt; expected unfinished work on out; move it elsewhere"),
+        (["output/mine.txt", "plan.json"], r"\.out\.partial: holds output/mine\.txt"),
+        (["output/tokens.bin"], r"\.out\.partial: holds output(/tokens\.bin)? but no plan\.json"),
+        (None, r"\.out\.partial: is no directory"),
+    ],
+)
+def test_what_others_put_where_unfinished_work_lies_stays(tmp_path, tokenizers, text, files, message):
+    place = tmp_path / ".out.partial"
+    for file in files or []:
+        (place / file).parent.mkdir(parents=True, exist_ok=True)
+        (place / file).write_text("mine")
+    if files is None:
+        place.symlink_to(tmp_path)
+    with pytest.raises(UserError, match=message):
+        prepare(text, tokenizers["gpt2"], tmp_path / "out")
+    assert all((place / file).read_text() == "mine" for file in files or [])
+    assert {entry.name for entry in tmp_path.iterdir()} == {".out.partial", text.name}
+    # Nor is it removed where everything is done already.
+    place.rename(tmp_path / "aside")
+    prepare(text, tokenizers["gpt2"], tmp_path / "out")
+    (tmp_path / "aside").rename(place)
+    prepare(text, tokenizers["gpt2"], tmp_path / "out")
+    assert all((place / file).read_text() == "mine" for file in files or [])
+
+
+def test_what_others_put_where_the_lock_lies_stays(tmp_path, tokenizers, text):
+    (tmp_path / ".out.lock").write_text("mine")
+    with pytest.raises(UserError, match=r"\.out\.lock: holds something; expected an empty file"):
+        prepare(text, tokenizers["gpt2"], tmp_path / "out")
+    assert (tmp_path / ".out.lock").read_text() == "mine"
+
+
+def test_absurd_numbers_are_refused(tmp_path, tokenizers, text):
+    for name in ("processes", "max_bytes", "max_document_bytes"):
+        with pytest.raises(UserError, match=f"{name}.*expected"):
+            prepare(text, tokenizers["gpt2"], tmp_path / "out", **{name: 2**63})

@@ -5,8 +5,10 @@ import json
 import jax
 import numpy as np
 import pytest
+from absl import flags
 
 from wechsel_jax import cli
+from wechsel_jax.commands import size
 from wechsel_jax.data import TokenBlocks, evaluation_batches, prepare, prepare_split, training_batch
 from wechsel_jax.errors import UserError
 from wechsel_jax.training import default_config, distributed, ingredients
@@ -28,7 +30,8 @@ def settings(**data):
 
 def blocks_of(config, tokenizer, workdir):
     return {
-        side: ingredients._blocks(config, side, str(tokenizer), workdir / "data" / side) for side in ("train", "validation")
+        side: ingredients._blocks(config, side, str(tokenizer), workdir / "data" / side, False, print)
+        for side in ("train", "validation")
     }
 
 
@@ -114,17 +117,25 @@ def test_the_command(tmp_path, tokenizers, text, capsys):
     assert "all: 400 documents" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("size", "expected"), [("16MiB", 16 << 20), ("4GiB", 4 << 30), ("1.5 gb", 1_500_000_000), ("7", 7)])
-def test_sizes(size, expected):
-    from wechsel_jax.commands.prepare import _bytes
-
-    assert _bytes(size) == expected
+@pytest.mark.parametrize(
+    ("given", "expected"), [("16MiB", 16 << 20), ("4GiB", 4 << 30), ("2Ki", 2048), ("1.5 gb", 1_500_000_000), ("7", 7)]
+)
+def test_sizes(given, expected):
+    values = flags.FlagValues()
+    size(values, "large", "16MiB", "")
+    assert values(["program", f"--large={given}"]) == ["program"] and values.large == expected
+    for wrong in ("x", "-1", "1TB", "9" * 400, "5000000000GiB", "nan"):
+        with pytest.raises(flags.IllegalFlagValueError, match="expected a size such as"):
+            values(["program", f"--large={wrong}"])
 
 
 def test_mistakes_on_the_command_line(tmp_path, tokenizers, text, capsys):
     command = ["prepare", f"--input={text}", f"--tokenizer={tokenizers['gpt2']}", f"--output={tmp_path}/out"]
     for more, message in (
-        (["--max_bytes=x"], "--max_bytes: is 'x'; expected a size"),
+        (["--max_bytes=x"], "--max_bytes=x: expected a size"),
+        ([f"--processes={2**63}"], "in the range [0, 1024]"),
+        (["--max_document_bytes=0"], "max_document_bytes 0: expected a number of bytes from 1 to"),
+        (["--max_document_bytes=20"], "text.jsonl: line 1: longer than 20 bytes; expected shorter documents"),
         ([], "line 1: has no field 'text' but 'body'"),
     ):
         with pytest.raises(SystemExit) as left:

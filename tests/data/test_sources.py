@@ -1,8 +1,10 @@
 import bz2
+import dataclasses
 import gzip
 import json
 import lzma
 import random
+import tracemalloc
 from pathlib import Path
 
 import datasets
@@ -18,6 +20,7 @@ from wechsel_jax.data import prepare
 from wechsel_jax.data.parts import read_parts
 from wechsel_jax.data.sources import Source, find_sources
 from wechsel_jax.errors import UserError
+from wechsel_jax.text_files import read_lines
 
 COMPRESSIONS = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress, ".zst": zstandard.compress}
 DOCUMENTS = [f"Satz {i} über \u2028Köln\x85 🙂 " + "x" * (i * 37 % 101) for i in range(400)]
@@ -144,6 +147,13 @@ def test_where_parts_end_changes_no_document(tmp_path_factory, raw, part_bytes, 
         (b'{"text": 5}\n', "line 301: field 'text' holds int, no text"),
         (b'{"text": "\xfc"}\n', r"line 301: not UTF-8 \(byte 0xfc at position 11\)"),
         (b'{"text": "\\ud800"}\n', "line 301: .*surrogates not allowed"),
+        (b'{"text": ' + b"[" * 100_000 + b"\n", "line 301: nested too deep; expected one JSON object a line"),
+        (b'{"text": ' + b"1" * 5000 + b"}\n", "line 301: Exceeds the limit .* for integer"),
+        (b'{"text": 1e999}\n', "line 301: field 'text' holds float, no text"),
+        (
+            json.dumps({"n" * 99: 1, **dict.fromkeys("abcdefghijkl")}).encode() + b"\n",
+            "line 301: has no .*'n{40}'..., 'a', .*'i': name",
+        ),
     ],
 )
 def test_a_bad_line_is_named(tmp_path, tokenizers, compression, bad, message):
@@ -173,7 +183,7 @@ def test_other_fields_and_missing_text(tmp_path, tokenizers):
     assert (manifest["documents"], manifest["dropped"]) == (1, {"blank": {"documents": 2}})
     pq.write_table(pa.table({"body": pa.array(["a", None]), "number": [1, 2]}), tmp_path / "a.parquet")
     assert documents_of(tmp_path / "a.parquet", field="body") == ["a"]
-    with pytest.raises(UserError, match=r"a\.parquet: has no field 'text'; expected one of body, number"):
+    with pytest.raises(UserError, match=r"a\.parquet: has no field 'text'; expected one of 'body', 'number'"):
         documents_of(tmp_path / "a.parquet")
     with pytest.raises(UserError, match="field 'number' is int64; expected text"):
         documents_of(tmp_path / "a.parquet", field="number")
@@ -184,6 +194,88 @@ def test_bytes_that_are_no_text_in_a_table(tmp_path):
     pq.write_table(pa.table({"text": column}), tmp_path / "a.parquet")
     with pytest.raises(UserError, match=r"a\.parquet: row 2: not UTF-8"):
         documents_of(tmp_path / "a.parquet")
+
+
+@pytest.mark.parametrize("kind", ["txt", "txt.gz", "jsonl", "jsonl.zst", "parquet", "saved", "hub"])
+def test_the_longest_document_is_read_and_a_longer_one_named(everywhere, kind):
+    longest = max(len(json.dumps({"id": 1, "text": text}) if "json" in kind else text.encode()) for text in DOCUMENTS) + 2
+    (source,) = find_sources([everywhere[kind]], longest=longest)
+    for part_bytes in (50, 10**6):
+        parts = list(read_parts(source, "lines", part_bytes))
+        assert [document for part in parts for document in part.documents()[0]] == DOCUMENTS
+    place = f"{'row' if kind in ('parquet', 'saved', 'hub') else 'line'} 1: longer than 20 bytes; expected shorter documents"
+    with pytest.raises(UserError, match=rf"{Path(everywhere[kind]).name}: {place}.*raise max_document_bytes"):
+        [part.documents() for part in read_parts(dataclasses.replace(source, longest=20), "lines", 1000)]
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    sizes=st.lists(st.integers(0, 20), min_size=1, max_size=12),
+    longest=st.integers(1, 20),
+    part_bytes=st.integers(1, 60),
+    kind=st.sampled_from(["lines", "paragraphs", "files"]),
+    compression=st.sampled_from(["", ".gz"]),
+)
+def test_documents_are_too_long_wherever_parts_end(tmp_path_factory, sizes, longest, part_bytes, kind, compression):
+    path = tmp_path_factory.mktemp("parts") / "a.txt"
+    lines = ["x" * size for size in sizes]
+    raw = "\n".join([*lines, "end"]).encode()
+    path.write_bytes(COMPRESSIONS[compression](raw))
+    expected = {"lines": [*lines, "end"], "paragraphs": "\n".join([*lines, "end"]).split("\n\n"), "files": [raw.decode()]}[kind]
+    (source,) = find_sources([path], longest=longest)
+
+    def documents():
+        return [document for part in read_parts(source, kind, part_bytes) for document in part.documents()[0]]
+
+    if max(len(document.strip("\n")) for document in expected) > longest or (kind == "files" and len(raw) > longest):
+        with pytest.raises(UserError, match=rf"a\.txt: .*longer than {longest} bytes"):
+            documents()
+    else:
+        assert "\n".join(documents()).replace("\n", "") == raw.decode().replace("\n", "")
+
+
+@pytest.mark.parametrize("ending", [".gz", ".bz2", ".xz", ".zst"])
+@pytest.mark.parametrize("kind", ["lines", "paragraphs", "files", "json", "a list"])
+def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path, bombs, ending, kind):
+    path = bombs[ending]
+    if kind == "json":
+        path = tmp_path / f"a.jsonl{ending}"
+        path.symlink_to(bombs[ending])
+    (source,) = find_sources([path], longest=1 << 20)
+    tracemalloc.start()
+    try:
+        with pytest.raises(UserError, match=r"(line 1: )?longer than 1,048,576 bytes"):
+            if kind == "a list":
+                list(read_lines(path, "a list", 1 << 20))
+            else:
+                [part.documents() for part in read_parts(source, kind, 1 << 16)]
+        assert tracemalloc.get_traced_memory()[1] < 50 << 20
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.fixture(scope="module")
+def bombs(tmp_path_factory):
+    """Files that unpack to 200 MB without a newline."""
+    directory = tmp_path_factory.mktemp("bombs")
+    for ending, compress in COMPRESSIONS.items():
+        if ending:
+            # Each of these formats may follow itself.
+            (directory / f"a{ending}").write_bytes(compress(b"x" * 20_000_000) * 10)
+    return {ending: directory / f"a{ending}" for ending in COMPRESSIONS}
+
+
+@pytest.mark.parametrize("ending", [".gz", ".bz2", ".xz", ".zst"])
+def test_whatever_a_decompressor_says_of_damage_names_the_file(tmp_path, ending):
+    compress = COMPRESSIONS[ending] if ending != ".zst" else zstandard.ZstdCompressor(write_checksum=True).compress
+    raw = bytearray(compress(random.Random(0).randbytes(20_000).hex().encode()))
+    path = tmp_path / f"a{ending}"
+    for place in range(10, len(raw), len(raw) // 40):
+        raw[place] ^= 0xFF
+        path.write_bytes(raw)
+        with pytest.raises(UserError, match=rf"a\{ending}: cannot be read \(.*\); .* damaged or cut short"):
+            documents_of(path)
+        raw[place] ^= 0xFF
 
 
 @pytest.mark.parametrize("kind", ["jsonl.zst", "txt.zst", "txt.bz2", "parquet"])

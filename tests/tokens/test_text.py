@@ -9,6 +9,7 @@ from tokenizers import models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from tests.tiny_tokenizers import byte_bpe, wordpiece
+from wechsel_jax.data import encoding
 from wechsel_jax.errors import UserError
 from wechsel_jax.tokens import text
 from wechsel_jax.tokens.text import BOUNDARY, read_token_ids
@@ -56,7 +57,6 @@ def awkward(name):
 @pytest.mark.parametrize("batch", [1, 100, 1 << 18])
 def test_words_that_were_seen_before_are_cut_as_in_their_document(name, batch, tmp_path, monkeypatch):
     monkeypatch.setattr(text, "_BATCH_CHARACTERS", batch)
-    monkeypatch.setattr(text, "_AT_ONCE", 3)
     monkeypatch.setattr(text, "_JOINED", 4)
     monkeypatch.setattr(text, "_PART_BYTES", 40)
     lines = [
@@ -118,5 +118,20 @@ def test_mistakes_are_told_in_one_line(tmp_path, file):
         read_token_ids(tokenizer, blank)
     with pytest.raises(UserError, match="missing"):
         read_token_ids(tokenizer, tmp_path / "missing.txt")
+    with pytest.raises(UserError, match=r"a\.txt: line 3: longer than 18 bytes; expected shorter documents"):
+        read_token_ids(tokenizer, file, longest=18)
     with pytest.raises(UserError, match="max_bytes -1"):
         read_token_ids(tokenizer, file, -1)
+
+
+@pytest.mark.parametrize("make", [lambda: byte_bpe(True), wordpiece])
+def test_long_documents_are_tokenised_in_pieces(tmp_path, monkeypatch, make):
+    monkeypatch.setattr(encoding, "_PIECE", 50)
+    monkeypatch.setattr(encoding, "_AHEAD", 20)
+    # Two spaces in a row: such a document is not cut into words.
+    path, line, given = tmp_path / "a.txt", "der  Hund und der Fuchs " * 40, []
+    path.write_text(line, encoding="utf-8")
+    tokenizer, real = make(), encoding._encode
+    monkeypatch.setattr(encoding, "_encode", lambda backend, text: given.append(len(text)) or real(backend, text))
+    assert documents(read_token_ids(tokenizer, path)) == [tokenizer.encode(line, add_special_tokens=False)]
+    assert given and max(given) <= 70

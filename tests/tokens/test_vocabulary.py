@@ -354,10 +354,69 @@ def test_a_damaged_file_is_named(tiny, tmp_path, kind):
         assert str(tmp_path) in str(error.value) and "\n" not in str(error.value)
 
 
+BAD_IDS = {
+    "an empty vocabulary": (lambda vocab: vocab.clear(), "its vocabulary is empty"),
+    "an id far above": (lambda vocab: vocab.update(far=10**8), "token 'far' has the id '100000000'; expected whole numbers"),
+    "an id beyond 32 bits": (lambda vocab: vocab.update(far=2**32 - 1), "token 'far' has the id '4294967295'"),
+    "an id below zero": (lambda vocab: vocab.update(far=-1), "token 'far' has the id '-1'"),
+    "half an id": (lambda vocab: vocab.update(far=2.5), "token 'far' has the id '2.5'"),
+    "one id twice": (lambda vocab: vocab.update(far=7), "tokens .* and 'far' have the same id 7"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_IDS)
+@pytest.mark.parametrize("name", ["tokenizer.json", "vocab.json"])
+def test_ids_that_no_table_has_are_refused_before_a_library_sees_them(tiny, tmp_path, monkeypatch, kind, name):
+    def never(*_, **__):
+        raise AssertionError("a library was asked")
+
+    change, message = BAD_IDS[kind]
+    state = json.loads(tiny["byte"][0].backend_tokenizer.to_str())
+    change(state["model"]["vocab"])
+    (tmp_path / name).write_text(json.dumps(state if name == "tokenizer.json" else state["model"]["vocab"]))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+    monkeypatch.setattr("wechsel_jax.tokenizer.files.fast_tokenizer_class", never)
+    with pytest.raises(UserError, match=f"{name}: {message}"):
+        load_tokenizer(tmp_path)
+
+
+def test_what_the_library_would_not_survive_is_refused(tiny, tmp_path):
+    path, whole = tmp_path / "tokenizer.json", tiny["byte"][0].backend_tokenizer.to_str()
+    state = json.loads(whole)
+    state["added_tokens"].append({"id": 2**31, "content": "<far>", "special": True})
+    unigram = json.loads(whole) | {"model": {"type": "Unigram", "unk_id": None, "vocab": []}}
+    prefixed = json.loads(whole)
+    prefixed["model"]["continuing_subword_prefix"] = "xyz"
+    deep = '{"model": {"vocab": ' + "[" * 100_000 + "]" * 100_000 + "}}"
+    half = json.dumps(json.loads(whole) | {"padding": "\ud800"})
+    for content, message in (
+        (json.dumps(state), "token '<far>' has the id '2147483648'"),
+        (json.dumps(unigram), "its vocabulary is empty"),
+        (json.dumps(prefixed), "merge .* does not continue with 'xyz', its continuing_subword_prefix"),
+        (deep, "nested too deep"),
+        (half, "half a character"),
+    ):
+        path.write_text(content)
+        for place in (path, tmp_path):
+            with pytest.raises(UserError, match=rf"tokenizer\.json: .*{message}"):
+                load_tokenizer(place)
+
+
+@pytest.mark.parametrize("content", ['{"eos_token": 5}', '{"eos_token": {"content": ["a"]}}', '{"eos_token": {}}x', "[]"])
+def test_a_strange_name_of_a_special_token_is_named(tiny, tmp_path, content):
+    model = json.loads(tiny["byte"][0].backend_tokenizer.to_str())["model"]
+    (tmp_path / "vocab.json").write_text(json.dumps(model["vocab"]))
+    (tmp_path / "merges.txt").write_text("\n".join(" ".join(pair) for pair in model["merges"]))
+    load_tokenizer(tmp_path)
+    (tmp_path / "special_tokens_map.json").write_text(content)
+    with pytest.raises(UserError, match=r"special_tokens_map\.json: "):
+        load_tokenizer(tmp_path)
+
+
 def test_a_broken_configuration_beside_the_tokenizer_is_named(tiny, tmp_path):
     save(tiny["byte"][0], tmp_path / "tokenizer.json")
     (tmp_path / "tokenizer_config.json").write_text('{"eos_token": ')
-    with pytest.raises(UserError, match=r"tokenizer_config\.json: line 1: not JSON"):
+    with pytest.raises(UserError, match=r"tokenizer_config\.json: .*not JSON: .*line 1 "):
         load_tokenizer(tmp_path)
 
 

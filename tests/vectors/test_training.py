@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from wechsel_jax.data import encoding
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import remove_leftovers
+from wechsel_jax.files import remove_leftovers, remove_unfinished
 from wechsel_jax.tokens import load_tokenizer
-from wechsel_jax.vectors import load_vectors, train_vectors, training
+from wechsel_jax.vectors import load_vectors, train_vectors
 from wechsel_jax.vectors.subwords import native_vectors, native_word
 from wechsel_jax.vectors.training import words_of
 
@@ -71,8 +72,10 @@ def test_what_a_killed_process_leaves_is_removed(tmp_path, monkeypatch):
 
     def killed(corpus, **_):
         (left,) = tmp_path.glob(".v.bin.*")
-        remove_leftovers(tmp_path)
-        assert not left.exists() and not Path(corpus).exists()
+        remove_leftovers(tmp_path / "v.bin")
+        assert left.exists() and Path(corpus).exists()  # while the process that makes it lives
+        remove_unfinished()
+        assert not left.exists()
         raise KeyboardInterrupt
 
     monkeypatch.setattr(fasttext, "train_unsupervised", killed)
@@ -167,8 +170,8 @@ def test_tokens_are_counted_as_deepfocus_writes_them(data_directory, tmp_path, m
     directory = data_directory / "tokenizers" / name
     tokenizer = load_tokenizer(directory)
     (tmp_path / "a.txt").write_text("\n".join(TEXT), encoding="utf-8")
-    monkeypatch.setattr(training, "_BATCH_CHARACTERS", 100)
-    monkeypatch.setattr(training, "_BATCH_LINES", 7)
+    monkeypatch.setattr(encoding, "_GROUP_CHARACTERS", 100)
+    monkeypatch.setattr(encoding, "_GROUP_TEXTS", 7)
     settings = {**SETTINGS, "min_count": 2, "smallest_ngram": 3, "largest_ngram": 6}
     summary = train_vectors(tmp_path / "a.txt", tmp_path / "v.bin", tokenizer=directory, **settings)
     expected = Counter(token for line in TEXT for token in tokenizer.tokenize(line))

@@ -6,7 +6,7 @@ wechsel-jax tokenizer --input='corpus/*.jsonl.zst' --input=more.txt --vocab_size
 
 from absl import flags
 
-from wechsel_jax.commands import choice, sources
+from wechsel_jax.commands import choice, longest_document, sources
 from wechsel_jax.errors import UserError
 
 REQUIRED = ("input", "output")
@@ -17,6 +17,7 @@ def define(values: flags.FlagValues) -> None:
     to = {"flag_values": values}
     sources(values, "input")
     flags.DEFINE_string("text_field", "text", "Of JSON lines and tables, the field that holds the text.", **to)
+    longest_document(values)
     flags.DEFINE_string("output", None, "Directory to write.", **to)
     size = "Number of tokens, special ones included."
     flags.DEFINE_integer("vocab_size", 50_000, size, lower_bound=1, upper_bound=1 << 24, **to)
@@ -40,5 +41,6 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
         values.style,
         overwrite=values.overwrite,
         text_field=values.text_field,
+        max_document_bytes=values.max_document_bytes,
     )
     print(f"{values.output}: {len(tokenizer)} tokens")

@@ -3,19 +3,18 @@
 import dataclasses
 import hashlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import tokenizers
 
+from wechsel_jax.data.encoding import encode
 from wechsel_jax.errors import UserError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-# Documents that the tokenizer gets at once: its own records of a text are some hundred times as large as the tokens.
-_GROUP_CHARACTERS, _GROUP_DOCUMENTS = 500_000, 1024
 # What is known of a document before it is tokenised: 128 bits of a hash of its text, and its bytes of UTF-8.
 FACTS = np.dtype([("low", "<u8"), ("high", "<u8"), ("bytes", "<u8")])
 DROPPED, TRAIN, VALIDATION = 0, 1, 2
@@ -63,11 +62,8 @@ class Encoder:
     def tokens(self, documents: Sequence[str]) -> np.ndarray:
         """The tokens (n,) of all documents, one after the other."""
         end = [] if self.end is None else [self.end]
-        arrays = []
-        for group in _groups(documents):
-            ids = (piece for encoding in self.backend.encode_batch_fast(group) for piece in (encoding.ids, end))
-            arrays.append(np.fromiter(itertools.chain.from_iterable(ids), self.dtype))
-        return np.concatenate(arrays) if arrays else np.zeros(0, self.dtype)
+        ids = (piece for encoded in encode(self.backend, documents, special_tokens=True) for piece in (encoded, end))
+        return np.fromiter(itertools.chain.from_iterable(ids), self.dtype)
 
 
 def facts(documents: Sequence[str]) -> np.ndarray:
@@ -88,16 +84,3 @@ def side_of(documents: np.ndarray, validation_fraction: float) -> np.ndarray:
     """
     held_out = documents["high"] < np.uint64(min(int(validation_fraction * 2.0**64), (1 << 64) - 1))
     return np.where(held_out, VALIDATION, TRAIN).astype(np.uint8)
-
-
-def _groups(documents: Sequence[str]) -> Iterator[list[str]]:
-    group: list[str] = []
-    characters = 0
-    for document in documents:
-        group.append(document)
-        characters += len(document)
-        if characters >= _GROUP_CHARACTERS or len(group) == _GROUP_DOCUMENTS:
-            yield group
-            group, characters = [], 0
-    if group:
-        yield group

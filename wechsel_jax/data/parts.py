@@ -3,22 +3,23 @@
 import dataclasses
 import json
 import os
-from collections.abc import Iterator
-from typing import IO, TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
-from wechsel_jax.data.documents import BadLine, json_documents, packed_documents, text_documents
+from wechsel_jax.data.documents import BadLine, json_documents, listed, packed_documents, text_documents
 from wechsel_jax.data.sources import SOURCE_FILE, Source, import_datasets
 from wechsel_jax.errors import UserError
-from wechsel_jax.text_files import is_compressed, open_counted, read_lines
+from wechsel_jax.text_files import LONGEST_DOCUMENT, is_compressed, open_counted, read_all, read_lines, too_long
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 # Small enough that all processes have work near the end and that memory stays small; where a part ends changes no token.
 PART_BYTES = 1 << 21
-_ROWS = 512
+# Rows of a table that are in memory at once: each may be the longest document. And those that are looked for at once.
+_ROWS, _MAPPED_ROWS = 16, 512
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Part:
       path: the file whose `size` bytes from `start` are the text; "" where `raw` is it.
       size: see path.
       lines_before: how many lines, or rows, the source has before `raw`.
+      longest: bytes that a line or document has at most.
       raw: the text.
       sizes: (n,) int64, bytes of each document in raw, where it is packed.
     """
@@ -46,8 +48,14 @@ class Part:
     path: str = ""
     size: int = 0
     lines_before: int = 0
+    longest: int = LONGEST_DOCUMENT
     raw: bytes = dataclasses.field(default=b"", repr=False)
     sizes: np.ndarray | None = dataclasses.field(default=None, repr=False)
+
+    @property
+    def bytes(self) -> int:
+        """Of the text."""
+        return self.size or len(self.raw)
 
     def documents(self) -> tuple[list[str], int]:
         """Returns the documents, and how many records held nothing but white space.
@@ -60,8 +68,8 @@ class Part:
             if self.kind == "packed":
                 return packed_documents(raw, self.sizes)
             if self.kind == "json":
-                return json_documents(raw, self.field, self.start == 0)
-            return text_documents(raw, self.kind, self.start == 0), 0
+                return json_documents(raw, self.field, self.start == 0, self.longest)
+            return text_documents(raw, self.kind, self.start == 0, self.longest), 0
         except BadLine as bad:
             unit = "row" if self.kind == "packed" else "line"
             raise UserError(f"{self.name}: {unit} {self._lines_before() + bad.line + 1}: {bad.reason}") from None
@@ -88,14 +96,7 @@ class Part:
         return raw
 
     def _lines_before(self) -> int:
-        if not self.path:
-            return self.lines_before
-        count, left = 0, self.start
-        with open(self.path, "rb") as handle:
-            while left:
-                chunk = handle.read(min(left, PART_BYTES))
-                count, left = count + chunk.count(b"\n"), left - len(chunk)
-        return count
+        return _newlines(self.path, self.start) if self.path else self.lines_before
 
 
 def read_parts(source: Source, kind: str, part_bytes: int = PART_BYTES) -> Iterator[Part]:
@@ -109,7 +110,7 @@ def read_parts(source: Source, kind: str, part_bytes: int = PART_BYTES) -> Itera
       part_bytes: about how many bytes of text a part holds; a longer document stays whole.
 
     Raises:
-      UserError: the source is damaged, or a table has no such column of text.
+      UserError: the source is damaged, a document is longer than `source.longest`, or a table has no such column of text.
     """
     if source.kind in ("text", "json"):
         kind = "json" if source.kind == "json" else kind
@@ -124,46 +125,79 @@ def source_lines(source: Source) -> Iterator[str]:
       UserError: as `read_parts`, and where text is not UTF-8 or a line is not JSON; the message names file and line.
     """
     if source.kind == "text":
-        return (line for _, line in read_lines(source.place, SOURCE_FILE))
+        return (line for _, line in read_lines(source.place, SOURCE_FILE, source.longest))
     documents = (document for part in read_parts(source, "lines") for document in part.documents()[0])
     return (line.rstrip("\r") for document in documents for line in document.split("\n"))
 
 
 def _ranges(source: Source, kind: str, part_bytes: int) -> Iterator[Part]:
+    longest = source.longest
     with open_counted(source.place, SOURCE_FILE) as (handle, _):
         length, start = os.fstat(handle.fileno()).st_size, 0
+        if kind == "files" and length > longest:
+            raise UserError(f"{source.name}: {too_long(longest)}")
         while start < length:
-            end = length
-            if kind != "files" and start + part_bytes < length:
-                handle.seek(start + part_bytes)
-                end = start + part_bytes + sum(map(len, _rest(handle, kind)))
-            yield Part(source.name, kind, end - start, source.field, start, source.place, end - start)
-            start = end
+            middle, rest = min(start + part_bytes, length), b""
+            if kind == "files":
+                middle = length
+            elif middle < length:
+                handle.seek(middle)
+                rest, whole = _rest(handle, kind, longest)
+            size = middle + len(rest) - start
+            yield Part(source.name, kind, size, source.field, start, source.place, size, longest=longest)
+            if rest and not whole:
+                raise UserError(f"{source.name}: line {_newlines(source.place, middle) + 1}: {too_long(longest)}")
+            start += size
 
 
 def _packed_lines(source: Source, kind: str, part_bytes: int) -> Iterator[Part]:
+    longest = source.longest
     with open_counted(source.place, SOURCE_FILE) as (handle, tell):
         start = lines = reported = 0
-        while raw := handle.read(-1 if kind == "files" else part_bytes):
-            raw = b"".join((raw, *_rest(handle, kind)))
+        while begun := read_all(handle, longest) if kind == "files" else handle.read(part_bytes):
+            if kind == "files" and len(begun) > longest:
+                raise UserError(f"{source.name}: {too_long(longest)}")
+            rest, whole = _rest(handle, kind, longest)
+            raw = begun + rest
             # The reader may hold what it has read ahead, so the file is only known to be read at its end.
             read = tell()
-            yield Part(source.name, kind, read - reported, source.field, start, lines_before=lines, raw=raw)
+            before = {"lines_before": lines, "longest": longest}
+            yield Part(source.name, kind, read - reported, source.field, start, **before, raw=raw)
+            if not whole:
+                line = lines + begun.count(b"\n") + 1
+                raise UserError(f"{source.name}: line {line}: {too_long(longest)}")
             start, lines, reported = start + len(raw), lines + raw.count(b"\n"), read
 
 
-def _rest(handle: IO[bytes], kind: str) -> Iterator[bytes]:
-    """What is left of the line that the handle is in, and of a paragraph the lines up to a blank one."""
-    yield handle.readline()
-    while kind == "paragraphs" and (line := handle.readline()):
-        yield line
+def _rest(handle: IO[bytes], kind: str, longest: int) -> tuple[bytes, bool]:
+    """What is left of the line that the handle is in, and of a paragraph the lines up to a blank one.
+
+    Returns:
+      The text, and whether it is all; no more is read than a document may have. Where it is not, it has too much for one, and
+      whoever makes documents of it names the first mistake.
+    """
+    lines = [handle.readline(longest + 1)]
+    size = len(lines[0])
+    while kind == "paragraphs" and size <= longest and (line := handle.readline(longest + 1)):
+        lines.append(line)
         if line.decode("utf-8", "replace").isspace():
-            return
+            break
+        size += len(line)
+    return b"".join(lines), size - lines[-1].endswith(b"\n") <= longest
+
+
+def _newlines(path: str, size: int) -> int:
+    """How many there are in the first `size` bytes of a file."""
+    count = 0
+    with open(path, "rb") as handle:
+        while size and (chunk := handle.read(min(size, PART_BYTES))):
+            count, size = count + chunk.count(b"\n"), size - len(chunk)
+    return count
 
 
 def _tables(source: Source, part_bytes: int) -> Iterator[Part]:
     """Collects rows until there are enough."""
-    total, reported, start, rows = source.size, 0, 0, 0
+    total, reported, start, rows, done = source.size, 0, 0, 0, 0
     raw: list[bytes] = []
     sizes: list[np.ndarray] = []
 
@@ -171,26 +205,23 @@ def _tables(source: Source, part_bytes: int) -> Iterator[Part]:
         packed = {"raw": b"".join(raw), "sizes": np.concatenate(sizes)}
         return Part(source.name, "packed", read - reported, source.field, start, lines_before=rows, **packed)
 
-    for text, lengths, share in _rows(source):
+    held = 0
+    for column, share in {"hub": _hub_rows, "parquet": _parquet_rows, "saved": _saved_rows}[source.kind](source):
+        text, lengths = _strings(source, column, done)
         raw.append(text)
         sizes.append(lengths)
-        if sum(map(len, raw)) >= part_bytes:
+        held, done = held + len(text), done + len(lengths)
+        if held >= part_bytes:
             yield part(read := int(total * share))
-            start, rows, reported = start + sum(map(len, raw)), rows + sum(map(len, sizes)), read
+            start, rows, held, reported = start + held, done, 0, read
             raw.clear()
             sizes.clear()
     if sizes:
         yield part(total)
 
 
-def _rows(source: Source) -> Iterator[tuple[bytes, np.ndarray, float]]:
-    """Yields (text of some rows, their sizes in bytes, share of the source that has been read)."""
-    if source.kind == "hub":
-        return _hub_rows(source)
-    return (_parquet_rows if source.kind == "parquet" else _saved_rows)(source)
-
-
-def _parquet_rows(source: Source) -> Iterator[tuple[bytes, np.ndarray, float]]:
+def _parquet_rows(source: Source) -> Iterator[tuple["pa.Array", float]]:
+    """Yields (a few rows, share of the source that has been read)."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -200,23 +231,26 @@ def _parquet_rows(source: Source) -> Iterator[tuple[bytes, np.ndarray, float]]:
             done = 0
             for batch in file.iter_batches(_ROWS, columns=[source.field]):
                 done += batch.num_rows
-                yield *_strings(source, batch.column(0)), done / max(1, file.metadata.num_rows)
+                yield batch.column(0), done / max(1, file.metadata.num_rows)
     except (pa.ArrowException, OSError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"{source.name}: the Parquet file is damaged or cut short ({reason}); fetch it again") from None
 
 
-def _saved_rows(source: Source) -> Iterator[tuple[bytes, np.ndarray, float]]:
+def _saved_rows(source: Source) -> Iterator[tuple["pa.Array", float]]:
     dataset = source.open_saved()
     _check_column(source, dataset.column_names)
     arrow, done = dataset.select_columns([source.field]).with_format("arrow"), 0
-    for table in arrow.iter(_ROWS):
-        done += table.num_rows
+    # These are mapped, not read.
+    for table in arrow.iter(_MAPPED_ROWS):
         for chunk in table.column(0).chunks:
-            yield *_strings(source, chunk), done / max(1, dataset.num_rows)
+            for start in range(0, len(chunk), _ROWS):
+                some = chunk.slice(start, _ROWS)
+                done += len(some)
+                yield some, done / max(1, dataset.num_rows)
 
 
-def _hub_rows(source: Source) -> Iterator[tuple[bytes, np.ndarray, float]]:
+def _hub_rows(source: Source) -> Iterator[tuple["pa.Array", float]]:
     import_datasets(source.name)
     import pyarrow as pa
 
@@ -228,17 +262,24 @@ def _hub_rows(source: Source) -> Iterator[tuple[bytes, np.ndarray, float]]:
             raise UserError(
                 f"{source.name}: field {source.field!r} holds something else than text; name another field"
             ) from None
-        yield *_strings(source, strings), 0.0
+        yield strings, 0.0
 
 
-def _check_column(source: Source, names: Any) -> None:
+def _check_column(source: Source, names: Iterable[str]) -> None:
     if source.field not in names:
-        known = ", ".join(names)
-        raise UserError(f"{source.name}: has no field {source.field!r}; expected one of {known}: name it with text_field")
+        raise UserError(
+            f"{source.name}: has no field {source.field!r}; expected one of {listed(names)}: name it with text_field"
+        )
 
 
-def _strings(source: Source, column: "pa.Array") -> tuple[bytes, np.ndarray]:
-    """The UTF-8 of a column one after the other, and the sizes of its rows; null is text of no length."""
+def _strings(source: Source, column: "pa.Array", done: int) -> tuple[bytes, np.ndarray]:
+    """The UTF-8 of a column one after the other, and the sizes of its rows; null is text of no length.
+
+    Args:
+      source: for messages.
+      column: of text.
+      done: how many rows the source has before it.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -251,5 +292,9 @@ def _strings(source: Source, column: "pa.Array") -> tuple[bytes, np.ndarray]:
         return b"", np.zeros(0, np.int64)
     _, offsets, text = column.buffers()
     places = np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1]
+    sizes = np.diff(places)
+    long = sizes > source.longest
+    if long.any():
+        raise UserError(f"{source.name}: row {done + int(long.argmax()) + 1}: {too_long(source.longest)}")
     raw = b"" if text is None else text.slice(int(places[0]), int(places[-1] - places[0])).to_pybytes()
-    return raw, np.diff(places)
+    return raw, sizes

@@ -24,16 +24,18 @@ from wechsel_jax.data.parts import PART_BYTES, Part, read_parts
 from wechsel_jax.data.processes import ProcessEnded, work_through
 from wechsel_jax.data.selection import choose
 from wechsel_jax.data.sources import Source, file_hash, find_sources, identify
-from wechsel_jax.data.unfinished import FULL, RESULT, Stage, Unfinished, disk_full, lock, scratch_directory
+from wechsel_jax.data.unfinished import FULL, RESULT, Stage, Unfinished, disk_full, foreign, lock, scratch_directory
 from wechsel_jax.data.work import Task, Worker
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import new_file
+from wechsel_jax.files import new_file, refuse_directory
+from wechsel_jax.text_files import LONGEST_DOCUMENT
 from wechsel_jax.tokens import load_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 SIDES = ("train", "validation")
+_MOST_BYTES, _MOST_PROCESSES = 1 << 62, 1024
 # Less text than this is done before other processes have started.
 _SMALL_BYTES = 8 << 20
 _POLL_SECONDS = 1.0
@@ -49,6 +51,7 @@ def prepare(
     documents: str = "lines",
     text_field: str = "text",
     max_bytes: int = 0,
+    max_document_bytes: int = LONGEST_DOCUMENT,
     deduplicate: bool = False,
     processes: int | None = None,
 ) -> dict[str, Any]:
@@ -71,19 +74,23 @@ def prepare(
         JSON lines and a row of a table is always one document.
       text_field: which holds the text of JSON lines and tables.
       max_bytes: stop at a random sample of documents of this many bytes of UTF-8 together; 0: take all.
+      max_document_bytes: a longer line, row or document is refused. Most long documents are tokenised in pieces; one without
+        any space takes up to 150 times its size in memory. Only one at a time is longer than four megabytes.
       deduplicate: of documents with exactly the same text, keep the first.
       processes: how many tokenise, beside this one; 0: this one does, with the tokenizer's threads; None: as many as there
-        are cores, or 0 for a few megabytes.
+        are cores, or 0 for a few megabytes; at most 1024.
 
     Returns:
       The manifest, see `read_manifest`.
 
     Raises:
-      UserError: a file is missing, empty or not UTF-8 (file and line are named), there is no document in all of them, the
-        tokenizer has no token to end a document with, the disk is full, or `output` holds something else.
+      UserError: a file is missing, empty or not UTF-8 or holds too long a document (file and line are named), there is no
+        document in all of them, the tokenizer has no token to end a document with, the disk is full, or `output` is no
+        directory, cannot be written or holds something else.
     """
     settings = {"documents_are": documents, "text_field": text_field, "max_bytes": max_bytes, "deduplicate": deduplicate}
-    return _prepare(texts, tokenizer, Path(output), {**settings, "validation_fraction": 0.0}, processes)[""]
+    settings |= {"validation_fraction": 0.0}
+    return _prepare(texts, tokenizer, Path(output), settings, max_document_bytes, processes)[""]
 
 
 def prepare_split(
@@ -95,6 +102,7 @@ def prepare_split(
     documents: str = "lines",
     text_field: str = "text",
     max_bytes: int = 0,
+    max_document_bytes: int = LONGEST_DOCUMENT,
     deduplicate: bool = False,
     processes: int | None = None,
 ) -> dict[str, dict[str, Any]]:
@@ -117,7 +125,8 @@ def prepare_split(
     if not 0 < validation_fraction < 1:
         raise UserError(f"validation_fraction: is {validation_fraction}; expected a share above 0 and below 1")
     settings = {"documents_are": documents, "text_field": text_field, "max_bytes": max_bytes, "deduplicate": deduplicate}
-    return _prepare(texts, tokenizer, Path(output), {**settings, "validation_fraction": validation_fraction}, processes)
+    settings |= {"validation_fraction": validation_fraction}
+    return _prepare(texts, tokenizer, Path(output), settings, max_document_bytes, processes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,9 +157,13 @@ def _prepare(
     tokenizer: str | os.PathLike,
     output: Path,
     settings: dict[str, Any],
+    longest: int,
     processes: int | None,
 ) -> dict[str, dict[str, Any]]:
-    job, before = _describe(texts, tokenizer, settings, processes)
+    names = [texts] if isinstance(texts, (str, os.PathLike)) else list(texts)
+    if output.is_symlink() or not _exists(output):
+        refuse_directory(output, "prepare", inputs=names)
+    job, before = _describe(names, tokenizer, settings, longest, processes)
     told = False
     while not _exists(output):
         with lock(output) as mine:
@@ -170,25 +183,27 @@ def _prepare(
     if scratch_directory(output).exists():
         # A call that was killed after its last step.
         with lock(output) as mine:
-            if mine:
+            if mine and foreign(scratch_directory(output)) is None:
                 shutil.rmtree(scratch_directory(output), ignore_errors=True)
     return found
 
 
 def _describe(
-    texts: Sequence[str | os.PathLike] | str | os.PathLike,
+    names: list[str | os.PathLike],
     tokenizer: str | os.PathLike,
     settings: dict[str, Any],
+    longest: int,
     processes: int | None,
 ) -> tuple[_Job, list[tuple[int, int]]]:
     """Finds and reads what the text will be made of; also returns the state of its files before they were hashed."""
-    names = [texts] if isinstance(texts, (str, os.PathLike)) else list(texts)
     if not names:
         raise UserError("texts: no file is named; expected at least one text file")
     check_kind(settings["documents_are"])
-    if settings["max_bytes"] < 0 or (processes is not None and processes < 0):
-        raise UserError(f"max_bytes={settings['max_bytes']}, processes={processes}; expected 0 or more")
-    sources = find_sources(names, settings["text_field"])
+    if not 0 <= settings["max_bytes"] <= _MOST_BYTES:
+        raise UserError(f"max_bytes={settings['max_bytes']}; expected 0 (all) or a number of bytes")
+    if processes is not None and not 0 <= processes <= _MOST_PROCESSES:
+        raise UserError(f"processes={processes}; expected a number from 0 to {_MOST_PROCESSES}")
+    sources = find_sources(names, settings["text_field"], longest)
     loaded = load_tokenizer(tokenizer)
     encoder = Encoder.of(loaded, str(tokenizer))
     before = _state(sources)
@@ -196,7 +211,7 @@ def _describe(
     sources, inputs = identify(sources, cores)
     if processes is None:
         small = all(not source.on_hub for source in sources) and sum(entry["bytes"] for entry in inputs) < _SMALL_BYTES
-        processes = 0 if small else cores
+        processes = 0 if small else min(cores, _MOST_PROCESSES)
     made_with = {"name": Path(tokenizer).name, "sha256": _tokenizer_hash(loaded)}
     described = {"dtype": encoder.dtype.name, "vocabulary_size": encoder.vocabulary_size, "end_token": encoder.end}
     recipe = {"format": FORMAT, **settings, **described, "tokenizer": made_with, "inputs": inputs}
@@ -228,7 +243,7 @@ def _make(job: _Job, output: Path, before: list[tuple[int, int]]) -> dict[str, d
         if mistake or not work.worth_keeping:
             work.remove()
         elif isinstance(error, KeyboardInterrupt):
-            print(f"{output}: stopped; the same command goes on from there", file=sys.stderr)
+            error.args = (f"{output}: the same command goes on from there",)
         raise
 
 

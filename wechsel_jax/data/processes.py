@@ -10,16 +10,18 @@ from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
+from wechsel_jax.data.parts import PART_BYTES
 from wechsel_jax.data.work import Result, Task, Worker
 from wechsel_jax.errors import UserError
 
 _PROGRAM = "wechsel_jax.data.worker"
-FINE, MISTAKE, FAILURE = b"fine", b"mistake", b"failure"
+FINE, MISTAKE, MEMORY, FAILURE = b"fine", b"mistake", b"memory", b"failure"
 # How far the others may be ahead of the slowest one; what they have made is held in memory until its turn.
 _AHEAD = 4
+_LONG = 2 * PART_BYTES
 _ENDED = (
     "a process that prepares text was ended from outside, often for want of memory; "
-    "run the same command again, with fewer processes: it goes on where it stopped"
+    "run the same command again, with fewer processes or a smaller max_document_bytes: it goes on where it stopped"
 )
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -38,6 +40,7 @@ def work_through(worker: Worker, tasks: Iterable[Task], processes: int) -> Itera
 
     Raises:
       UserError: the first task in order that is in error, or a process was killed.
+      MemoryError: there is too little for a task.
     """
     if processes == 0:
         yield from ((task, worker(task.part, task.choice)) for task in tasks)
@@ -47,33 +50,36 @@ def work_through(worker: Worker, tasks: Iterable[Task], processes: int) -> Itera
 
 
 def _in_order(connections: list[Connection], tasks: Iterator[Task]) -> Iterator[tuple[Task, Result]]:
-    idle, running = list(connections), {}
+    idle, running, task = list(connections), {}, None
     done: dict[int, tuple[Task, list[bytes]]] = {}
     given = returned = 0
     last: UserError | None = None
     more = True
     while True:
         while returned in done:
-            task, message = done.pop(returned)
+            finished, message = done.pop(returned)
             returned += 1
-            yield task, _result(message)
+            yield finished, _result(message)
         while more and idle and given - returned < _AHEAD * len(connections):
             try:
-                task = next(tasks, None)
+                task = task or next(tasks, None)
             except UserError as error:
                 # Tasks before this one may be in error too; theirs is the one to report.
-                task, last = None, error
+                last = error
             if task is None:
                 more = False
                 break
+            # A long document may take gigabytes; one at a time.
+            if task.part.bytes > _LONG and any(other.part.bytes > _LONG for _, other in running.values()):
+                break
             connection = idle.pop()
             send(connection, _pack_task(task))
-            running[connection], given = (given, task), given + 1
+            running[connection], given, task = (given, task), given + 1, None
         if not running and not more:
             break
         for connection in wait(list(running)):
-            number, task = running.pop(connection)
-            done[number] = task, receive(connection)
+            number, finished = running.pop(connection)
+            done[number] = finished, receive(connection)
             idle.append(connection)
     if last is not None:
         raise last
@@ -122,6 +128,8 @@ def _result(message: list[bytes]) -> Result:
     kind, text, *data = message
     if kind == MISTAKE:
         raise UserError(text.decode())
+    if kind == MEMORY:
+        raise MemoryError(text.decode())
     if kind == FAILURE:
         raise RuntimeError(f"a process that prepares text failed:\n{text.decode()}")
     return Result(json.loads(text), data)

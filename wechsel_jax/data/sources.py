@@ -10,8 +10,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wechsel_jax.errors import UserError
+from wechsel_jax.errors import UserError, one_line, parsing
 from wechsel_jax.files import require_file
+from wechsel_jax.text_files import LONGEST_DOCUMENT
 
 if TYPE_CHECKING:
     import datasets
@@ -21,6 +22,8 @@ SOURCE_FILE = "a text file in UTF-8 (plain, .gz, .xz, .bz2 or .zst), JSON lines 
 _COMPRESSIONS = (".gz", ".xz", ".bz2", ".zst", ".zstd")
 _JSON_NAMES = (".jsonl", ".ndjson", ".json")
 _PARQUET = b"PAR1"
+# What Arrow and the processes' sockets take at once.
+_LARGEST_LIMIT = (1 << 31) - 1
 _HUB_NAME = re.compile(r"(?P<name>[^@:#]+)(@(?P<revision>[^:@#]+))?(:(?P<split>[^#]+))?(#(?P<config>[^#]+))?")
 
 
@@ -35,6 +38,7 @@ class Source:
       split: of a data set; "" where there is none to choose.
       config: of a data set of the hub that has several; "" for the only one.
       revision: of a data set of the hub: the commit, once `identify` has asked for it.
+      longest: bytes of the longest line, row or document that is read.
     """
 
     kind: str
@@ -43,6 +47,7 @@ class Source:
     split: str = ""
     config: str = ""
     revision: str = ""
+    longest: int = LONGEST_DOCUMENT
 
     @property
     def name(self) -> str:
@@ -72,10 +77,8 @@ class Source:
     def open_saved(self) -> "datasets.Dataset":
         """The data set of a directory that `datasets` saved."""
         datasets = import_datasets(self.name)
-        try:
+        with parsing(self.name, "what save_to_disk wrote"):
             loaded = datasets.load_from_disk(self.place)
-        except (OSError, ValueError, KeyError) as error:
-            raise UserError(f"{self.name}: cannot be read ({_one_line(error)}); expected what save_to_disk wrote") from None
         if isinstance(loaded, datasets.DatasetDict):
             if self.split not in loaded:
                 known = ", ".join(f"{SAVED}{self.place}:{split}" for split in loaded)
@@ -95,11 +98,11 @@ class Source:
         except Exception as error:
             # Every part of the network has exceptions of its own.
             raise UserError(
-                f"{self.name}: cannot be read from the hub ({_one_line(error)}); see hf://NAME:SPLIT#CONFIG"
+                f"{self.name}: cannot be read from the hub ({one_line(error)}); see hf://NAME:SPLIT#CONFIG"
             ) from error
 
 
-def find_sources(texts: Sequence[str | os.PathLike], field: str = "text") -> list[Source]:
+def find_sources(texts: Sequence[str | os.PathLike], field: str = "text", longest: int = LONGEST_DOCUMENT) -> list[Source]:
     """Finds what is meant by names of text.
 
     Args:
@@ -108,11 +111,15 @@ def find_sources(texts: Sequence[str | os.PathLike], field: str = "text") -> lis
         `datasets` saved with save_to_disk; "hf://NAME", "hf://NAME@REVISION:SPLIT#CONFIG", a data set of the hub, streamed
         (SPLIT is "train" unless it is given; NAME may be a local directory of data files).
       field: which holds the text of JSON lines and of tables.
+      longest: bytes of the longest line, row or document that is read; what reads the source refuses a longer one.
 
     Raises:
       UserError: a file is missing or empty, or a pattern matches none.
     """
-    return [source for text in texts for source in _find(os.fspath(text), field)]
+    if not 1 <= longest <= _LARGEST_LIMIT:
+        raise UserError(f"max_document_bytes {longest}: expected a number of bytes from 1 to {_LARGEST_LIMIT:,}")
+    found = (source for text in texts for source in _find(os.fspath(text), field))
+    return [dataclasses.replace(source, longest=longest) for source in found]
 
 
 def _find(text: str, field: str) -> Iterable[Source]:
@@ -204,10 +211,4 @@ def _commit(source: Source) -> str:
         return HfApi().dataset_info(source.place, revision=source.revision or None).sha
     except Exception as error:
         # As many kinds of exceptions as ways to fail on a network.
-        raise UserError(
-            f"{source.name}: cannot be found on the hub ({_one_line(error)}); see hf://NAME:SPLIT#CONFIG"
-        ) from error
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise UserError(f"{source.name}: cannot be found on the hub ({one_line(error)}); see hf://NAME:SPLIT#CONFIG") from error

@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,9 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import new_file
+from wechsel_jax.files import new_file, sync_directory
 
 _PLAN, _RECORD, RESULT = "plan.json", "progress.json", "output"
+# What `prepare` makes in the directory, and what `new_file` does before it has a name.
+_OURS = re.compile(
+    r"(plan|progress)\.json|(facts|counts|choice)\.bin|output|output/(train|validation)"
+    r"|output/((train|validation)/)?(tokens\.bin|manifest\.json)"
+    r"|\.(plan|progress)\.json\.[0-9a-f]{8}\.partial|output/((train|validation)/)?\.manifest\.json\.[0-9a-f]{8}\.partial"
+)
 # What a kill can cost.
 _RECORD_SECONDS = 10.0
 _CHUNK = 1 << 22
@@ -33,8 +40,15 @@ class Unfinished:
     """
 
     def __init__(self, output: Path, plan: Mapping[str, Any]):
-        """Goes on with what an earlier call left, if that had the same plan; otherwise begins."""
+        """Goes on with what an earlier call left, if that had the same plan; otherwise begins.
+
+        Raises:
+          UserError: the directory is somebody else's.
+        """
         self.output, self.directory = output, scratch_directory(output)
+        stray = foreign(self.directory)
+        if stray is not None:
+            raise UserError(f"{self.directory}: {stray}; expected unfinished work on {output.name}; move it elsewhere")
         self.result = self.directory / RESULT
         self._record: dict[str, Any] = {}
         plan = json.loads(json.dumps(plan))
@@ -69,9 +83,10 @@ class Unfinished:
 
     def finish(self) -> None:
         """Puts the result in its place, whole."""
-        _sync_directories(self.result)
+        for directory, _, _ in os.walk(self.result):
+            sync_directory(Path(directory))
         os.replace(self.result, self.output)
-        _sync(self.output.parent)
+        sync_directory(self.output.parent)
         self.remove()
 
     def remove(self) -> None:
@@ -147,6 +162,19 @@ def scratch_directory(output: Path) -> Path:
     return output.parent / f".{output.name}.partial"
 
 
+def foreign(directory: Path) -> str | None:
+    """Says what shows that a scratch directory is not this module's; None where it is, or is not there."""
+    if directory.is_symlink() or (directory.exists() and not directory.is_dir()):
+        return "is no directory"
+    files = {path.relative_to(directory).as_posix(): path for path in directory.rglob("*")}
+    stray = next((name for name, path in files.items() if path.is_symlink() or not _OURS.fullmatch(name)), None)
+    if stray is not None:
+        return f"holds {stray}"
+    # The plan is the first that is written.
+    made = [name for name in files if not name.startswith(f".{_PLAN}.")]
+    return None if not made or _PLAN in made else f"holds {made[0]} but no {_PLAN}"
+
+
 @contextlib.contextmanager
 def lock(output: Path) -> Iterator[bool]:
     """Says whether this is the only process that makes `output`; if so, no other one is told the same within the block.
@@ -155,7 +183,9 @@ def lock(output: Path) -> Iterator[bool]:
     """
     path = output.parent / f".{output.name}.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "ab") as handle:
+    with open(path, "ab", opener=lambda *given: os.open(given[0], given[1] | os.O_NOFOLLOW, 0o666)) as handle:
+        if os.fstat(handle.fileno()).st_size:
+            raise UserError(f"{path}: holds something; expected an empty file, or nothing there; move it elsewhere")
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -198,16 +228,3 @@ def _read(path: Path) -> Any:
         return json.loads(path.read_bytes())
     except (OSError, ValueError):
         return None
-
-
-def _sync_directories(top: Path) -> None:
-    for directory, _, _ in os.walk(top):
-        _sync(Path(directory))
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

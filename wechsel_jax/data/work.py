@@ -59,7 +59,14 @@ class Worker:
 
         Raises:
           UserError: a line is not what it should be, or the text has changed since the choice was made.
+          MemoryError: there is too little.
         """
+        try:
+            return self._work(part, choice)
+        except MemoryError:
+            raise MemoryError(f"{part.name}: use fewer processes or a smaller max_document_bytes") from None
+
+    def _work(self, part: Part, choice: np.ndarray | None) -> Result:
         documents, blank = part.documents()
         if self.encoder is None:
             return Result({"blank": blank}, [facts(documents).tobytes(), np.uint64(len(documents)).tobytes()])

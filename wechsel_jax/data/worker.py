@@ -10,9 +10,10 @@ from multiprocessing.connection import Connection
 import numpy as np
 
 from wechsel_jax.data.parts import Part
-from wechsel_jax.data.processes import FAILURE, FINE, MISTAKE, receive, send
+from wechsel_jax.data.processes import FAILURE, FINE, MEMORY, MISTAKE, receive, send
 from wechsel_jax.data.work import Worker
 from wechsel_jax.errors import UserError
+from wechsel_jax.program import mistake
 
 
 def serve(connection: Connection) -> None:
@@ -24,10 +25,11 @@ def serve(connection: Connection) -> None:
         try:
             result = worker(Part.unpack(part), chosen)
             message = [FINE, json.dumps(result.counts).encode(), *result.data]
-        except UserError as error:
-            message = [MISTAKE, str(error).encode()]
-        except Exception:
-            message = [FAILURE, traceback.format_exc().encode()]
+        except MemoryError as error:
+            message = [MEMORY, str(error).encode()]
+        except Exception as error:
+            line = mistake(error)
+            message = [FAILURE, traceback.format_exc().encode()] if line is None else [MISTAKE, line.encode()]
         send(connection, message)
 
 

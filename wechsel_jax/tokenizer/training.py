@@ -3,12 +3,14 @@
 import itertools
 import json
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_directory, refuse_directory
+from wechsel_jax.text_files import LONGEST_DOCUMENT
 from wechsel_jax.tokenizer.files import fast_tokenizer_class, load_tokenizer
 
 if TYPE_CHECKING:
@@ -32,6 +34,9 @@ _STYLES = {"gpt2": _GPT2, "roberta": _ROBERTA}
 _BYTES = 256
 # Far above any vocabulary in use; the tokenizers library sets memory aside for as many as it is told.
 _MOST_TOKENS = 1 << 24
+# Characters that the tokenizers library gets at once: its records of a text are some hundred times as large.
+_LONGEST_PIECE = 1 << 14
+_LAST_WORD = re.compile(r".*\S(?=\s)", re.DOTALL)
 
 
 def train_tokenizer(
@@ -43,6 +48,7 @@ def train_tokenizer(
     *,
     overwrite: bool = False,
     text_field: str = "text",
+    max_document_bytes: int = LONGEST_DOCUMENT,
 ) -> "PreTrainedTokenizerFast":
     """Trains a tokenizer and writes a directory that `transformers.AutoTokenizer` loads.
 
@@ -52,7 +58,7 @@ def train_tokenizer(
 
     Args:
       files: text, see `wechsel_jax.data.sources.find_sources`: text files, JSON lines, Parquet, data sets, patterns. Each line
-        of a text is one example.
+        of a text is one example; of a very long one, each 16,384 characters or somewhat less, up to the end of a word.
       vocabulary_size: V, the exact number of tokens, special ones included.
       output: the directory to write.
       algorithm: "byte_bpe", "unigram" or "wordpiece".
@@ -61,6 +67,7 @@ def train_tokenizer(
         [SEP], [MASK] are 0 to 4).
       overwrite: whether an existing `output` may be replaced.
       text_field: which holds the text of JSON lines and tables.
+      max_document_bytes: a longer line, or row of a table, is refused.
 
     Returns:
       The tokenizer, as loaded from `output`.
@@ -76,16 +83,16 @@ def train_tokenizer(
     if vocabulary_size > _MOST_TOKENS:
         raise UserError(f"vocabulary size {vocabulary_size}: too large; expected at most {_MOST_TOKENS}")
     files = [files] if isinstance(files, str | os.PathLike) else list(files)
-    refuse_directory(output, overwrite, files)
+    refuse_directory(output, "tokenizer", overwrite, files)
     from wechsel_jax.data.sources import find_sources  # which brings the tokenizers library
 
-    sources = find_sources(files, text_field)
+    sources = find_sources(files, text_field, max_document_bytes)
     if not sources:
         raise UserError("no text files; expected at least one to train a tokenizer on")
     roles = _BERT if algorithm == "wordpiece" else _STYLES[style]
     backend = _TRAINERS[algorithm](sources, vocabulary_size, roles)
     _require_size(backend, vocabulary_size, sources)
-    with new_directory(output, overwrite) as directory:
+    with new_directory(output, "tokenizer", overwrite) as directory:
         try:
             _save(backend, roles, directory)
         except Exception as error:  # the Rust side raises plain Exception
@@ -198,7 +205,7 @@ def _with_special_tokens(backend: "Tokenizer", roles: dict[str, str]) -> "Tokeni
 def _train(backend: "Tokenizer", sources: "list[Source]", trainer: object) -> None:
     from wechsel_jax.data.parts import source_lines
 
-    lines = (line for source in sources for line in source_lines(source))
+    lines = (piece for source in sources for line in source_lines(source) for piece in _pieces(line))
     first = next((line for line in lines if line.strip()), None)
     if first is None:
         raise UserError(f"{_names(sources)}: nothing but blank lines; expected text to train a tokenizer on")
@@ -210,6 +217,17 @@ def _train(backend: "Tokenizer", sources: "list[Source]", trainer: object) -> No
         if isinstance(error, KeyboardInterrupt | MemoryError | OSError):
             raise
         raise UserError(f"{_names(sources)}: no tokenizer can be trained on this text ({error}); add text") from error
+
+
+def _pieces(line: str) -> Iterator[str]:
+    """Cuts a long line before white space, where each of our tokenizers ends a word: words are counted, not lines."""
+    start = 0
+    while start + _LONGEST_PIECE < len(line):
+        found = _LAST_WORD.match(line, start, start + _LONGEST_PIECE)
+        end = found.end() if found else start + _LONGEST_PIECE
+        yield line[start:end]
+        start = end
+    yield line[start:]
 
 
 def _require_room(vocabulary_size: int, least: int) -> None:

@@ -9,9 +9,11 @@ import numpy as np
 import pyarrow as pa
 import tokenizers
 
+from wechsel_jax.data.encoding import encode
 from wechsel_jax.data.parts import Part, read_parts
 from wechsel_jax.data.sources import Source, find_sources
 from wechsel_jax.errors import UserError
+from wechsel_jax.text_files import LONGEST_DOCUMENT
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -22,8 +24,6 @@ BOUNDARY = -1
 _PART_BYTES = 1 << 18
 # Characters of text that are kept before they are cut.
 _BATCH_CHARACTERS = 1 << 24
-# Texts that are cut at once: the tokenizer's record of each is large.
-_AT_ONCE = 1 << 13
 # Words that are cut as one text, and what stands for a space in tokens.
 _JOINED, _SPACES = 1 << 10, ("Ġ", "▁")
 
@@ -33,6 +33,7 @@ def read_token_ids(
     text_files: Sequence[str | os.PathLike] | str | os.PathLike,
     max_bytes: int = 0,
     field: str = "text",
+    longest: int = LONGEST_DOCUMENT,
 ) -> np.ndarray:
     """Reads text and returns its tokens, without the special tokens that the tokenizer would put around a text.
 
@@ -45,12 +46,13 @@ def read_token_ids(
       max_bytes: read at most about this many bytes; 0: all. Several sources share them in proportion to their sizes. Of a plain
         text file, parts of 256 KiB at equal distances are read; of a compressed one or a table, the beginning.
       field: which holds the text of JSON lines and tables.
+      longest: a line or row of more bytes is refused.
 
     Returns:
       int32 (n,), token ids with `BOUNDARY` (-1) after each document; the same for the same files.
 
     Raises:
-      UserError: a file is missing, empty, damaged or not UTF-8, or there is no document in all of them.
+      UserError: a file is missing, empty, damaged or not UTF-8, a document is too long, or there is none in all of them.
     """
     if max_bytes < 0:
         raise UserError(f"max_bytes {max_bytes}: expected 0 (all of the text) or a number of bytes")
@@ -60,7 +62,7 @@ def read_token_ids(
     backend.no_truncation()
     backend.no_padding()
     encoder = _Encoder(backend)
-    arrays = [ids for documents in _documents(find_sources(texts, field), max_bytes) for ids in encoder(documents)]
+    arrays = [ids for documents in _documents(find_sources(texts, field, longest), max_bytes) for ids in encoder(documents)]
     arrays += encoder.rest()
     if not arrays:
         raise UserError(f"{', '.join(map(str, texts))}: no text in it; expected text in UTF-8; name other files")
@@ -153,13 +155,15 @@ class _Encoder:
 
     def _cut(self, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """int32 ids of all texts one after the other, and int64 (n,) how many each has."""
-        ids, lengths = [np.zeros(0, np.int32)], []
-        for start in range(0, len(texts), _AT_ONCE):
-            encodings = self._backend.encode_batch_fast(texts[start : start + _AT_ONCE], add_special_tokens=False)
-            pieces = [encoding.ids for encoding in encodings]
-            ids.append(np.fromiter(itertools.chain.from_iterable(pieces), np.int32))
-            lengths.extend(map(len, pieces))
-        return np.concatenate(ids), np.array(lengths, np.int64)
+        lengths: list[int] = []
+
+        def counted(ids: Sequence[int]) -> Sequence[int]:
+            lengths.append(len(ids))
+            return ids
+
+        pieces = map(counted, encode(self._backend, texts, special_tokens=False))
+        ids = np.fromiter(itertools.chain.from_iterable(pieces), np.int32)
+        return ids, np.array(lengths, np.int64)
 
     def _cut_words(self, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
         """The same of words that begin with a space: many in a text, where the tokens show which begin a word."""

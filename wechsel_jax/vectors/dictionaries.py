@@ -6,10 +6,12 @@ from pathlib import Path
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import require_file
-from wechsel_jax.text_files import open_binary, read_lines
+from wechsel_jax.text_files import open_binary, read_all, read_lines
 
 _EXPECTED = "a dictionary: lines 'source word TAB target word' (or MUSE's 'source target'), or dictd's .dict with its .index"
 _BASE64 = {c: i for i, c in enumerate("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/")}
+# Bytes of a .dict, unpacked: some times as many as the largest dictionaries have.
+_LARGEST = 1 << 28
 # dictd's own entries: notes about the database, not words.
 _DATABASE_ENTRY = ("00-database", "00database")
 
@@ -63,7 +65,9 @@ def _lines(path: Path) -> list[tuple[str, str]]:
 def _dictd_entries(path: Path) -> list[tuple[str, str]]:
     index = path.with_name(re.sub(r"\.dict(\.dz)?$", ".index", path.name))
     with open_binary(path, _EXPECTED) as handle:
-        text = handle.read()
+        text = read_all(handle, _LARGEST)
+    if len(text) > _LARGEST:
+        raise UserError(f"{path}: larger than {_LARGEST:,} bytes; expected {_EXPECTED}; split it")
     entries = []
     for number, line in read_lines(index, f"the index of {path.name}, which dictd puts beside it"):
         word, *place = line.split("\t")

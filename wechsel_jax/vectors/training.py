@@ -3,18 +3,20 @@
 import os
 import re
 import sys
-import tempfile
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cache, partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from tqdm import tqdm
 
+from wechsel_jax.data.encoding import encode
 from wechsel_jax.data.parts import source_lines
 from wechsel_jax.data.sources import Source, find_sources
 from wechsel_jax.errors import UserError
+from wechsel_jax.files import temporary_directory
+from wechsel_jax.text_files import LONGEST_DOCUMENT
 from wechsel_jax.tokenizer.files import load_tokenizer
 from wechsel_jax.vectors.fasttext_format import FastTextVectors
 from wechsel_jax.vectors.subwords import native_word, plain_backend
@@ -27,8 +29,6 @@ _ENOUGH_THREADS = 11
 # Above both, fastText ends the process or wants more memory than there is.
 _MOST_DIMENSIONS, _MOST_THREADS = 10_000, 1024
 _LARGEST_INTEGER = 2**31 - 1
-_BATCH_LINES = 1024
-_BATCH_CHARACTERS = 1 << 20
 
 
 def train_vectors(
@@ -49,6 +49,7 @@ def train_vectors(
     verbose: int = 0,
     tokenizer: "str | os.PathLike | PreTrainedTokenizerFast | None" = None,
     text_field: str = "text",
+    max_document_bytes: int = LONGEST_DOCUMENT,
 ) -> dict:
     """Trains a fastText model on text and writes it, whole or not at all.
 
@@ -76,6 +77,7 @@ def train_vectors(
       verbose: 0 silent, 2 shows progress on stderr.
       tokenizer: cut the text with it: a directory, tokenizer.json, hub id or loaded fast tokenizer.
       text_field: which holds the text of JSON lines and tables.
+      max_document_bytes: a longer line, or row of a table, is refused.
 
     Returns:
       {"words": W, "tokens": running words in the text, "dim": m}.
@@ -85,13 +87,13 @@ def train_vectors(
         impossible or takes more memory than there is, the disk is full, or there is no fastText.
     """
     _check_settings(model, dim, epochs, smallest_ngram, largest_ngram, buckets, min_count, threads)
-    sources = find_sources([files] if isinstance(files, str | os.PathLike) else list(files), text_field)
+    texts = [files] if isinstance(files, str | os.PathLike) else list(files)
+    sources = find_sources(texts, text_field, max_document_bytes)
     fasttext = _import_fasttext()
     if isinstance(tokenizer, str | os.PathLike):
         tokenizer = load_tokenizer(tokenizer)
     output = Path(output)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=output.parent, prefix=f".{output.name}.", suffix=".partial") as directory:
+    with temporary_directory(output) as directory:
         corpus = Path(directory, "words.txt")
         with open(corpus, "w", encoding="utf-8") as handle:
             write = _write_words if tokenizer is None else partial(_write_tokens, tokenizer, bool(verbose))
@@ -185,27 +187,12 @@ def _write_tokens(tokenizer: "PreTrainedTokenizerFast", shown: bool, source: Sou
     words = {token_id: native_word(string) for string, token_id in vocabulary.items()}
     count = 0
     with tqdm(desc=f"tokenising {source.name}", unit=" lines", disable=not shown, leave=False) as bar:
-        for lines in _batches(source):
-            encodings = backend.encode_batch_fast(lines, add_special_tokens=False)
-            for encoding in encodings:
-                if encoding.ids:
-                    handle.write(" ".join([words[token_id] for token_id in encoding.ids]) + "\n")
-                count += len(encoding.ids)
-            bar.update(len(lines))
+        for ids in encode(backend, source_lines(source), special_tokens=False):
+            if ids:
+                handle.write(" ".join([words[token_id] for token_id in ids]) + "\n")
+            count += len(ids)
+            bar.update()
     return count
-
-
-def _batches(source: Source) -> Iterator[list[str]]:
-    """Yields the lines of a source, so many at a time that memory stays small and the tokenizer's threads have work."""
-    lines, size = [], 0
-    for line in source_lines(source):
-        lines.append(line)
-        size += len(line)
-        if size >= _BATCH_CHARACTERS or len(lines) >= _BATCH_LINES:
-            yield lines
-            lines, size = [], 0
-    if lines:
-        yield lines
 
 
 def _check_settings(model, dim, epochs, smallest, largest, buckets, min_count, threads) -> None:
