@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import json
 import math
 import os
 import re
@@ -15,14 +14,17 @@ import numpy as np
 
 from wechsel_jax.architectures import Architecture, architecture, has_no_vocabulary, stated_size, ties
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import require_file
+from wechsel_jax.json_files import read_json, write_json
+from wechsel_jax.model_config import check_config
 from wechsel_jax.tensors import (
+    FLOATS,
     INDEX_FILE,
     MAX_SHARD_BYTES,
     SINGLE_FILE,
     ComputedTensor,
     StoredTensor,
     TensorFiles,
+    first_nonfinite,
     write_shards,
 )
 from wechsel_jax.tokens import load_tokenizer
@@ -35,13 +37,6 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _HUB_FILES = ["*.json", "*.safetensors", "tokenizer*", "vocab.*", "merges.txt", "*.model", "*.jinja"]
 # For programs that do not read tokenizer.json.
 _EXTRA_TOKENIZER_FILES = ("vocab.json", "merges.txt", "vocab.txt", "sentencepiece.bpe.model", "spiece.model", "tokenizer.model")
-# The bits of each type's exponent; where all are set, the number is NaN or infinite.
-_FLOATS = {
-    "F16": np.uint16(0x7C00),
-    "BF16": np.uint16(0x7F80),
-    "F32": np.uint32(0x7F800000),
-    "F64": np.uint64(0x7FF0000000000000),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,12 +87,14 @@ class Checkpoint:
         """
         directory = _locate(path)
         config = read_json(directory / "config.json", "the config.json of a model")
-        if not isinstance(config.get("model_type"), str):
+        if config.get("model_type") is None:
             raise UserError(f"{directory / 'config.json'}: has no model_type; expected the config.json of a transformers model")
+        check_config(config, directory / "config.json")
         if not any((directory / name).exists() for name in (SINGLE_FILE, INDEX_FILE)):
             _refuse_weights(directory, config)
         generation = directory / "generation_config.json"
         generation_config = read_json(generation, "a generation_config.json") if generation.exists() else None
+        check_config(generation_config or {}, generation)
         return cls(directory, config, TensorFiles.open(directory), generation_config)
 
     @property
@@ -170,22 +167,22 @@ class Checkpoint:
         """d, the length of a row."""
         return self.tensors[self.table].shape[1]
 
-    def check_weights(self, rows: int) -> None:
+    def require_finite(self, rows: int | None = None) -> None:
         """Reads every weight once.
 
         Args:
-          rows: how many rows of the vocabulary tensors count; what padding holds does not matter.
+          rows: how many rows of the vocabulary tensors count, where what padding holds does not matter; None: all.
 
         Raises:
           UserError: a weight is NaN or infinite, or a vocabulary tensor is not of a floating type.
         """
         vocabulary = {tensor.name: tensor for tensor in self.vocabulary_tensors()}
         for name, stored in self.tensors.items():
-            if stored.code in _FLOATS:
-                shape = vocabulary[name].shape(stored.shape, rows) if name in vocabulary else stored.shape
+            if stored.code in FLOATS:
+                shape = vocabulary[name].shape(stored.shape, rows) if name in vocabulary and rows is not None else stored.shape
                 _check_finite(name, stored, shape)
             elif name in vocabulary:
-                raise UserError(f"{stored.file}: tensor {name} is of type {stored.code}; expected one of {', '.join(_FLOATS)}")
+                raise UserError(f"{stored.file}: tensor {name} is of type {stored.code}; expected one of {', '.join(FLOATS)}")
 
     @functools.cached_property
     def _copies(self) -> tuple[str, ...]:
@@ -271,23 +268,6 @@ def write_checkpoint(
     write_shards(directory, tensors, shards, max_shard_bytes)
 
 
-def read_json(path: Path, what: str) -> dict:
-    """Reads a JSON object; `UserError` where the file holds none."""
-    require_file(path, what)
-    try:
-        content = json.loads(path.read_bytes().decode("utf-8"))
-    except (ValueError, RecursionError):
-        raise UserError(f"{path}: not JSON; expected {what}; copy the file again") from None
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: holds no JSON object; expected {what}; copy the file again")
-    return content
-
-
-def write_json(path: Path, content: Mapping) -> None:
-    """Writes a JSON object as transformers does: indented, non-ASCII characters as they are."""
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
 def _write_tokenizer(directory: Path, tokenizer: "str | os.PathLike | PreTrainedTokenizerFast") -> None:
     place = tokenizer if isinstance(tokenizer, str | os.PathLike) else getattr(tokenizer, "name_or_path", "")
     loaded = load_tokenizer(tokenizer) if isinstance(tokenizer, str | os.PathLike) else tokenizer
@@ -307,16 +287,14 @@ def _write_tokenizer(directory: Path, tokenizer: "str | os.PathLike | PreTrained
 
 def _check_finite(name: str, stored: StoredTensor, shape: tuple[int, ...]) -> None:
     """Checks the first elements of a tensor, as many as `shape` has."""
-    exponent = _FLOATS[stored.code]
-    width = exponent.dtype.itemsize
+    width = FLOATS[stored.code].dtype.itemsize
     begin = 0
     for block in stored.blocks(math.prod(shape) * width):
-        bits = np.frombuffer(block, exponent.dtype) & exponent
-        if bits.max(initial=0) == exponent:
-            first = begin + int(np.argmax(bits == exponent))
-            row = first // max(math.prod(shape[1:]), 1) if shape[:1] != (1,) else first
+        wrong = first_nonfinite(block, stored.code)
+        if wrong is not None:
+            row = (begin + wrong) // max(math.prod(shape[1:]), 1) if shape[:1] != (1,) else begin + wrong
             raise UserError(f"{stored.file}: tensor {name} holds NaN or infinity in row {row}; expected finite weights")
-        begin += len(bits)
+        begin += len(block) // width
 
 
 def _same(one: StoredTensor, other: StoredTensor) -> bool:
@@ -329,8 +307,8 @@ def _locate(path: str | os.PathLike) -> Path:
     place = Path(path)
     if place.is_dir():
         return place
-    if place.exists():
-        raise UserError(f"{path}: is a file; expected {_EXPECTED}")
+    if os.path.lexists(place):
+        raise UserError(f"{path}: {'is a file' if place.is_file() else 'is no directory'}; expected {_EXPECTED}")
     if not _HUB_ID.fullmatch(os.fspath(path)):
         raise UserError(f"{path}: no such directory; expected {_EXPECTED}")
     from huggingface_hub import snapshot_download

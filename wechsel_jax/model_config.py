@@ -1,8 +1,10 @@
 """A model's config.json and generation_config.json for another vocabulary: sizes and the ids of special tokens."""
 
+import os
 import re
 from collections.abc import Mapping
 
+from wechsel_jax.errors import UserError
 from wechsel_jax.tokens import Vocabulary
 
 ROLES = ("bos", "eos", "pad", "unk", "mask", "cls", "sep")
@@ -14,6 +16,61 @@ _LISTS_OF_IDS = ("bad_words_ids", "begin_suppress_tokens", "force_words_ids", "s
 _OF_THE_OLD_VOCABULARY = ("constraints", "forced_decoder_ids", "sequence_bias", "stop_strings")
 # Placeholders for what is not text; transformers wants a number there, and -1 is no token's.
 _PLACEHOLDER = re.compile(r"(\w+_token_index|(image|video|audio|vision\w*|bo[iav]|eo[iav])_token_id)")
+
+_LARGEST = 2**31
+# Standard deviations of new weights lie below 1; what is far above becomes infinite in half precision.
+_WIDEST_RANGE = 10.0
+
+
+def check_config(config: Mapping, place: str | os.PathLike) -> None:
+    """Checks the fields of a config.json or generation_config.json that are read here; any of them may be missing or null.
+
+    Args:
+      config: the content.
+      place: the file, for messages.
+
+    Raises:
+      UserError: a field is of another type or out of range; the message names both.
+    """
+    for name, value in config.items():
+        for pattern, kind, fits in _FIELDS:
+            if value is not None and re.fullmatch(pattern, name) and not fits(value):
+                shown = ascii(value)
+                shown = shown if len(shown) <= 40 else f"{shown[:37]}..."
+                raise UserError(f"{place}: {name} is {shown}; expected {kind}; copy the file again, or mend it")
+    if config.get("text_config") is not None:
+        check_config(config["text_config"], f"{place}: text_config")
+
+
+def _is_whole(value: object, least: int = -_LARGEST) -> bool:
+    return type(value) is int and least <= value < _LARGEST
+
+
+# Names of fields, what is expected there, and whether a value is that.
+_FIELDS = (
+    ("model_type", "the name of an architecture", lambda value: isinstance(value, str) and len(value) <= 100),
+    (
+        "architectures",
+        "a list of names of classes",
+        lambda value: isinstance(value, list) and all(isinstance(name, str) for name in value),
+    ),
+    ("text_config", "an object", lambda value: isinstance(value, Mapping)),
+    ("(decoder_)?vocab_size", "a whole number above zero", lambda value: _is_whole(value, 1)),
+    ("max_position_embeddings", "a whole number", _is_whole),
+    ("num_hidden_layers|n_layer", "a number of layers", lambda value: _is_whole(value, 1)),
+    (
+        "initializer_range",
+        f"a number from 0 to {_WIDEST_RANGE:g}",
+        lambda value: type(value) in (int, float) and 0 <= value <= _WIDEST_RANGE,
+    ),
+    ("tie_word_embeddings|share_encoder_decoder_embeddings", "true or false", lambda value: isinstance(value, bool)),
+    ("pad_token_id", "the id of a token", _is_whole),
+    (
+        rf"({'|'.join(ROLES)})_token_id",
+        "the id of a token, or a list of them",
+        lambda value: all(map(_is_whole, value)) if isinstance(value, list) else _is_whole(value),
+    ),
+)
 
 
 def adapt_config(
@@ -42,7 +99,7 @@ def adapt_config(
     for key in ("vocab_size", "decoder_vocab_size"):
         if key in new:
             new[key] = len(target) if rows is None else rows
-    if positions and "max_position_embeddings" in new:
+    if positions and new.get("max_position_embeddings") is not None:
         new["max_position_embeddings"] += positions
     if isinstance(config.get("text_config"), Mapping):
         new["text_config"], more = adapt_config(config["text_config"], target, positions, rows, special)

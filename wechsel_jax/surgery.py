@@ -11,6 +11,7 @@ import numpy as np
 
 from wechsel_jax.architectures import padding_shift
 from wechsel_jax.checkpoint import Checkpoint, VocabularyTensor, write_checkpoint
+from wechsel_jax.errors import UserError
 from wechsel_jax.initializers import Method, TransferPlan, draw_noise
 from wechsel_jax.initializers.full_rand import redraw
 from wechsel_jax.initializers.noise import moments
@@ -233,7 +234,8 @@ def _noise_kind(surgery: Surgery) -> str:
 
 def _initializer_range(surgery: Surgery) -> float:
     config = surgery.checkpoint.config
-    return (config.get("text_config") or config).get("initializer_range", config.get("initializer_range", 0.02))
+    stated = [part.get("initializer_range") for part in (config.get("text_config") or {}, config)]
+    return next((value for value in stated if value is not None), 0.02)
 
 
 def _noise(surgery: Surgery, role: str, matrix: np.ndarray, where: np.ndarray) -> np.ndarray:
@@ -266,15 +268,19 @@ def _inner_tensor(surgery: Surgery, name: str, stored: StoredTensor) -> StoredTe
 
 
 def _redrawn(surgery: Surgery, name: str, stored: StoredTensor, shape: tuple[int, ...]) -> np.ndarray:
-    config = surgery.checkpoint.config
+    checkpoint = surgery.checkpoint
+    layers = checkpoint.config.get("num_hidden_layers") or checkpoint.config.get("n_layer")
+    if layers is None:
+        place = checkpoint.directory / "config.json"
+        raise UserError(f"{place}: has neither num_hidden_layers nor n_layer; expected the number of layers to draw weights by")
     drawn = redraw(
         name,
         shape,
         stored.dtype,
         seed=surgery.seed,
         initializer_range=_initializer_range(surgery),
-        layers=config.get("num_hidden_layers") or config.get("n_layer"),
-        architecture=surgery.checkpoint.record.base,
+        layers=layers,
+        architecture=checkpoint.record.base,
         padding_row=surgery.target.id_with_role("pad"),
     )
     return stored.read() if drawn is None else drawn

@@ -14,6 +14,7 @@ import numpy as np
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import require_file
+from wechsel_jax.json_files import parse_json, read_json, write_json
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -38,9 +39,18 @@ DTYPES = {
     "F64": np.dtype(np.float64),
     "C64": np.dtype(np.complex64),
 }
+# The bits of each type's exponent; where all are set, the number is NaN or infinite.
+FLOATS = {
+    "F16": np.uint16(0x7C00),
+    "BF16": np.uint16(0x7F80),
+    "F32": np.uint32(0x7F800000),
+    "F64": np.uint64(0x7FF0000000000000),
+}
 _CODES = {dtype: code for code, dtype in DTYPES.items()}
 _LONGEST_HEADER = 100_000_000  # the format's own limit
 _COPY_BYTES = 1 << 24
+# What numpy can index.
+_LONGEST_AXIS, _MOST_AXES = 1 << 48, 32
 _ADVICE = "download or copy the file again"
 
 
@@ -110,11 +120,13 @@ class ComputedTensor:
       dtype: numpy type of the elements.
       shape: the tensor's shape.
       compute: returns the array, of that type and shape.
+      finite: NaN or infinity in it is a mistake.
     """
 
     dtype: np.dtype
     shape: tuple[int, ...]
     compute: Callable[[], np.ndarray]
+    finite: bool = True
 
     @property
     def code(self) -> str:
@@ -125,10 +137,27 @@ class ComputedTensor:
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
     def write(self, handle: IO[bytes]) -> None:
+        """Computes the tensor and writes it to `handle`.
+
+        Raises:
+          FloatingPointError: it must be finite, and is not.
+        """
         array = self.compute()
         if array.shape != self.shape or array.dtype != self.dtype:
             raise ValueError(f"computed {array.dtype}{array.shape}, announced {self.dtype}{self.shape}")
-        handle.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        for begin in range(0, len(raw), _COPY_BYTES):
+            block = raw[begin : begin + _COPY_BYTES]
+            if self.finite and self.code in FLOATS and first_nonfinite(block, self.code) is not None:
+                raise FloatingPointError("NaN or infinity")
+            handle.write(block.data)
+
+
+def first_nonfinite(block: bytes | np.ndarray, code: str) -> int | None:
+    """Returns the place of the first NaN or infinity in a block of whole elements of a type in `FLOATS`; None where none is."""
+    exponent = FLOATS[code]
+    wrong = (np.frombuffer(block, exponent.dtype) & exponent) == exponent
+    return int(wrong.argmax()) if wrong.any() else None
 
 
 class TensorFiles(Mapping[str, StoredTensor]):
@@ -181,7 +210,7 @@ def read_header(path: str | os.PathLike) -> dict[str, StoredTensor]:
             raise UserError(f"{path}: truncated: {size} bytes, and its header alone ends at {8 + length}; {_ADVICE}")
         text = handle.read(length)
     try:
-        header = json.loads(text.decode("utf-8"))
+        header = parse_json(text)
         tensors = {
             name: StoredTensor(path, str(entry["dtype"]), _shape(entry["shape"]), *_offsets(entry["data_offsets"], 8 + length))
             for name, entry in header.items()
@@ -201,6 +230,9 @@ def write_tensors(path: str | os.PathLike, tensors: Mapping[str, StoredTensor | 
     Args:
       path: the file to write.
       tensors: name -> stored tensor, computed tensor, or array of a type that safetensors knows.
+
+    Raises:
+      UserError: a computed tensor that must be finite holds NaN or infinity.
     """
     items = {name: _writable(tensor) for name, tensor in tensors.items()}
     # Large elements first, so that every tensor stays aligned to its element size in a file of mixed types.
@@ -220,6 +252,11 @@ def write_tensors(path: str | os.PathLike, tensors: Mapping[str, StoredTensor | 
                 items[name].write(handle)
             handle.flush()
             os.fsync(handle.fileno())
+    except FloatingPointError as error:
+        raise UserError(
+            f"tensor {name}: comes out as {error} in {items[name].dtype}; expected finite numbers; choose other settings, or a "
+            "source in float32"
+        ) from None
     except OSError as error:
         # A failed write does not say where: the user should learn which disk is full.
         error.filename = error.filename or os.fspath(path)
@@ -252,14 +289,14 @@ def write_shards(
         write_tensors(directory / file, {name: items[name] for name in names})
         places |= dict.fromkeys(names, file)
     index = {"metadata": {"total_size": sum(item.byte_count for item in items.values())}, "weight_map": places}
-    (directory / INDEX_FILE).write_text(json.dumps(index, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_json(directory / INDEX_FILE, index)
 
 
 def _writable(tensor: StoredTensor | ComputedTensor | np.ndarray) -> StoredTensor | ComputedTensor:
     if isinstance(tensor, StoredTensor | ComputedTensor):
         return tensor
     array = np.asarray(tensor)
-    return ComputedTensor(array.dtype, array.shape, lambda: array)
+    return ComputedTensor(array.dtype, array.shape, lambda: array, finite=False)
 
 
 def _grouped(items: Mapping[str, StoredTensor | ComputedTensor], limit: int) -> list[list[str]]:
@@ -281,7 +318,7 @@ def _labelled(items: Mapping[str, StoredTensor | ComputedTensor], shards: Mappin
 
 
 def _shape(values: list[int]) -> tuple[int, ...]:
-    if any(type(value) is not int or value < 0 for value in values):
+    if len(values) > _MOST_AXES or any(type(value) is not int or not 0 <= value < _LONGEST_AXIS for value in values):
         raise ValueError(values)
     return tuple(values)
 
@@ -311,10 +348,10 @@ def _check_layout(path: Path, tensors: Mapping[str, StoredTensor], begin: int, s
 def _read_shards(directory: Path) -> dict[str, StoredTensor]:
     index = directory / INDEX_FILE
     try:
-        places = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        places = read_json(index, "an index of safetensors shards", _ADVICE)["weight_map"]
         shards = sorted(set(places.values()))
         plain = all(isinstance(shard, str) and Path(shard).name == shard for shard in shards)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (TypeError, KeyError, AttributeError):
         plain, places, shards = False, {}, []
     if not plain or not places:
         raise UserError(f"{index}: not an index of safetensors shards; expected a weight_map of tensor to file name; {_ADVICE}")

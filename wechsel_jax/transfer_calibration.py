@@ -20,6 +20,8 @@ from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers.calibration import constant_direction, cross_entropy, fit_offsets
 from wechsel_jax.tensors import StoredTensor
+from wechsel_jax.text_files import LONGEST_DOCUMENT
+from wechsel_jax.threads import one_thread
 from wechsel_jax.tokens import Vocabulary
 from wechsel_jax.tokens.text import read_token_ids
 from wechsel_jax.transfer_record import row_norms
@@ -75,6 +77,7 @@ class Score:
         return self.family.logits(parameters, self.config, hidden)
 
 
+@one_thread()
 def calibrate(
     directory: Path,
     tokenizer: "PreTrainedTokenizerFast",
@@ -83,6 +86,7 @@ def calibrate(
     *,
     text_bytes: int = 0,
     text_field: str = "text",
+    max_document_bytes: int = LONGEST_DOCUMENT,
     seed: int = 0,
     log: Callable[[str], None] = lambda line: None,
 ) -> dict:
@@ -95,6 +99,7 @@ def calibrate(
       text: text files in the language of the tokenizer.
       text_bytes: how many bytes of them are read, evenly chosen; 0: all.
       text_field: which holds the text of JSON lines and tables.
+      max_document_bytes: text with a longer line, row or document is refused.
       seed: of the masks.
       log: called with a line a round.
 
@@ -112,7 +117,7 @@ def calibrate(
     """
     checkpoint = Checkpoint.open(directory)
     family, config = require_family(checkpoint)
-    ids = read_token_ids(tokenizer, text, text_bytes, text_field)
+    ids = read_token_ids(tokenizer, text, text_bytes, text_field, max_document_bytes)
     fitted, held_out, counts = split_text(ids, tokenizer, vocabulary, family.causal, config.max_length, seed, ", ".join(text))
     tensors = {name: checkpoint.read(name) for name in checkpoint.names()}
     model = _Model(family, config, family.from_hugging_face(tensors, config), _dtype(checkpoint, config))

@@ -88,7 +88,7 @@ def open_job(method: Method, settings: TransferSettings, source: str | os.PathLi
             "expected a row for each id; use the tokenizer that the model was trained with"
         )
     require_special_tokens(record, target, target_tokenizer, checkpoint.architecture)
-    checkpoint.check_weights(len(vocabulary))
+    checkpoint.require_finite(len(vocabulary))
     if rows > len(vocabulary):
         padding = rows - len(vocabulary)
         notes.append(f"The source table has {padding} rows of padding after its {len(vocabulary)} tokens; they were dropped.")

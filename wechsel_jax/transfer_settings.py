@@ -1,15 +1,16 @@
 """Everything but the two models that decides the result of a transfer, checked before anything is read."""
 
 import dataclasses
-import math
 import os
 from collections.abc import Sequence
+from numbers import Integral, Real
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import require_file
 from wechsel_jax.initializers import METHODS, NOISES, SHUFFLES, STANDARDIZATIONS, Method
 from wechsel_jax.initializers.clp import clp
 from wechsel_jax.initializers.wechsel import wechsel
+from wechsel_jax.text_files import LONGEST_DOCUMENT
 from wechsel_jax.tokens.overlap import OVERLAPS
 from wechsel_jax.vectors.contexts import LARGEST_WINDOW
 
@@ -34,24 +35,27 @@ _CHOICES = {
 _SOME_READ = (
     *INPUTS, "token_vectors", "alignment", "refine", "weighting", "normalize", "center", "max_words", "overlap", "symbols",
     "map", "neighbors", "temperature", "weights", "word_start", "atoms", "ridge",
-    "regression", "window", "rounds", "dimensions", "text_bytes", "text_field",
+    "regression", "window", "rounds", "dimensions", "text_bytes", "text_field", "max_document_bytes",
 )  # fmt: skip
-_AT_LEAST = {
-    "neighbors": 1,
-    "atoms": 1,
-    "refine": 0,
-    "pad_to": 0,
-    "ridge": 0,
-    "word_start": 0,
-    "window": 1,
-    "rounds": 0,
-    "dimensions": 1,
-    "text_bytes": 0,
-    "latent_dimension": 0,
-    "seed": 0,
+# The least and the most of every number. Above the most a transfer would not end, need more memory than there is or overflow.
+_RANGES = {
+    "neighbors": (1, 1 << 20),
+    "atoms": (1, 1 << 20),
+    "refine": (0, 1000),
+    "max_words": (1, 1 << 31),
+    "temperature": (1e-6, 1e6),
+    "word_start": (0, 100),
+    "ridge": (0, 1e6),
+    "window": (1, LARGEST_WINDOW),
+    "rounds": (0, 100),
+    "dimensions": (1, 1024),
+    "text_bytes": (0, 1 << 40),
+    "max_document_bytes": (1, (1 << 31) - 1),
+    "latent_dimension": (0, 1 << 20),
+    "pad_to": (0, 1 << 16),
+    "seed": (0, 2**32 - 1),
 }
-# More would overflow the counts, and be dimensions of noise.
-_AT_MOST = {"window": LARGEST_WINDOW, "dimensions": 1024}
+_FRACTIONS = ("temperature", "word_start", "ridge")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +88,7 @@ class TransferSettings:
       target_text: likewise of the target language; `calibrate` reads it too.
       text_bytes: at most about so many bytes of text a language are read, evenly chosen; 0: all.
       text_field: which field holds the text of JSON lines and tables.
+      max_document_bytes: text with a longer line or row is refused.
       window: how far from a token its contexts reach, for anker.
       rounds: of anker's self-learning, see `vectors.anchored.AnchorSettings`.
       dimensions: of anker's vectors.
@@ -126,6 +131,7 @@ class TransferSettings:
     target_text: tuple[str, ...] = ()
     text_bytes: int = 16 << 20
     text_field: str = "text"
+    max_document_bytes: int = LONGEST_DOCUMENT
     window: int = 4
     rounds: int = 1
     dimensions: int = 128
@@ -187,16 +193,17 @@ class TransferSettings:
             value = getattr(self, name)
             if value not in known:
                 raise UserError(f"{name} {value!r}: unknown; expected one of {', '.join(k for k in known if k)}")
-        if not self.temperature > 0:
-            raise UserError(f"temperature {self.temperature}: expected a number above zero")
-        for name, least in _AT_LEAST.items():
-            if not getattr(self, name) >= least:
-                raise UserError(f"{name} {getattr(self, name)}: expected at least {least}")
-        for name, most in _AT_MOST.items():
-            if getattr(self, name) > most:
-                raise UserError(f"{name} {getattr(self, name)}: expected at most {most}")
-        if self.word_start == math.inf:
-            raise UserError("word_start inf: expected a finite number; the usual one is 0.1")
+        for name, (least, most) in _RANGES.items():
+            value = getattr(self, name)
+            if value is None and name == "max_words":
+                continue
+            if isinstance(value, bool) or not isinstance(value, Real if name in _FRACTIONS else Integral):
+                kind = "a number" if name in _FRACTIONS else "a whole number"
+                raise UserError(f"{name} {value!r}: expected {kind} from {least} to {most}")
+            if not value >= least:
+                raise UserError(f"{name} {value}: expected at least {least}")
+            if value > most:
+                raise UserError(f"{name} {value}: expected at most {most}")
         if self.word_start and self.parity:
             raise UserError(
                 f"word_start {self.word_start}: no reference implementation has it; expected 0 with parity; leave one out"
@@ -267,7 +274,7 @@ class TransferSettings:
         reads = {*method.needs, *(("helper",) if method.helper else ()), *method.options} - {"overlap"}
         if method.text:
             reads |= {"dictionary", "source_vectors", "target_vectors"}
-            reads |= {"text_bytes", "text_field", "window", "rounds", "dimensions"}
+            reads |= {"text_bytes", "text_field", "max_document_bytes", "window", "rounds", "dimensions"}
             if self.source_vectors:
                 reads |= {"token_vectors", "alignment", "refine", "weighting", "normalize", "center"}
         if (self.weights == "sparsemax" and "weights" in reads) or (self.parity and method.plan is clp):
@@ -277,7 +284,7 @@ class TransferSettings:
             if method.space == "both" and self.dictionary != ALIGNED:
                 reads |= {"alignment", "refine", "weighting", "normalize", "center"}
         if self.calibrate != "none":
-            reads |= {"target_text", "text_bytes", "text_field"}
+            reads |= {"target_text", "text_bytes", "text_field", "max_document_bytes"}
         if reads_overlap(method, self):
             reads |= {"overlap", "symbols", "map"}
         usual = {field.name: field.default for field in dataclasses.fields(self)}

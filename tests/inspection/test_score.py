@@ -88,7 +88,7 @@ def test_a_record_without_anything_else(tmp_path):
     found = score(tmp_path)
     assert {finding["about"] for finding in found["findings"]} == {"random rows", "similarity"} and found["coverage"] is None
     (tmp_path / "transfer.json").write_text(json.dumps({"method": "wechsel", "counts": [1]}))
-    with pytest.raises(UserError, match=r"transfer\.json: field counts is damaged"):
+    with pytest.raises(UserError, match=r"transfer\.json: field counts is .*; expected an object"):
         score(tmp_path)
 
 

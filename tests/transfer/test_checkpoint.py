@@ -1,6 +1,8 @@
 """Model directories as data; transformers with torch says what a checkpoint means."""
 
 import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -105,14 +107,18 @@ def test_weights_that_are_not_finite_are_refused_but_not_in_padding(save_source)
     table = np.array(Checkpoint.open(directory).read("transformer.wte.weight"))
     table[702] = np.nan
     change_tensors(directory, **{"transformer.wte.weight": table})
-    Checkpoint.open(directory).check_weights(rows=700)
+    Checkpoint.open(directory).require_finite(rows=700)
     table[17, 3] = np.inf
     change_tensors(directory, **{"transformer.wte.weight": table})
     with pytest.raises(UserError, match=r"wte\.weight holds NaN or infinity in row 17"):
-        Checkpoint.open(directory).check_weights(rows=700)
+        Checkpoint.open(directory).require_finite(rows=700)
+    table[17, 3] = 0
+    change_tensors(directory, **{"transformer.wte.weight": table})
+    with pytest.raises(UserError, match=r"wte\.weight holds NaN or infinity in row 702"):
+        Checkpoint.open(directory).require_finite()
     change_tensors(directory, **{"transformer.wte.weight": np.zeros((704, 16), np.int32)})
     with pytest.raises(UserError, match="type I32"):
-        Checkpoint.open(directory).check_weights(rows=700)
+        Checkpoint.open(directory).require_finite(rows=700)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
@@ -128,10 +134,10 @@ def test_every_kind_of_bad_number_is_found_in_every_type(tmp_path, dtype, value)
         safetensors.torch.save_file({"wte.weight": spoiled.to(dtype)}, tmp_path / "model.safetensors")
         (tmp_path / "config.json").write_text('{"model_type": "gpt2", "vocab_size": 40}')
         checkpoint = Checkpoint.open(tmp_path)
-        checkpoint.check_weights(rows=40 if row is None else row)  # what padding holds does not matter
+        checkpoint.require_finite(rows=40 if row is None else row)  # what padding holds does not matter
         if row is not None:
             with pytest.raises(UserError, match=rf"wte.weight holds NaN or infinity in row {row};"):
-                checkpoint.check_weights(rows=40)
+                checkpoint.require_finite(rows=40)
 
 
 def test_pickled_weights_are_refused_with_a_command_that_converts_them(save_source, tmp_path):
@@ -150,11 +156,11 @@ def test_pickled_weights_are_refused_with_a_command_that_converts_them(save_sour
     ("spoil", "message"),
     [
         (lambda d: (d / "config.json").unlink(), r"config\.json: no such file"),
-        (lambda d: (d / "config.json").write_text("{"), r"config\.json: not JSON"),
-        (lambda d: (d / "config.json").write_bytes(b"\xff\xfe"), r"config\.json: not JSON"),
-        (lambda d: (d / "config.json").write_text("[]"), r"config\.json: holds no JSON object"),
+        (lambda d: (d / "config.json").write_text("{"), r"config\.json: .*not JSON"),
+        (lambda d: (d / "config.json").write_bytes(b"\xff\xfe"), r"config\.json: .*not JSON"),
+        (lambda d: (d / "config.json").write_text("[]"), r"config\.json: .*holds no JSON object"),
         (lambda d: (d / "config.json").write_text("{}"), r"config\.json: has no model_type"),
-        (lambda d: (d / "generation_config.json").write_text("?"), r"generation_config\.json: not JSON"),
+        (lambda d: (d / "generation_config.json").write_text("?"), r"generation_config\.json: .*not JSON"),
         (lambda d: (d / "model.safetensors").unlink(), r"holds no model\.safetensors"),
         (lambda d: (d / "model.safetensors").write_bytes(b""), r"model\.safetensors: the file is empty"),
     ],
@@ -166,14 +172,47 @@ def test_what_is_no_model_directory_is_named(save_source, spoil, message):
         Checkpoint.open(directory)
 
 
-def test_places_that_are_no_directory(tmp_path, source):
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        ("config.json", {"model_type": 3}, "model_type is 3; expected the name of an architecture"),
+        ("config.json", {"text_config": 3}, "text_config is 3; expected an object"),
+        ("config.json", {"text_config": {"initializer_range": -1}}, "text_config: initializer_range is -1; expected a number"),
+        ("config.json", {"initializer_range": float("nan")}, "initializer_range is nan; expected a number from 0 to 10"),
+        ("config.json", {"initializer_range": 1e300}, r"initializer_range is 1e\+300"),
+        ("config.json", {"initializer_range": "big"}, "initializer_range is 'big'"),
+        ("config.json", {"n_layer": 0}, "n_layer is 0; expected a number of layers"),
+        ("config.json", {"n_layer": "x"}, "n_layer is 'x'; expected a number of layers"),
+        ("config.json", {"vocab_size": [700]}, r"vocab_size is \[700\]; expected a whole number above zero"),
+        ("config.json", {"pad_token_id": [0]}, r"pad_token_id is \[0\]; expected the id of a token"),
+        ("config.json", {"architectures": [{}]}, r"architectures is \[\{\}\]; expected a list of names"),
+        ("config.json", {"tie_word_embeddings": "no"}, "tie_word_embeddings is 'no'; expected true or false"),
+        ("generation_config.json", {"eos_token_id": "x" * 99}, r"eos_token_id is 'x{36}\.\.\.; expected the id of a"),
+        ("generation_config.json", {"pad_token_id": {"a": 1}}, "pad_token_id is {'a': 1}; expected the id of a token"),
+        ("generation_config.json", {"bos_token_id": [0, 1.5]}, r"bos_token_id is \[0, 1\.5\]"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_file(source, tmp_path, file, change, message):
+    shutil.copytree(source, tmp_path / "model")
+    content = json.loads((source / file).read_text(encoding="utf-8"))
+    (tmp_path / "model" / file).write_text(json.dumps(content | change), encoding="utf-8")
+    with pytest.raises(UserError, match=rf"/{file}: {message}"):
+        Checkpoint.open(tmp_path / "model")
+
+
+def test_places_that_are_no_directory(tmp_path, source, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("loop").symlink_to("loop")
     for place, message in [
+        ("loop", "loop: is no directory; expected a model directory"),
         (source / "config.json", "is a file"),
         (tmp_path / "nowhere", "no such directory"),
         ("nobody/nothing", "no such directory, and not to be had from the hub"),
     ]:
         with pytest.raises(UserError, match=message):
             Checkpoint.open(place)
+    with pytest.raises(UserError, match="loop: no such file or directory; expected"):
+        load_tokenizer("loop")
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "roberta"])

@@ -134,10 +134,23 @@ def test_blocks_are_the_first_bytes(tmp_path, monkeypatch):
     assert b"".join(stored["a"].blocks(20)) == array[:5].tobytes() and b"".join(stored["a"].blocks(99)) == array.tobytes()
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("place", [0, 9, 29])
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_a_computed_tensor_that_is_not_finite_is_named(tmp_path, monkeypatch, dtype, place, value):
+    monkeypatch.setattr(tensor_module, "_COPY_BYTES", 16)
+    array = np.full((10, 3), np.finfo(np.float16).max, np.float32).astype(dtype)
+    tensors = {"a": np.zeros(2), "wte.weight": ComputedTensor(np.dtype(dtype), (10, 3), lambda: array)}
+    write_tensors(tmp_path / "a.safetensors", tensors)
+    array.reshape(-1)[place] = value
+    with pytest.raises(UserError, match=r"tensor wte\.weight: comes out as NaN or infinity in .*float"):
+        write_tensors(tmp_path / "a.safetensors", tensors)
+
+
 @pytest.mark.parametrize(
     ("index", "message"),
     [
-        ("{", "not an index"),
+        ("{", "not JSON.*an index"),
         ('{"weight_map": {}}', "not an index"),
         ('{"weight_map": {"a": "../one.safetensors"}}', "not an index"),
         ('{"weight_map": {"a": 3}}', "not an index"),

@@ -1,5 +1,6 @@
 """Adversarial alignment: planted maps are found without a pair, and one step is the one written out in numpy."""
 
+import math
 from dataclasses import replace
 
 import jax
@@ -191,6 +192,10 @@ def test_mistakes_are_named():
         ({"epochs": 0}, "epochs is 0"),
         ({"most_frequent": -1}, "most_frequent is -1"),
         ({"input_dropout": 1.0}, "input_dropout is 1.0"),
+        ({"hidden": 2**63}, "hidden is 9223372036854775808; expected 1 to 16,384"),
+        ({"restarts": 2**31}, "restarts is 2147483648; expected 1 to 1,000"),
+        ({"learning_rate": math.nan}, "learning_rate is nan"),
+        ({"epochs": 10_000, "iterations": 10**6}, "10,000 epochs of 1,000,000 iterations: expected at most 2,147"),
         ({"order": "alphabet"}, "order 'alphabet'"),
     ):
         with pytest.raises(UserError, match=message):

@@ -138,7 +138,7 @@ def test_damaged_binary_and_compressed_files(tmp_path, keyed):
     with pytest.raises(UserError, match=r"word 2: .* is not UTF-8"):
         load_vectors(path)
     path.write_bytes(gzip.compress(content)[:-9])
-    with pytest.raises(UserError, match=r"b\.bin: the compressed file is damaged"):
+    with pytest.raises(UserError, match=r"b\.bin: .*this one is damaged or cut short"):
         load_vectors(path)
 
 
@@ -217,6 +217,22 @@ def test_archive_mistakes(tmp_path):
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(UserError, match="cannot be read"):
         load_vectors(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (b"a 1 2\n" + b"w" * 70_000 + b" 1 2\n", "line 2: a word of 70000 bytes; expected 65536 at most"),
+        (b"a 1 2\n" + b"w " * 50_000 + b"1 2\n", "line 2: a word of 99999 bytes"),
+        (b"2 2\na 1 2\n" + b"w" * 70_000, "line 3: a word of 70000 bytes"),
+        (b"w" * (9 << 20), "line 1: longer than 2097152 bytes"),
+    ],
+)
+def test_a_word_that_is_none_is_named_by_its_line(tmp_path, text, told):
+    (tmp_path / "v.vec").write_bytes(text)
+    with pytest.raises(UserError, match=rf"v\.vec: {told}") as caught:
+        load_vectors(tmp_path / "v.vec")
+    assert len(str(caught.value)) < 500
 
 
 def test_max_words_must_be_positive(tmp_path, keyed):

@@ -29,9 +29,11 @@ def define(values: flags.FlagValues) -> None:
     flags.DEFINE_string("source", None, "The source model, where it has moved since the transfer.", flag_values=values)
     flags.DEFINE_boolean("all", False, "List every tensor.", flag_values=values)
     flags.DEFINE_string("text", None, "Text of the target language, for the perplexity before training.", flag_values=values)
-    flags.DEFINE_integer("tokens_limit", 20_000, "How many tokens of --text to read.", lower_bound=2, flag_values=values)
-    flags.DEFINE_integer("samples", 10, "How many random tokens to show the origin of.", lower_bound=0, flag_values=values)
-    flags.DEFINE_integer("seed", 0, "Of the random tokens and of masks.", lower_bound=0, flag_values=values)
+    to = {"lower_bound": 0, "flag_values": values}
+    limit = "How many tokens of --text to read."
+    flags.DEFINE_integer("tokens_limit", 20_000, limit, upper_bound=1 << 40, **(to | {"lower_bound": 2}))
+    flags.DEFINE_integer("samples", 10, "How many random tokens to show the origin of.", upper_bound=10**6, **to)
+    flags.DEFINE_integer("seed", 0, "Of the random tokens and of masks.", upper_bound=2**32 - 1, **to)
     flags.DEFINE_string("plan", None, "A transfer_plan.npz, instead of the directory's or alone.", flag_values=values)
     flags.DEFINE_list("vectors", [], "Word vectors of source and target, to be scored before a transfer.", flag_values=values)
     flags.DEFINE_string("dictionary", None, 'Word pairs for --vectors, or "identical".', flag_values=values)
@@ -123,11 +125,11 @@ def _print_rules(directory: Path) -> None:
 
 
 def _read_record(directory: Path) -> dict:
-    from wechsel_jax.checkpoint import read_json
+    from wechsel_jax.inspection.records import read_record
 
     require_directory(directory, "the directory of a transfer")
-    record = read_json(directory / "transfer.json", "the transfer.json that `wechsel-jax transfer` writes")
-    if not {"method", "source", "target", "behaviour", "notes"} <= record.keys():
+    record = read_record(directory / "transfer.json")
+    if any(record.get(name) is None for name in ("method", "source", "target", "behaviour", "notes")):
         raise UserError(
             f"{directory / 'transfer.json'}: not a record of a transfer; expected what `wechsel-jax transfer` writes"
         )

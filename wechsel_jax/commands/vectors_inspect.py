@@ -14,10 +14,9 @@ _FIRST = 20
 def define(values: flags.FlagValues) -> None:
     """Defines the flags."""
     flags.DEFINE_list("words", [], "Words to show the nearest words of.", flag_values=values)
-    flags.DEFINE_integer("neighbors", 10, "How many nearest words.", lower_bound=1, flag_values=values)
-    flags.DEFINE_integer(
-        "max_words", 50_000, "How many of the most frequent words are searched.", lower_bound=1, flag_values=values
-    )
+    flags.DEFINE_integer("neighbors", 10, "How many nearest words.", lower_bound=1, upper_bound=1 << 20, flag_values=values)
+    searched = "How many of the most frequent words are searched."
+    flags.DEFINE_integer("max_words", 50_000, searched, lower_bound=1, upper_bound=1 << 31, flag_values=values)
 
 
 def run(values: flags.FlagValues, arguments: list[str]) -> None:

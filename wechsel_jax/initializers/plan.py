@@ -2,18 +2,17 @@
 
 import math
 import os
-import zipfile
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import IO
 
 import numpy as np
 from scipy.sparse import csr_array
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import new_file, require_file
+from wechsel_jax.files import new_file
+from wechsel_jax.npz_files import read_arrays
+from wechsel_jax.threads import one_thread
 from wechsel_jax.tokens import Vocabulary
 from wechsel_jax.tokens.overlap import match_special
 
@@ -26,7 +25,9 @@ _FIELDS = {"copy": (np.dtype(np.int32), 1), "neighbors": (np.dtype(np.int32), 2)
 _FIELDS["random"] = (np.dtype(bool), 1)
 # A plan has both of these or neither.
 _LOW_RANK = {"coordinates": (np.dtype(np.float32), 2), "basis": (np.dtype(np.float32), 2)}
-_ZIP = b"PK\x03\x04"
+_EXPECTED = "a transfer_plan.npz, which `wechsel-jax transfer` writes beside a model"
+# Rows have as many neighbors as the one with the most, and zeros take no room in the file.
+_MOST_TIMES = 256
 _NAMED_ROLES = frozenset({"bos", "eos", "pad", "unk", "mask", "cls", "sep"})
 
 
@@ -210,6 +211,7 @@ class TransferPlan:
             raise ValueError("basis has a number that is not finite")
         _refuse_rows(~np.isfinite(self.coordinates).all(axis=1), "has a coordinate that is not finite")
 
+    @one_thread()
     def apply(self, matrix: np.ndarray, noise: np.ndarray | None = None) -> np.ndarray:
         """Makes the target tensor of a source tensor: input embeddings, output head, head bias.
 
@@ -280,14 +282,15 @@ class TransferPlan:
         Raises:
           UserError: no such file, or it holds no valid plan.
         """
-        path = require_file(path, "a transfer_plan.npz")
+        arrays = read_arrays(path, _EXPECTED, (*_FIELDS, *_LOW_RANK), _MOST_TIMES)
+        missing = [name for name in _FIELDS if name not in arrays]
+        if missing:
+            raise UserError(f"{path}: is no transfer plan: holds no array {', '.join(missing)}; expected {_EXPECTED}")
+        plan = cls(**arrays)
         try:
-            with path.open("rb") as handle:
-                plan = cls(**_plan_arrays(handle))
             plan.validate()
-        except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
-            what = "expected a transfer_plan.npz, which `wechsel-jax transfer` writes beside a model"
-            raise UserError(f"{path}: {error}; {what}") from error
+        except ValueError as error:
+            raise UserError(f"{path}: {error}; expected {_EXPECTED}") from None
         return plan
 
     def _changed(self, where: np.ndarray, copy: np.ndarray, random: np.ndarray) -> "TransferPlan":
@@ -297,21 +300,6 @@ class TransferPlan:
             if (values := getattr(self, name)) is not None
         }
         return replace(self, copy=copy, random=random, **emptied)
-
-
-def _plan_arrays(handle: IO[bytes]) -> dict[str, np.ndarray]:
-    # What numpy says of other files is how to read pickles.
-    if handle.read(len(_ZIP)) != _ZIP:
-        raise ValueError("is no transfer plan")
-    handle.seek(0)
-    file = np.load(handle, allow_pickle=False)
-    missing = [name for name in _FIELDS if name not in file]
-    if missing:
-        raise ValueError(f"is no transfer plan: holds no array {', '.join(missing)}")
-    try:
-        return {name: file[name] for name in (*_FIELDS, *_LOW_RANK) if name in file}
-    except ValueError as error:
-        raise ValueError("is no transfer plan: an array holds no numbers, or is damaged") from error
 
 
 def _refuse_rows(wrong: np.ndarray, what: str) -> None:
@@ -325,7 +313,7 @@ def _blocks(rows: np.ndarray, step: int) -> Iterator[np.ndarray]:
 
 
 def _product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """left @ right, summed in float64, so that float32 comes out the same however many threads the product runs on."""
+    """left @ right, summed in float64: a row's weights are many, and cancel."""
     total = np.zeros((len(left), right.shape[1]))
     for begin in range(0, len(right), _PRODUCT_ROWS):
         rows = slice(begin, begin + _PRODUCT_ROWS)

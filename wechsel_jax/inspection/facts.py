@@ -10,6 +10,7 @@ import numpy as np
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import require_directory
 from wechsel_jax.inspection.origins import PLAN_FILE, RECORD_FILE
+from wechsel_jax.inspection.records import read_record
 from wechsel_jax.inspection.verdict import verdict
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def score(
             raise UserError(f"{place}: is a plan, which cannot read {text}; expected a model directory for a perplexity")
         return _judged({"directory": None, **_of_plan(_load_plan(place))})
     require_directory(place, f"a model directory, what `wechsel-jax transfer` wrote, or a {PLAN_FILE}")
-    record = _read_record(place)
+    record = read_record(place / RECORD_FILE) if (place / RECORD_FILE).exists() else {}
     found: dict[str, Any] = {"directory": str(place), **_of_record(record)}
     loaded = None
     if plan is not None or (place / PLAN_FILE).exists():
@@ -135,31 +136,16 @@ def _load_plan(path: Path) -> "TransferPlan":
     return TransferPlan.load(path)
 
 
-def _read_record(directory: Path) -> dict[str, Any]:
-    from wechsel_jax.checkpoint import read_json
-
-    if not (directory / RECORD_FILE).exists():
-        return {}
-    record = read_json(directory / RECORD_FILE, "the transfer.json that `wechsel-jax transfer` writes")
-    parts = dict.fromkeys(("source", "target", "settings", "counts", "alignment", "similarity"), dict) | {"notes": list}
-    wrong = [name for name, kind in parts.items() if not isinstance(record.get(name), kind | None)]
-    if wrong or not isinstance(record.get("method"), str):
-        what = f"field {wrong[0]} is damaged" if wrong else "has no method"
-        raise UserError(f"{directory / RECORD_FILE}: {what}; expected what `wechsel-jax transfer` wrote; run it again")
-    return record
-
-
 def _of_record(record: Mapping[str, Any]) -> dict[str, Any]:
     from wechsel_jax.initializers import METHODS
 
     names = ("method", "parity", "source", "target", "counts", "alignment", "similarity")
-    coverage = record.get("coverage") or None
     redrawn = record.get("method") in METHODS and METHODS[record["method"]].redraw_inner
     return {
         **{name: record.get(name) for name in names},
         "redrawn": redrawn,
         "dictionary": (record.get("settings") or {}).get("dictionary"),
-        "coverage": {"rows": coverage} if isinstance(coverage, list) else coverage,
+        "coverage": record.get("coverage") or None,
         "notes": list(record.get("notes") or ()),
     }
 

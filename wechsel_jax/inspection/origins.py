@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wechsel_jax.errors import UserError
+from wechsel_jax.inspection.records import read_record
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -59,14 +60,12 @@ def origins(
 
 
 def _source_vocabulary(directory: Path, source: str | os.PathLike | None) -> "Vocabulary":
-    from wechsel_jax.checkpoint import read_json
     from wechsel_jax.tokens import Vocabulary, load_tokenizer
 
     if source is not None:
         return Vocabulary.from_tokenizer(load_tokenizer(source))
-    record = read_json(directory / RECORD_FILE, "the transfer.json that `wechsel-jax transfer` writes")
-    named = (record.get("source") or {}).get("model")
-    if not isinstance(named, str):
+    named = (read_record(directory / RECORD_FILE).get("source") or {}).get("model")
+    if named is None:
         raise UserError(f"{directory / RECORD_FILE}: names no source model; name it with --source")
     try:
         return Vocabulary.from_tokenizer(load_tokenizer(named))

@@ -61,8 +61,8 @@ def _some(group: Mapping[str, Any]) -> str:
 
 
 def _pair(example: Any) -> str:
-    if isinstance(example, str):
-        return example
+    if not isinstance(example, list | tuple) or not example:
+        return str(example)
     target, source = (*example, None)[:2]
     return str(target) if source is None or source == target else f"{target} = {source}"
 

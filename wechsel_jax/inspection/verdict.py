@@ -166,7 +166,7 @@ def _anchors(facts: Mapping[str, Any]) -> list[Finding]:
     from wechsel_jax.vectors.token_anchors import FEW_ANCHORS
 
     alignment = facts.get("alignment") or {}
-    if not _by_contexts(facts) or not isinstance(alignment.get("rounds"), list):
+    if not _by_contexts(facts) or not alignment.get("rounds"):
         return []
     started = alignment["rounds"][0]["anchors"]
     told = f"{started:,} pairs of tokens were there to start from"

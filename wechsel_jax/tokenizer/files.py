@@ -1,14 +1,14 @@
 """Tokenizers from disk or from the hub, exactly as their files describe them, without running anyone's code."""
 
-import json
 import os
 import re
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from wechsel_jax.errors import UserError
+from wechsel_jax.errors import UserError, one_line
 from wechsel_jax.files import require_file
+from wechsel_jax.json_files import read_json
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -18,6 +18,8 @@ _EXPECTED = "a directory with tokenizer.json (or vocab.json and merges.txt), a t
 _RESAVE = "load it with transformers' AutoTokenizer, save_pretrained() it to a new directory and pass that"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _HUB_FILES = ["tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "*.model", "config.json"]
+# Vocabularies have few holes or none, and the libraries make a table with a row for each id.
+_MOST_HOLES = 1024
 # What tokens are called where no file says what they do; the first name that the tokenizer knows is taken.
 _WELL_KNOWN = {
     "bos_token": ("<s>", "<bos>", "[BOS]", "<|begin_of_text|>", "<|startoftext|>", "<|endoftext|>"),
@@ -48,7 +50,7 @@ def load_tokenizer(path: str | os.PathLike) -> "PreTrainedTokenizerFast":
         return _from_file(place)
     if place.is_dir():
         return _from_directory(place)
-    if place.suffix != ".json" and _HUB_ID.fullmatch(os.fspath(path)):
+    if place.suffix != ".json" and _HUB_ID.fullmatch(os.fspath(path)) and not os.path.lexists(place):
         return _from_directory(_download(os.fspath(path)))
     raise UserError(f"{path}: no such file or directory; expected {_EXPECTED}")
 
@@ -69,7 +71,7 @@ def _download(name: str) -> Path:
         return Path(snapshot_download(name, allow_patterns=_HUB_FILES))
     except (OSError, ValueError, HfHubHTTPError) as error:
         raise UserError(
-            f"{name}: no such file or directory, and not to be had from the hub ({_first_line(error)}); expected {_EXPECTED}"
+            f"{name}: no such file or directory, and not to be had from the hub ({one_line(error)}); expected {_EXPECTED}"
         ) from error
 
 
@@ -82,14 +84,13 @@ def _from_file(path: Path) -> "PreTrainedTokenizerFast":
     try:
         tokenizer = fast_tokenizer_class()(tokenizer_file=str(path), name_or_path=str(path))
     except Exception as error:  # the Rust side raises plain Exception
-        raise UserError(f"{path}: the tokenizers library cannot read it ({_first_line(error)}); {_RESAVE}") from error
+        raise UserError(f"{path}: the tokenizers library cannot read it ({one_line(error)}); {_RESAVE}") from error
     return _finish(tokenizer)
 
 
 def _from_directory(directory: Path) -> "PreTrainedTokenizerFast":
     for name in ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"):
-        if (directory / name).exists():
-            _read_json(directory / name)
+        _config(directory / name)
     if (directory / "tokenizer.json").exists():
         _check(directory / "tokenizer.json")
         return _finish(_transformers(fast_tokenizer_class(), directory))
@@ -108,7 +109,7 @@ def _transformers(loader: type, directory: Path) -> "PreTrainedTokenizerFast":
     try:
         tokenizer = loader.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
     except Exception as error:  # transformers raises whatever the missing piece raises
-        raise UserError(f"{directory}: transformers cannot load this tokenizer ({_first_line(error)}); {_RESAVE}") from error
+        raise UserError(f"{directory}: transformers cannot load this tokenizer ({one_line(error)}); {_RESAVE}") from error
     if not getattr(tokenizer, "is_fast", False):
         raise UserError(f"{directory}: has no fast tokenizer; expected {_EXPECTED}; {_RESAVE}")
     return tokenizer
@@ -118,7 +119,8 @@ def _byte_level_from_merges(directory: Path) -> "Tokenizer":
     """Builds GPT-2's pipeline around vocab.json and merges.txt; these two files alone mean byte-level BPE."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
-    vocabulary = _read_json(directory / "vocab.json")
+    vocabulary = read_json(directory / "vocab.json", "the vocabulary of a byte-level BPE")
+    _check_ids(directory / "vocab.json", list(vocabulary.items()))
     require_file(directory / "merges.txt", "BPE merges, two tokens a line")
     missing = [character for character in pre_tokenizers.ByteLevel.alphabet() if character not in vocabulary]
     if missing or any(token.endswith("</w>") for token in vocabulary):
@@ -126,10 +128,10 @@ def _byte_level_from_merges(directory: Path) -> "Tokenizer":
     try:
         model = models.BPE.from_file(str(directory / "vocab.json"), str(directory / "merges.txt"))
     except Exception as error:  # the Rust side raises plain Exception
-        problem = f"vocab.json and merges.txt do not fit together ({_first_line(error)})"
+        problem = f"vocab.json and merges.txt do not fit together ({one_line(error)})"
         raise UserError(f"{directory}: {problem}; copy both again") from error
     backend = Tokenizer(model)
-    config = _read_json(directory / "tokenizer_config.json") if (directory / "tokenizer_config.json").exists() else {}
+    config = _config(directory / "tokenizer_config.json")
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=bool(config.get("add_prefix_space", False)))
     backend.decoder = decoders.ByteLevel()
     names = set(_well_known(vocabulary).values())
@@ -147,12 +149,19 @@ def _named_tokens(directory: Path) -> dict[str, str]:
     """What the directory's configuration files say about special tokens, as keyword arguments of a tokenizer."""
     named = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        config = _read_json(directory / name) if (directory / name).exists() else {}
+        config = _config(directory / name)
         for key in _WELL_KNOWN:
             value = config.get(key)
+            value = value.get("content") if isinstance(value, dict) else value
+            if not isinstance(value, str | None):
+                raise UserError(f"{directory / name}: {key} is no text; expected the name of a token; copy the file again")
             if value is not None:
-                named[key] = value["content"] if isinstance(value, dict) else value
+                named[key] = value
     return named
+
+
+def _config(path: Path) -> dict[str, Any]:
+    return read_json(path, "a JSON file of a tokenizer") if path.exists() else {}
 
 
 def _finish(tokenizer: "PreTrainedTokenizerFast") -> "PreTrainedTokenizerFast":
@@ -178,24 +187,40 @@ def _well_known(known: Container[str]) -> dict[str, str]:
 
 
 def _check(path: Path) -> None:
-    """Raises `UserError` where a tokenizer.json is damaged or something else."""
-    content = _read_json(path)
-    if not isinstance(content.get("model"), dict) or "vocab" not in content["model"]:
+    """Raises `UserError` where a tokenizer.json is damaged or something else, or would make a library ask for gigabytes."""
+    content = read_json(path, "a tokenizer.json")
+    model, added = content.get("model"), content.get("added_tokens") or []
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    added = [token if isinstance(token, dict) else {} for token in added] if isinstance(added, list) else []
+    if not isinstance(vocabulary, dict | list):
         raise UserError(f"{path}: JSON, but no tokenizer (it has no model with a vocab); expected a tokenizer.json; {_RESAVE}")
+    # The ids of a unigram model's tokens are their places.
+    pairs = list(vocabulary.items() if isinstance(vocabulary, dict) else enumerate(range(len(vocabulary))))
+    _check_ids(path, pairs, [(token.get("content"), token.get("id")) for token in added])
+    # The library cuts the prefix off the second part of each merge, and ends the process where that has none.
+    prefix, merges = model.get("continuing_subword_prefix"), model.get("merges")
+    if isinstance(prefix, str) and isinstance(merges, list):
+        for merge in merges:
+            parts = merge.split(" ") if isinstance(merge, str) else merge
+            if isinstance(parts, list) and parts and not str(parts[-1]).startswith(prefix):
+                raise UserError(
+                    f"{path}: merge {ascii(merge)[:40]} does not continue with {ascii(prefix)[:40]}, its "
+                    "continuing_subword_prefix; expected one that all merges have; copy the file again"
+                )
 
 
-def _read_json(path: Path) -> dict:
-    require_file(path, "a JSON file")
-    try:
-        content = json.loads(path.read_bytes().decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 at byte {error.start}; expected a JSON file; copy it again") from error
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path}: line {error.lineno}: not JSON ({error.msg}); damaged or cut off; copy it again") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{path}: expected a JSON object, found {type(content).__name__}; copy the file again")
-    return content
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+def _check_ids(path: Path, vocabulary: Sequence[tuple[object, object]], added: Sequence[tuple[object, object]] = ()) -> None:
+    """Raises `UserError` where the (token, id) pairs of a vocabulary leave no table of about as many rows."""
+    if not vocabulary:
+        raise UserError(f"{path}: its vocabulary is empty; expected a trained tokenizer; train it, or copy the file again")
+    highest, taken = 2 * (len(vocabulary) + len(added)) + _MOST_HOLES, {}
+    for token, token_id in (*vocabulary, *added):
+        if type(token_id) is not int or not 0 <= token_id < highest:
+            raise UserError(
+                f"{path}: token {str(token)[:40]!r} has the id {str(token_id)[:40]!r}; expected whole numbers, most of them in "
+                f"use, so below {highest} for {len(vocabulary)} tokens; copy the file again"
+            )
+    for token, token_id in vocabulary:
+        if taken.setdefault(token_id, token) != token:
+            both = f"{str(taken[token_id])[:40]!r} and {str(token)[:40]!r}"
+            raise UserError(f"{path}: tokens {both} have the same id {token_id}; expected one for each; copy the file again")

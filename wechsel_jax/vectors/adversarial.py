@@ -12,8 +12,10 @@ from dataclasses import asdict, dataclass, field
 import jax
 import jax.numpy as jnp
 import numpy as np
+from tqdm import tqdm
 
 from wechsel_jax.errors import UserError
+from wechsel_jax.threads import one_thread
 from wechsel_jax.vectors.alignment import (
     FREQUENT_WORDS,
     Alignment,
@@ -32,6 +34,19 @@ ORDERS = ("frequency", "vocabulary")
 STARTS = ("identity", "similarities")
 # Iterations between two looks at the clock: an interrupt waits for one such piece.
 _PIECE = 1000
+# The least and the most; above, memory or time would not suffice.
+_RANGES = {
+    "epochs": (0, 10_000),
+    "iterations": (1, 10**8),
+    "batch_size": (1, 1 << 16),
+    "most_frequent": (0, 1 << 31),
+    "hidden": (1, 1 << 14),
+    "discriminator_steps": (1, 1000),
+    "restarts": (1, 1000),
+    **dict.fromkeys(("leak", "discriminator_learning_rate", "learning_rate", "decay", "shrink", "orthogonality"), (0, 100)),
+}
+# They are counted in int32.
+_MOST_STEPS = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -87,14 +102,14 @@ class AdversarialSettings:
     def __post_init__(self):
         if self.start not in STARTS:
             raise UserError(f"start {self.start!r}; expected one of {', '.join(STARTS)}")
-        if self.epochs < 0 or (self.start == "identity" and not self.epochs):
+        if self.start == "identity" and not self.epochs:
             raise UserError(f"epochs is {self.epochs}; expected 1 or more, or 0 with the start 'similarities'")
-        counts = ("iterations", "batch_size", "hidden", "discriminator_steps", "restarts")
-        for name in counts:
-            if getattr(self, name) < 1:
-                raise UserError(f"{name} is {getattr(self, name)}; expected 1 or more")
-        if self.most_frequent < 0:
-            raise UserError(f"most_frequent is {self.most_frequent}; expected 0 (all words) or more")
+        for name, (least, most) in _RANGES.items():
+            if not least <= getattr(self, name) <= most:
+                raise UserError(f"{name} is {getattr(self, name)}; expected {least:,} to {most:,}")
+        if self.epochs * self.iterations > _MOST_STEPS:
+            steps = f"{self.epochs:,} epochs of {self.iterations:,} iterations"
+            raise UserError(f"{steps}: expected at most {_MOST_STEPS:,} steps in all; lower one of the two")
         for name in ("input_dropout", "smoothing"):
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"{name} is {getattr(self, name)}; expected 0 or more, and less than 1")
@@ -102,6 +117,7 @@ class AdversarialSettings:
             raise UserError(f"order {self.order!r}; expected one of {', '.join(ORDERS)}")
 
 
+@one_thread()
 def adversarial_align(
     source: WordVectors,
     target: WordVectors,
@@ -134,7 +150,7 @@ def adversarial_align(
       seed: of every draw; the same seed gives the same map on the same kind of device.
       pairs: (source word, target word) pairs to measure P@1 with, on at most 1,500 source words; nothing is fitted on them.
       csls: measure P@1 by CSLS as well.
-      progress: called with a line after every epoch and every round of refinement.
+      progress: called with a line after every epoch and every round of refinement; None: there is no bar on stderr either.
 
     Returns:
       The maps. Their report holds "method", "pairs" (translations that the map proposes), "residual" (over them, as in
@@ -156,7 +172,7 @@ def adversarial_align(
             rows.append(known_rows(side(vectors.rows(frequent_ids(vectors, most, by_count)))))
             if not len(rows[-1]):
                 raise UserError(f"the {name} side has vectors of zeros only; expected word vectors or a model's table")
-    best, history = _train(drawn, ranked, settings, seed, progress or (lambda line: None))
+    best, history = _train(drawn, ranked, settings, seed, progress)
     refined = refine_rotation(*ranked, best.rotation, settings.refinement, progress=_told(progress))
     source_side = rotated(sides[0], refined.rotation)
     report = {
@@ -188,7 +204,9 @@ class _Best:
     restart: int
 
 
-def _train(drawn: list, ranked: list, settings: AdversarialSettings, seed: int, tell: Callable) -> tuple[_Best, list[dict]]:
+def _train(
+    drawn: list, ranked: list, settings: AdversarialSettings, seed: int, tell: Callable | None
+) -> tuple[_Best, list[dict]]:
     """Returns the best orthogonal map of all epochs and restarts, and the history."""
     device = [jnp.asarray(rows) for rows in drawn]
     best, history = _Best(None, -math.inf, 0), []
@@ -202,8 +220,9 @@ def _train(drawn: list, ranked: list, settings: AdversarialSettings, seed: int, 
 
 
 def _train_once(
-    drawn: list, ranked: list, settings: AdversarialSettings, seed: int, restart: int, tell: Callable
+    drawn: list, ranked: list, settings: AdversarialSettings, seed: int, restart: int, tell: Callable | None
 ) -> tuple[_Best, list[dict]]:
+    shown, tell = tell is not None, tell or (lambda line: None)
     key, generator = jax.random.fold_in(jax.random.key(seed), restart), np.random.default_rng([seed, restart])
     learned = settings.start == "similarities"
     state = _first_state(generator, drawn[0].shape[1], settings.hidden, restart > 0 and not learned)
@@ -216,7 +235,9 @@ def _train_once(
             break
         loss = None
         if epoch:
-            state, loss = _train_epoch(state, drawn, settings, key, epoch, rate)
+            title = f"restart {restart}, epoch {epoch} of {settings.epochs}"
+            with tqdm(total=settings.iterations, unit=" steps", desc=title, disable=not shown, leave=False) as bar:
+                state, loss = _train_epoch(state, drawn, settings, key, epoch, rate, bar)
         rotation = _nearest_orthogonal(np.asarray(state["map"], np.float64))
         if rotation is None:
             tell(f"restart {restart}, epoch {epoch}: the map holds NaN or infinity; this restart ends")
@@ -238,15 +259,17 @@ def _train_once(
 
 
 def _train_epoch(
-    state: dict, drawn: list, settings: AdversarialSettings, key: jax.Array, epoch: int, rate: float
+    state: dict, drawn: list, settings: AdversarialSettings, key: jax.Array, epoch: int, rate: float, bar: tqdm
 ) -> tuple[dict, float]:
     """Returns the state after an epoch, from 1, and the discriminator's mean loss."""
     run = _trainer(settings.batch_size, settings.discriminator_steps)
     numbers = {name: getattr(settings, name) for name in _NUMBERS}
     total, end = 0.0, epoch * settings.iterations
     for first in range(end - settings.iterations, end, _PIECE):
-        state, loss = run(state, *drawn, key, first, min(first + _PIECE, end), rate, numbers)
+        last = min(first + _PIECE, end)
+        state, loss = run(state, *drawn, key, first, last, rate, numbers)
         total += float(loss)
+        bar.update(last - first)
     return state, total / settings.iterations
 
 

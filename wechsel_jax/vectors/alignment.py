@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from wechsel_jax.errors import UserError
+from wechsel_jax.threads import one_thread
 from wechsel_jax.vectors.csls import csls_neighbors, neighborhood_mean
 from wechsel_jax.vectors.refinement import Refined, Refinement, refine_rotation
 from wechsel_jax.vectors.word_vectors import WordVectors
@@ -31,6 +32,7 @@ class SideMap:
     mean: np.ndarray | None = None
     normalize: bool = False
 
+    @one_thread()
     def __call__(self, vectors: np.ndarray) -> np.ndarray:
         """Maps (n, m_in) to (n, m) float32; rows of zeros (nothing known) stay rows of zeros."""
         vectors = np.asarray(vectors, np.float32)
@@ -93,6 +95,7 @@ class Pairs:
         return Pairs(self.source[where], self.target[where], self.weight[where], self.group[where])
 
 
+@one_thread()
 def align(
     source: WordVectors,
     target: WordVectors,

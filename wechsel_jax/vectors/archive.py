@@ -5,18 +5,21 @@ Arrays: `format` (the number 1), `words` uint8 (the UTF-8 bytes of all words, on
 """
 
 import os
-import zipfile
-import zlib
 from collections.abc import Sequence
 
 import numpy as np
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import new_file, require_file
+from wechsel_jax.files import new_file
+from wechsel_jax.npz_files import read_arrays
+from wechsel_jax.vectors.word_records import LONGEST_WORD
 from wechsel_jax.vectors.word_vectors import PlainVectors
 
 _FORMAT = 1
-_EXPECTED = "word vectors written by save_vectors (.npz)"
+_EXPECTED = "word vectors written by save_vectors (.npz): write or fetch it again"
+_REQUIRED = ("format", "words", "lengths", "vectors")
+# Numbers of trained vectors hardly shrink; words become many times as large where they are read.
+_MOST_TIMES = 16
 
 
 def save_vectors(
@@ -79,13 +82,8 @@ def load_archive(path: str | os.PathLike, max_words: int | None = None) -> Plain
     Raises:
       UserError: the file is damaged or holds something else.
     """
-    path = require_file(path, _EXPECTED)
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise UserError(f"{path}: cannot be read ({error}); expected {_EXPECTED}: write or fetch it again") from None
-    missing = [name for name in ("format", "words", "lengths", "vectors") if name not in arrays]
+    arrays = read_arrays(path, _EXPECTED, (*_REQUIRED, "counts"), _MOST_TIMES)
+    missing = [name for name in _REQUIRED if name not in arrays]
     if missing:
         raise UserError(f"{path}: the array {missing[0]!r} is missing; expected {_EXPECTED}")
     if arrays["format"].shape != () or arrays["format"] != _FORMAT:
@@ -96,7 +94,8 @@ def load_archive(path: str | os.PathLike, max_words: int | None = None) -> Plain
     kept = slice(None if max_words is None else max_words)
     bad = np.flatnonzero(~np.isfinite(vectors[kept]).all(axis=1))
     if len(bad):
-        raise UserError(f"{path}: word {bad[0] + 1} ({words[bad[0]]!r}): NaN or infinity in the vector; write the file again")
+        place = f"word {bad[0] + 1} ({words[bad[0]][:40]!r})"
+        raise UserError(f"{path}: {place}: NaN or infinity in the vector; write the file again")
     return PlainVectors(words[kept], vectors[kept], None if counts is None else counts[kept].astype(np.int64))
 
 
@@ -111,6 +110,7 @@ def _check_arrays(arrays: dict[str, np.ndarray], path: os.PathLike) -> None:
         and lengths.shape == counts.shape == vectors.shape[:1]
         and blob.shape == (int(lengths.sum(dtype=np.int64)),)
         and vectors.size > 0
+        and lengths.max() <= LONGEST_WORD
     )
     if not sound:
         shapes = ", ".join(f"{name} {array.dtype}{list(array.shape)}" for name, array in arrays.items())
@@ -122,9 +122,9 @@ def _split_words(blob: np.ndarray, lengths: np.ndarray, path: os.PathLike) -> li
     try:
         words = [text[start:end].decode("utf-8") for start, end in zip([0, *ends], ends, strict=False)]
     except UnicodeDecodeError:
-        raise UserError(f"{path}: a word is not UTF-8; expected {_EXPECTED}: write the file again") from None
+        raise UserError(f"{path}: a word is not UTF-8; expected {_EXPECTED}") from None
     if len(set(words)) != len(words):
-        raise UserError(f"{path}: a word occurs twice; expected {_EXPECTED}: write the file again")
+        raise UserError(f"{path}: a word occurs twice; expected {_EXPECTED}")
     return words
 
 

@@ -97,7 +97,7 @@ def _collect(path: Path, header: tuple[int, int] | None, binary: bool, max_words
                     raise UserError(f"{path}: {unit} {places[bad[0]]}: NaN or infinity in the vector; expected finite numbers")
                 for place, word in zip(places, block, strict=True):
                     if word in words:
-                        raise UserError(f"{path}: {unit} {place}: {word!r} occurs a second time; expected every word once")
+                        raise UserError(f"{path}: {unit} {place}: {word[:40]!r} occurs a second time; expected every word once")
                     words[word] = None
                 if matrix is None:
                     hint = min(promised or len(rows), max_words or _MOST_ROWS_ON_TRUST, _MOST_ROWS_ON_TRUST)

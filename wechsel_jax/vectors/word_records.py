@@ -12,7 +12,8 @@ from wechsel_jax.text_files import BYTE_ORDER_MARK, decode_line
 
 LONGEST_DIMENSION = 1 << 14
 _BLOCK_BYTES = 1 << 23
-_LONGEST_WORD = 1 << 16
+LONGEST_WORD = 1 << 16
+_LONGEST_LINE = 1 << 21
 
 
 class Records(NamedTuple):
@@ -42,6 +43,8 @@ def text_records(handle: IO[bytes], header: tuple[int, int] | None, path: os.Pat
     while block := handle.read(_BLOCK_BYTES):
         complete, newline, rest = (rest + block).rpartition(b"\n")
         if not newline:
+            if len(rest) > _LONGEST_LINE:
+                raise UserError(f"{path}: line {number}: longer than {_LONGEST_LINE} bytes; expected a word and its numbers")
             continue
         lines = complete.split(b"\n")
         dim = dim or _dimension(lines[0], path)
@@ -74,6 +77,7 @@ def _parse_lines(lines: list[bytes], number: int, dim: int, has_header: bool, pa
 def _parse_line(line: bytes, place: int, dim: int, path: os.PathLike) -> tuple[str, np.ndarray]:
     """Reads one line with care: tabs, several spaces, and words with spaces in them (GloVe 840B has such) are fine."""
     word, *numbers = line.rsplit(None, dim)
+    _refuse_long(word, path, place)
     # Numbers left over beside the word mean a longer row, not a word such as ". . ."
     surplus = sum(_parse_numbers(field) is not None for field in word.split()[1:])
     found = len(numbers) + (surplus if surplus == len(word.split()) - 1 else 0)
@@ -82,7 +86,7 @@ def _parse_line(line: bytes, place: int, dim: int, path: os.PathLike) -> tuple[s
     row = _parse_numbers(b" ".join(numbers))
     if row is None or len(row) != dim:
         wrong = next((field for field in numbers if _parse_numbers(field) is None), b"").decode("utf-8", "replace")
-        raise UserError(f"{path}: line {place}: {wrong!r} is no number; expected a word and {dim} numbers")
+        raise UserError(f"{path}: line {place}: {wrong[:40]!r} is no number; expected a word and {dim} numbers")
     return _word(word, path, place), row
 
 
@@ -98,10 +102,16 @@ def _parse_numbers(text: bytes) -> np.ndarray | None:
 
 
 def _word(text: bytes, path: os.PathLike, place: int) -> str:
+    _refuse_long(text, path, place)
     word = decode_line(text, path, place)
     if not word:
         raise UserError(f"{path}: line {place}: no word before the numbers; expected a word and its numbers")
     return word
+
+
+def _refuse_long(text: bytes, path: os.PathLike, place: int) -> None:
+    if len(text) > LONGEST_WORD:
+        raise UserError(f"{path}: line {place}: a word of {len(text)} bytes; expected {LONGEST_WORD} at most, then numbers")
 
 
 def _dimension(line: bytes, path: os.PathLike) -> int:
@@ -136,9 +146,9 @@ def binary_records(handle: IO[bytes], header: tuple[int, int], path: os.PathLike
         buffer += block
         words, rows, position = [], [], 0
         while done + len(words) < count:
-            space = buffer.find(b" ", position, position + _LONGEST_WORD)
+            space = buffer.find(b" ", position, position + LONGEST_WORD)
             end = space + 1 + 4 * dim
-            if space < 0 and len(buffer) - position >= _LONGEST_WORD:
+            if space < 0 and len(buffer) - position >= LONGEST_WORD:
                 raise UserError(
                     f"{path}: word {done + len(words) + 1}: longer than any word; the file is damaged: fetch it again"
                 )
