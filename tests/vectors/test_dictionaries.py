@@ -6,7 +6,7 @@ import lzma
 import pytest
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.vectors import read_dictionary
+from wechsel_jax.vectors import dictionaries, read_dictionary
 
 
 def write(path, text, encoding="utf-8"):
@@ -119,3 +119,13 @@ def test_real_dictionaries(data_directory):
     assert ("abudu", "revere") in swahili
     for path in sorted(wiktionary.iterdir()):
         assert len(read_dictionary(path)) > 700
+
+
+def test_a_dictionary_has_its_bounds(tmp_path, monkeypatch):
+    monkeypatch.setattr(dictionaries, "_MOST_BYTES", 1000)
+    (tmp_path / "few.tsv").write_text("a\tb\n" * 5)
+    assert len(read_dictionary(tmp_path / "few.tsv")) == 5
+    for name, text in (("many.tsv", "a\tb\n" * 9), ("long.tsv", f"a\t{'b' * 900}\n")):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(UserError, match=rf"{name}: more than \d pairs; expected a dictionary of words"):
+            read_dictionary(tmp_path / name)

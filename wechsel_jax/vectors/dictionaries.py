@@ -2,6 +2,7 @@
 
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from wechsel_jax.errors import UserError
@@ -12,6 +13,8 @@ _EXPECTED = "a dictionary: lines 'source word TAB target word' (or MUSE's 'sourc
 _BASE64 = {c: i for i, c in enumerate("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/")}
 # Bytes of a .dict, unpacked: some times as many as the largest dictionaries have.
 _LARGEST = 1 << 28
+# Of all pairs together in memory, and of one besides its characters: some six million pairs, where MUSE's have 100,000.
+_MOST_BYTES, _PAIR_BYTES = 1 << 30, 160
 # dictd's own entries: notes about the database, not words.
 _DATABASE_ENTRY = ("00-database", "00database")
 
@@ -32,11 +35,17 @@ def read_dictionary(path: str | os.PathLike, *, alternatives: bool = True) -> li
       (source word, target word) pairs in the order of the file, repetitions included.
 
     Raises:
-      UserError: the file is missing, empty, not UTF-8, has a malformed line, or holds no pair.
+      UserError: the file is missing, empty, not UTF-8, has a malformed line, holds no pair, or more than fit into 1 GiB.
     """
     path = require_file(path, _EXPECTED)
     entries = _dictd_entries(path) if re.search(r"\.dict(\.dz)?$", path.name) else _lines(path)
-    pairs = [(source, target) for source, text in entries for target in _targets(text, alternatives)]
+    pairs, held = [], 0
+    for source, text in entries:
+        for target in _targets(text, alternatives):
+            pairs.append((source, target))
+            held += _PAIR_BYTES + len(source) + len(target)
+        if held > _MOST_BYTES:
+            raise UserError(f"{path}: more than {len(pairs):,} pairs; expected a dictionary of words; take the frequent ones")
     if not pairs:
         raise UserError(f"{path}: no usable pair of words in it; expected {_EXPECTED}")
     return pairs
@@ -47,8 +56,7 @@ def _targets(text: str, alternatives: bool) -> list[str]:
     return [target for candidate in candidates if (target := candidate.strip(" \t,;"))] or ([text] if text else [])
 
 
-def _lines(path: Path) -> list[tuple[str, str]]:
-    entries = []
+def _lines(path: Path) -> Iterator[tuple[str, str]]:
     for number, line in read_lines(path, _EXPECTED):
         if not line.strip():
             continue
@@ -58,17 +66,15 @@ def _lines(path: Path) -> list[tuple[str, str]]:
         if len(fields) != 2 or not fields[0]:
             shown = line if len(line) <= 60 else line[:60] + "..."
             raise UserError(f"{path}: line {number}: {shown!r}; expected 'source word TAB target word'")
-        entries.append((fields[0], fields[1]))
-    return entries
+        yield fields[0], fields[1]
 
 
-def _dictd_entries(path: Path) -> list[tuple[str, str]]:
+def _dictd_entries(path: Path) -> Iterator[tuple[str, str]]:
     index = path.with_name(re.sub(r"\.dict(\.dz)?$", ".index", path.name))
     with open_binary(path, _EXPECTED) as handle:
         text = read_all(handle, _LARGEST)
     if len(text) > _LARGEST:
         raise UserError(f"{path}: larger than {_LARGEST:,} bytes; expected {_EXPECTED}; split it")
-    entries = []
     for number, line in read_lines(index, f"the index of {path.name}, which dictd puts beside it"):
         word, *place = line.split("\t")
         if len(place) != 2 or not all(set(digits) <= _BASE64.keys() and digits for digits in place):
@@ -77,8 +83,7 @@ def _dictd_entries(path: Path) -> list[tuple[str, str]]:
         if first + length > len(text):
             raise UserError(f"{index}: line {number}: points beyond the {len(text)} bytes of {path.name}; fetch both again")
         if not word.startswith(_DATABASE_ENTRY):
-            entries.append((word.strip(), _first_translation(text[first : first + length], path, word)))
-    return entries
+            yield word.strip(), _first_translation(text[first : first + length], path, word)
 
 
 def _number(digits: str) -> int:
