@@ -22,7 +22,7 @@ from wechsel_jax.report import comparison_table, read_run, steps_needed, write_r
 from wechsel_jax.tokenizer.training import train_tokenizer
 from wechsel_jax.training import default_config as default_training_config
 from wechsel_jax.training import record_config, train, validate
-from wechsel_jax.training.config import as_dict
+from wechsel_jax.training.config import as_dict, differences
 from wechsel_jax.training.lock import has_begun, only_run
 from wechsel_jax.transfer_job import transfer
 from wechsel_jax.transfer_settings import ALIGNED, IDENTICAL, INPUTS, TransferSettings
@@ -132,14 +132,16 @@ def _settle(config: ConfigDict, workdir: Path) -> None:
     with contextlib.suppress(OSError, ValueError):
         old = dict(json.loads((workdir / SETTINGS).read_bytes()))
 
+    changed = {name.split(".")[0].split("[")[0] for name, _, _ in differences(old, now)}
+
     def differ(*names: str) -> bool:
-        return any(old.get(name) != now[name] for name in names)
+        return not changed.isdisjoint(names)
 
     made = {"tokenizer": differ("text", "tokenizer"), "vectors": differ("text", "tokenizer", "vectors")}
     made |= {"data": made["tokenizer"], "helper": differ("text", "tokenizer", "helper", "seed")}
-    made |= {f"{name}/transfer": old != now for name in (*now["methods"], *old.get("methods", ()))}
-    for name, changed in made.items():
-        if old and changed:
+    made |= {f"{name}/transfer": bool(changed) for name in (*now["methods"], *old.get("methods", ()))}
+    for name, differs in made.items():
+        if old and differs:
             shutil.rmtree(workdir / name, ignore_errors=True)
     (workdir / SETTINGS).unlink(missing_ok=True)
     record_config(config, workdir)

@@ -112,6 +112,21 @@ def test_a_directory_is_a_runs_from_the_moment_that_it_is_locked(make_config, tm
     assert has_begun(tmp_path / "other")
 
 
+def test_a_comparison_of_a_version_without_a_free_setting_goes_on(tmp_path):
+    config = comparison.default_config()
+    (tmp_path / "anker").mkdir()
+    (tmp_path / "anker" / "config.json").write_text("{}")
+    config.methods = ("anker",)
+    comparison._settle(config, tmp_path)
+    recorded = json.loads((tmp_path / "config.json").read_text())
+    del recorded["transfer"]["max_document_bytes"], recorded["helper"]["training"]["data"]["max_document_bytes"]
+    (tmp_path / "config.json").write_text(json.dumps(recorded))
+    comparison._settle(config, tmp_path)
+    config.transfer.neighbors = 3
+    with pytest.raises(UserError, match=r"transfer\.neighbors was 10, now 3; expected the same"):
+        comparison._settle(config, tmp_path)
+
+
 def test_settings_of_a_comparison_may_change_until_a_method_is_trained(tmp_path):
     config = comparison.default_config()
     config.text.train = ("a.txt",)
@@ -128,6 +143,9 @@ def test_settings_of_a_comparison_may_change_until_a_method_is_trained(tmp_path)
 
     # What lay there when the comparison began is not touched.
     assert settle(methods=("anker", "wechsel_tfr")) == [*made]
+    assert settle() == [*made]
+    # What decides how fast a training goes costs nothing.
+    config.helper.training.mesh.data = 1
     assert settle() == [*made]
     assert settle(transfer__neighbors=3) == ["tokenizer", "data", "vectors", "helper"]
     assert settle(vectors__epochs=3) == ["tokenizer", "data", "helper"]

@@ -17,7 +17,7 @@ from wechsel_jax.training.schedules import Phase, make_phases, one_phase
 # These decide where and how fast a run goes, not what it computes, so a run may go on with other values.
 FREE_FIELDS = (
     *("mesh", "distributed", "compilation_cache", "keep", "keep_every", "checkpoint_every"),
-    *("prefetch", "profile_steps", "statistics", "trackers", "data.max_document_bytes"),
+    *("prefetch", "profile_steps", "statistics", "trackers", "max_document_bytes"),
 )
 # A whole number that int32 does not hold is a mistake, unless it is one of bytes.
 _MOST, _MOST_BYTES = 2**31 - 1, 2**63 - 1
@@ -154,7 +154,7 @@ def check_config(config: ConfigDict, workdir: str | Path) -> None:
     new = json.loads(json.dumps(as_dict(config)))
     if file.exists():
         recorded = read_json(file, "the settings of an earlier run", "use another workdir")
-        differing = [line for line in _differences(recorded, new, "") if not _is_free(line[0])]
+        differing = differences(recorded, new)
         if differing:
             fields = "; ".join(f"{name} was {_shown(old)}, now {_shown(now)}" for name, old, now in differing[:_MOST_NAMED])
             if len(differing) > _MOST_NAMED:
@@ -162,10 +162,10 @@ def check_config(config: ConfigDict, workdir: str | Path) -> None:
             raise UserError(f"{file}: the run there has other settings: {fields}; expected the same; use another workdir")
 
 
-def _is_free(name: str) -> bool:
-    # A comparison holds the training settings under "training".
-    name = name.removeprefix("training.")
-    return name in FREE_FIELDS or name.split(".")[0] in FREE_FIELDS
+def differences(old: Any, new: Any) -> list[tuple[str, Any, Any]]:
+    """Returns (name, old value, new value) of every setting that differs and changes the result."""
+    # Some free ones are fields of a group, and a comparison holds all settings of its trainings in groups.
+    return [line for line in _differences(old, new, "") if not {*FREE_FIELDS} & {*line[0].split(".")}]
 
 
 def _differences(old: Any, new: Any, name: str) -> list[tuple[str, Any, Any]]:
