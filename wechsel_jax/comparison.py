@@ -71,7 +71,8 @@ def _transfer_defaults() -> ConfigDict:
 def compare(config: ConfigDict, workdir: str | Path) -> dict:
     """Initialises by every method of `config.methods`, trains each alike, and writes table, report and exports.
 
-    What is there already is kept, so the same command again goes on where it stopped.
+    What is there already is kept, so the same command again goes on where it stopped. All transfers come before the first
+    training; until that has begun, settings may change, and what depends on them is made again.
 
     Args:
       config: fields as in `default_config`.
@@ -82,7 +83,8 @@ def compare(config: ConfigDict, workdir: str | Path) -> dict:
       What `comparison.json` holds: `methods[name]["evaluations"]` as [step, perplexity] pairs, `steps_needed`, `seconds`.
 
     Raises:
-      UserError: a field is wrong, a file is missing, or `workdir` was made with another config.
+      UserError: a field is wrong, a file is missing, a method has been trained in `workdir` with another config, another
+        process is at work there, or it holds files of others.
     """
     refuse_workdir(workdir, has_begun, "a comparison")
     workdir = Path(workdir)
