@@ -15,8 +15,9 @@ from ml_collections import ConfigDict, config_dict
 
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.data import prepare
+from wechsel_jax.data.manifest import remove_prepared
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import new_file, refuse_workdir, remove_leftovers, require_file
+from wechsel_jax.files import foreign, new_file, refuse_workdir, remove_leftovers, require_file
 from wechsel_jax.initializers import METHODS
 from wechsel_jax.report import comparison_table, read_run, steps_needed, write_report
 from wechsel_jax.tokenizer.training import train_tokenizer
@@ -124,7 +125,8 @@ def _settle(config: ConfigDict, workdir: Path) -> None:
     """Records the settings; until the first training has begun, others may take their place, and what depends on them goes.
 
     Raises:
-      UserError: a method has been trained with other settings.
+      UserError: a method has been trained with other settings, or what depends on them holds what somebody added. (A helper
+        that has been trained stays; its own training refuses other settings.)
     """
     if any((workdir / method / SETTINGS).exists() for method in config.methods):
         record_config(config, workdir)
@@ -139,12 +141,21 @@ def _settle(config: ConfigDict, workdir: Path) -> None:
     def differ(*names: str) -> bool:
         return not changed.isdisjoint(names)
 
-    made = {"tokenizer": differ("text", "tokenizer"), "vectors": differ("text", "tokenizer", "vectors")}
-    made |= {"data": made["tokenizer"], "helper": differ("text", "tokenizer", "helper", "seed")}
-    made |= {f"{name}/transfer": bool(changed) for name in (*now["methods"], *old.get("methods", ()))}
-    for name, differs in made.items():
-        if old and differs:
-            shutil.rmtree(workdir / name, ignore_errors=True)
+    # The names are those of this comparison: a recorded one might lead anywhere.
+    writers = {"tokenizer": "tokenizer"} if differ("text", "tokenizer") else {}
+    writers |= {f"{name}/transfer": "transfer" for name in config.methods if changed}
+    there = [(workdir / name, writer) for name, writer in writers.items() if old and (workdir / name).exists()]
+    for place, writer in there:
+        if what := foreign(place, writer):
+            raise UserError(f"{place}: was made with other settings, and {what}; remove it yourself, or use another workdir")
+    for place, _ in there:
+        shutil.rmtree(place)
+    for side in ("train", "validation"):
+        if old and differ("text", "tokenizer") and (workdir / "data" / side).exists():
+            remove_prepared(workdir / "data" / side)
+    for name in ("source", "target", "native"):
+        if old and differ("text", "tokenizer", "vectors"):
+            (workdir / "vectors" / f"{name}.bin").unlink(missing_ok=True)
     (workdir / SETTINGS).unlink(missing_ok=True)
     record_config(config, workdir)
 

@@ -9,7 +9,7 @@ import pytest
 
 from wechsel_jax import comparison
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import RECORD
+from wechsel_jax.files import RECORD, new_directory
 from wechsel_jax.training import record_config, train
 from wechsel_jax.training.lock import LOCK, has_begun, only_run
 
@@ -130,28 +130,49 @@ def test_a_comparison_of_a_version_without_a_free_setting_goes_on(tmp_path):
 def test_settings_of_a_comparison_may_change_until_a_method_is_trained(tmp_path):
     config = comparison.default_config()
     config.text.train = ("a.txt",)
-    made = ("tokenizer", "data", "vectors", "helper", "anker/transfer", "wechsel_tfr/transfer")
+    made = ("tokenizer", "data/train", "vectors/source.bin", "helper", "anker/transfer", "wechsel_tfr/transfer")
+    away = tmp_path / "mine" / "transfer"
+    away.mkdir(parents=True)
 
     def settle(**changes) -> list[str]:
-        for name in made:
-            (tmp_path / name).mkdir(parents=True, exist_ok=True)
+        for name, writer in zip(made, ("tokenizer", "", "", "", "transfer", "transfer"), strict=True):
+            place = workdir / name
+            if writer and not place.exists():
+                with new_directory(place, writer) as directory:
+                    (directory / "file").write_text("made")
+            elif name.endswith("bin"):
+                place.parent.mkdir(exist_ok=True)
+                place.write_text("made")
+            else:
+                place.mkdir(parents=True, exist_ok=True)
         for name, value in changes.items():
             group, _, field = name.partition("__")
             (config[group] if field else config)[field or group] = value
-        comparison._settle(config, tmp_path)
-        return [name for name in made if (tmp_path / name).exists()]
+        comparison._settle(config, workdir)
+        return [name for name in made if (workdir / name).exists()]
 
+    workdir = tmp_path / "run"
     # What lay there when the comparison began is not touched.
     assert settle(methods=("anker", "wechsel_tfr")) == [*made]
     assert settle() == [*made]
     # What decides how fast a training goes costs nothing.
     config.helper.training.mesh.data = 1
     assert settle() == [*made]
-    assert settle(transfer__neighbors=3) == ["tokenizer", "data", "vectors", "helper"]
-    assert settle(vectors__epochs=3) == ["tokenizer", "data", "helper"]
-    assert settle(tokenizer__vocabulary_size=300) == []
-    assert json.loads((tmp_path / "config.json").read_text())["tokenizer"]["vocabulary_size"] == 300
-    (tmp_path / "anker" / "config.json").write_text("{}")
+    assert settle(transfer__neighbors=3) == [*made[:4]]
+    assert settle(vectors__epochs=3) == ["tokenizer", "data/train", "helper"]
+    assert settle(tokenizer__vocabulary_size=300) == ["helper"]
+    recorded = json.loads((workdir / "config.json").read_text())
+    assert recorded["tokenizer"]["vocabulary_size"] == 300
+    # Names that somebody wrote into the record lead nowhere, and what somebody added to an output is kept.
+    (workdir / "config.json").write_text(json.dumps({**recorded, "methods": ["../mine", str(tmp_path / "mine")]}))
+    assert settle() == [*made[:4]] and away.exists()
+    settle()
+    (workdir / "tokenizer" / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match=r"tokenizer: was made with other settings, and it also holds notes\.txt"):
+        settle(tokenizer__vocabulary_size=350)
+    assert all((workdir / name).exists() for name in made)
+    config.tokenizer.vocabulary_size = 300
+    (workdir / "anker" / "config.json").write_text("{}")
     with pytest.raises(UserError, match=r"tokenizer\.vocabulary_size was 300, now 400"):
         settle(tokenizer__vocabulary_size=400)
-    assert all((tmp_path / name).exists() for name in made)
+    assert all((workdir / name).exists() for name in made)
