@@ -25,10 +25,10 @@ import numpy as np
 
 from configs.anker import DICTIONARIES, LEARNING_RATE, STEPS, WARMUP
 from wechsel_jax.checkpoint import Checkpoint
+from wechsel_jax.checkpoint.tensors import write_tensors
 from wechsel_jax.files import new_directory, new_file
 from wechsel_jax.report import read_run, steps_needed
-from wechsel_jax.tensors import write_tensors
-from wechsel_jax.text_files import read_lines
+from wechsel_jax.text.files import read_lines
 from wechsel_jax.vectors import read_dictionary
 
 NAMES = {

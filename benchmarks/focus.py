@@ -23,7 +23,7 @@ from absl import app, flags
 from wechsel_jax.files import new_file
 from wechsel_jax.initializers import Side
 from wechsel_jax.initializers.focus import focus
-from wechsel_jax.initializers.sparsemax import sparsemax_neighbors
+from wechsel_jax.search.sparsemax import sparsemax_neighbors
 from wechsel_jax.tokens import Vocabulary
 from wechsel_jax.tokens.overlap import RULES, Overlap
 

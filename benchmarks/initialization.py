@@ -30,8 +30,9 @@ import numpy as np  # noqa: E402
 from absl import app, flags  # noqa: E402
 
 from wechsel_jax.files import new_file  # noqa: E402
-from wechsel_jax.initializers import Side, draw_noise, nearest_neighbors  # noqa: E402
+from wechsel_jax.initializers import Side, draw_noise  # noqa: E402
 from wechsel_jax.initializers.wechsel import wechsel  # noqa: E402
+from wechsel_jax.search import nearest_neighbors  # noqa: E402
 from wechsel_jax.tokens import Vocabulary  # noqa: E402
 
 _TARGETS = flags.DEFINE_integer("targets", 50_000, "V_t, target tokens.", lower_bound=1)

@@ -15,7 +15,7 @@ from absl import app, flags
 
 from wechsel_jax.files import new_file
 from wechsel_jax.program import program
-from wechsel_jax.text_files import read_lines
+from wechsel_jax.text.files import read_lines
 
 CORPORA = {
     "en": ("en.eltec",),

@@ -23,8 +23,8 @@ import ml_dtypes
 import numpy as np
 from absl import app, flags
 
+from wechsel_jax.checkpoint.tensors import ComputedTensor, TensorFiles, write_shards
 from wechsel_jax.files import new_file
-from wechsel_jax.tensors import ComputedTensor, TensorFiles, write_shards
 
 _GIGABYTES = flags.DEFINE_float("gigabytes", 20, "Size of the source's weights, in 10^9 bytes.", lower_bound=0.01)
 _VOCABULARY = flags.DEFINE_integer("vocabulary", 128_256, "V_s and V_t.", lower_bound=600)

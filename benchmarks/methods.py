@@ -23,7 +23,7 @@ from wechsel_jax.files import new_file
 from wechsel_jax.initializers import METHODS, Side, draw_noise
 from wechsel_jax.initializers.least_squares import least_squares
 from wechsel_jax.initializers.omp import pursue
-from wechsel_jax.initializers.sparsemax import sparsemax_neighbors
+from wechsel_jax.search.sparsemax import sparsemax_neighbors
 from wechsel_jax.tokens import Vocabulary
 from wechsel_jax.tokens.overlap import RULES, Overlap
 

@@ -22,8 +22,8 @@ from pathlib import Path
 
 from absl import app, flags
 
-from wechsel_jax.data.documents import read_documents
 from wechsel_jax.files import new_file
+from wechsel_jax.text.documents import read_documents
 
 _TEXT = flags.DEFINE_string("text", None, "A text file, a document a line.", required=True)
 _TOKENIZER = flags.DEFINE_string("tokenizer", None, "A directory with a tokenizer.json.", required=True)

@@ -59,8 +59,8 @@ def run(kind: str, targets: int, sources: int) -> dict:
 
 def search_alone(kind: str) -> dict:
     """Searches random vectors once to compile, on few targets, and then in earnest."""
-    from wechsel_jax.initializers import nearest_neighbors
-    from wechsel_jax.initializers.sparsemax import sparsemax_neighbors
+    from wechsel_jax.search import nearest_neighbors
+    from wechsel_jax.search.sparsemax import sparsemax_neighbors
 
     generator = np.random.default_rng(0)
     sources = generator.standard_normal((FLAGS.sources, FLAGS.dimension), np.float32)

@@ -16,7 +16,7 @@ from wechsel_jax import demo
 from wechsel_jax.comparison import _settings
 from wechsel_jax.errors import UserError
 from wechsel_jax.training.config import phases
-from wechsel_jax.transfer_settings import TransferSettings
+from wechsel_jax.transfers.settings import TransferSettings
 
 ANKER = [[0, 800.0], [50, 400.0], [100, 200.0]]
 WECHSEL = [[0, 3200.0], [50, 800.0], [100, 400.0], [150, 100.0]]

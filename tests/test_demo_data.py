@@ -7,7 +7,7 @@ import pytest
 from wechsel_jax import demo
 from wechsel_jax.demo import make
 from wechsel_jax.errors import UserError
-from wechsel_jax.text_files import read_lines
+from wechsel_jax.text.files import read_lines
 
 FOLDER = Path(demo.__file__).parent
 XML = """<?xml version="1.0"?><TEI xmlns="http://www.tei-c.org/ns/1.0"><teiHeader><p>not text</p></teiHeader><text><body>

@@ -21,12 +21,12 @@ _HOME = {
     "align": "vectors",
     "load_tokenizer": "tokens",
     "load_vectors": "vectors",
-    "nearest_neighbors": "initializers",
+    "nearest_neighbors": "search",
     "read_dictionary": "vectors",
     "score": "inspection",
     "train": "training",
-    "train_tokenizer": "tokenizer.training",
-    "transfer": "transfer_job",
+    "train_tokenizer": "tokens.training",
+    "transfer": "transfers",
     "write_report": "report",
 }
 

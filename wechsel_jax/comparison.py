@@ -20,13 +20,13 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.files import foreign, new_file, refuse_workdir, remove_leftovers, require_file
 from wechsel_jax.initializers import METHODS
 from wechsel_jax.report import comparison_table, read_run, steps_needed, write_report
-from wechsel_jax.tokenizer.training import train_tokenizer
+from wechsel_jax.tokens.training import train_tokenizer
 from wechsel_jax.training import default_config as default_training_config
 from wechsel_jax.training import record_config, train, validate
 from wechsel_jax.training.config import as_dict, differences
 from wechsel_jax.training.lock import has_begun, only_run
-from wechsel_jax.transfer_job import transfer
-from wechsel_jax.transfer_settings import ALIGNED, IDENTICAL, INPUTS, TransferSettings
+from wechsel_jax.transfers.job import transfer
+from wechsel_jax.transfers.settings import ALIGNED, IDENTICAL, INPUTS, TransferSettings
 from wechsel_jax.vectors import train_vectors
 
 BASELINE, SETTINGS = "full_rand", "config.json"
@@ -39,7 +39,7 @@ def default_config() -> ConfigDict:
 
     `training` and `helper.training` hold the fields of `wechsel_jax.training.default_config`; `text.words` is the target text
     with spaces between words, for word vectors where the language writes none; `transfer` holds the fields of
-    `transfer_settings.TransferSettings` but for the files and the seed. `variants[name]` makes `name` one of the methods
+    `transfers.settings.TransferSettings` but for the files and the seed. `variants[name]` makes `name` one of the methods
     that can be compared: {"method": one of `initializers.METHODS`, and settings of its own}. `overrides[name]` replaces fields
     of `training` for one method.
     """

@@ -14,10 +14,10 @@ import pytest
 
 from wechsel_jax.data import TokenBlocks, manifest, prepare, prepare_split, processes, unfinished
 from wechsel_jax.data.encoder import Encoder
-from wechsel_jax.data.parts import Part
 from wechsel_jax.data.processes import work_through
 from wechsel_jax.data.work import Task, Worker
 from wechsel_jax.errors import UserError
+from wechsel_jax.text.parts import Part
 from wechsel_jax.tokens import load_tokenizer
 
 module = importlib.import_module("wechsel_jax.data.prepare")
@@ -288,7 +288,7 @@ def test_what_a_worker_cannot_do_ends_as_here(tmp_path, tokenizers, text):
     code = """
 from wechsel_jax.data import processes
 from wechsel_jax.data.encoder import Encoder
-from wechsel_jax.data.parts import Part
+from wechsel_jax.text.parts import Part
 from wechsel_jax.data.work import Task, Worker
 from wechsel_jax.tokens import load_tokenizer
 worker = Worker(Encoder.of(load_tokenizer(tokenizer), tokenizer))

@@ -8,9 +8,10 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from wechsel_jax.data import TokenBlocks, encoding, prepare
-from wechsel_jax.data.documents import read_documents
+from wechsel_jax.data import TokenBlocks, prepare
 from wechsel_jax.errors import UserError
+from wechsel_jax.text.documents import read_documents
+from wechsel_jax.tokens import encoding
 
 TEXT = "Grüße aus  Köln \n\n \nzwei\n\u2028drei\x85\r\nvier"
 LINES = ["Grüße aus  Köln ", "zwei", "\u2028drei\x85", "vier"]

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wechsel_jax.checkpoint.tensors import read_header
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers import noise
 from wechsel_jax.initializers.transforms import (
@@ -24,7 +25,6 @@ from wechsel_jax.initializers.transforms import (
     unshuffle,
     write_factors,
 )
-from wechsel_jax.tensors import read_header
 
 FLOATS = [np.float32, np.float16, ml_dtypes.bfloat16, np.float64]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.transfer.conftest import save_source, source, world  # noqa: F401
+from tests.transfers.conftest import save_source, source, world  # noqa: F401
 from wechsel_jax import transfer
 
 

@@ -6,7 +6,7 @@ import torch
 import transformers
 
 from wechsel_jax import Checkpoint, transfer
-from wechsel_jax.inspection.step_zero import perplexity_at_zero
+from wechsel_jax.evaluation.step_zero import perplexity_at_zero
 
 _LLAMA = {
     "hidden_size": 16,

@@ -6,11 +6,11 @@ import pytest
 import torch
 import transformers
 
-from tests.transfer.conftest import make_model
+from tests.transfers.conftest import make_model
 from wechsel_jax import TransferPlan, UserError, transfer
 from wechsel_jax.checkpoint import Checkpoint
+from wechsel_jax.evaluation.step_zero import perplexity_at_zero
 from wechsel_jax.inspection import score, score_vectors
-from wechsel_jax.inspection.step_zero import perplexity_at_zero
 
 
 @pytest.fixture(scope="module")

@@ -12,10 +12,10 @@ from tests.tiny_tokenizers import Read, every_kind, real_tokenizer, wordpiece
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers.plan import TransferPlan
 from wechsel_jax.tokens import Vocabulary
-from wechsel_jax.tokens.coverage import coverage
 from wechsel_jax.tokens.mapping import parse_mapping
 from wechsel_jax.tokens.overlap import RULES, find_overlap, match, match_special
 from wechsel_jax.tokens.pieces import source_pieces
+from wechsel_jax.transfers.coverage import coverage
 
 
 @pytest.fixture

@@ -9,9 +9,8 @@ from tokenizers import models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from tests.tiny_tokenizers import byte_bpe, wordpiece
-from wechsel_jax.data import encoding
 from wechsel_jax.errors import UserError
-from wechsel_jax.tokens import text
+from wechsel_jax.tokens import encoding, text
 from wechsel_jax.tokens.text import BOUNDARY, read_token_ids
 
 LINES = ["Der schnelle Hund.", "", "Ein Fuchs über  dem Hund", "  "]

@@ -375,7 +375,7 @@ def test_ids_that_no_table_has_are_refused_before_a_library_sees_them(tiny, tmp_
     change(state["model"]["vocab"])
     (tmp_path / name).write_text(json.dumps(state if name == "tokenizer.json" else state["model"]["vocab"]))
     (tmp_path / "merges.txt").write_text("#version: 0.2\n")
-    monkeypatch.setattr("wechsel_jax.tokenizer.files.fast_tokenizer_class", never)
+    monkeypatch.setattr("wechsel_jax.tokens.files.fast_tokenizer_class", never)
     with pytest.raises(UserError, match=f"{name}: {message}"):
         load_tokenizer(tmp_path)
 
@@ -439,6 +439,6 @@ def test_places_without_a_tokenizer_are_refused(tmp_path):
 
 def test_importing_tokens_stays_light():
     heavy = "{'transformers', 'tokenizers', 'jax', 'torch', 'huggingface_hub'}"
-    code = f"import sys, wechsel_jax.tokens, wechsel_jax.tokenizer.training; print(sorted({heavy} & set(sys.modules)))"
+    code = f"import sys, wechsel_jax.tokens, wechsel_jax.tokens.training; print(sorted({heavy} & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"

@@ -12,10 +12,10 @@ import pytest
 from ml_collections import ConfigDict
 from safetensors.numpy import load_file, save_file
 
+from wechsel_jax.checkpoint.tensors import write_tensors
 from wechsel_jax.data import prepare
 from wechsel_jax.errors import UserError
 from wechsel_jax.report import read_run
-from wechsel_jax.tensors import write_tensors
 from wechsel_jax.training import compilation, ingredients, train
 from wechsel_jax.training.evaluator import Evaluator
 from wechsel_jax.training.layout import Layout

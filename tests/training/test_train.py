@@ -11,9 +11,9 @@ import pytest
 from ml_collections import ConfigDict
 from safetensors.numpy import load_file
 
+from wechsel_jax.checkpoint.tensors import write_tensors
 from wechsel_jax.data import TokenBlocks, training_batch
 from wechsel_jax.errors import UserError
-from wechsel_jax.tensors import write_tensors
 from wechsel_jax.tokens import load_tokenizer
 from wechsel_jax.training import train
 from wechsel_jax.training.ingredients import gather

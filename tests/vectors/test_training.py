@@ -19,10 +19,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from wechsel_jax.data import encoding
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import remove_leftovers, remove_unfinished
-from wechsel_jax.tokens import load_tokenizer
+from wechsel_jax.tokens import encoding, load_tokenizer
 from wechsel_jax.vectors import load_vectors, train_vectors
 from wechsel_jax.vectors.subwords import native_vectors, native_word
 from wechsel_jax.vectors.training import words_of

@@ -43,7 +43,7 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     del arguments
     record = f"{values.output.removesuffix('.safetensors')}.json"
     read = [*values.input, *(values[name].value for name in ("vectors", "source", "tokenizer", "words"))]
-    from wechsel_jax.vectors.table import is_table, make_table
+    from wechsel_jax.transfers.new_table import is_table, make_table
 
     for output in (values.output, record):
         refuse_file(output, is_table, "table", values.overwrite, read)

@@ -13,7 +13,7 @@ REQUIRED = ("input", "output")
 
 
 def define(values: flags.FlagValues) -> None:
-    """Defines the flags of `tokenizer.training.train_tokenizer`."""
+    """Defines the flags of `tokens.training.train_tokenizer`."""
     to = {"flag_values": values}
     sources(values, "input")
     flags.DEFINE_string("text_field", "text", "Of JSON lines and tables, the field that holds the text.", **to)
@@ -31,7 +31,7 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     del arguments
     if values.algorithm == "wordpiece" and values["style"].present:
         raise UserError("--style: has no effect with --algorithm=wordpiece, which has BERT's special tokens; leave it out")
-    from wechsel_jax.tokenizer.training import train_tokenizer
+    from wechsel_jax.tokens.training import train_tokenizer
 
     tokenizer = train_tokenizer(
         values.input,

@@ -28,7 +28,7 @@ SHUFFLES = ("rows_columns", "elements")
 
 
 def define(values: flags.FlagValues) -> None:
-    """Defines the flags of `transfer_job.transfer`."""
+    """Defines the flags of `transfers.job.transfer`."""
     to = {"flag_values": values}
     flags.DEFINE_string("source", None, "Model directory (config.json, model.safetensors, tokenizer) or hub id.", **to)
     flags.DEFINE_string("target_tokenizer", None, "Directory, tokenizer.json or hub id of the new tokenizer.", **to)
@@ -111,6 +111,6 @@ def _define_tables(values: flags.FlagValues) -> None:
 def run(values: flags.FlagValues, arguments: list[str]) -> None:
     """Runs the transfer; progress goes to stderr."""
     del arguments
-    from wechsel_jax.transfer_job import transfer
+    from wechsel_jax.transfers.job import transfer
 
     transfer(**{name: values[name].value for name in values})

@@ -36,7 +36,7 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
 def _print_nearest(words, values: flags.FlagValues) -> None:
     import numpy as np
 
-    from wechsel_jax.initializers import nearest_neighbors
+    from wechsel_jax.search import nearest_neighbors
 
     queries = words.lookup(values.words)
     for word, vector in zip(values.words, queries, strict=True):

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import tokenizers
 
-from wechsel_jax.data.encoding import encode
 from wechsel_jax.errors import UserError
+from wechsel_jax.tokens.encoding import encode
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

@@ -17,18 +17,18 @@ import numpy as np
 import tokenizers
 from tqdm import tqdm
 
-from wechsel_jax.data.documents import check_kind
 from wechsel_jax.data.encoder import DROPPED, FACTS, TRAIN, Encoder
 from wechsel_jax.data.manifest import FORMAT, MANIFEST, TOKENS, reuse
-from wechsel_jax.data.parts import PART_BYTES, Part, read_parts
 from wechsel_jax.data.processes import ProcessEnded, work_through
 from wechsel_jax.data.selection import choose
-from wechsel_jax.data.sources import Source, file_hash, find_sources, identify
 from wechsel_jax.data.unfinished import FULL, RESULT, Stage, Unfinished, disk_full, foreign, lock, scratch_directory
 from wechsel_jax.data.work import Task, Worker
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file, refuse_directory
-from wechsel_jax.text_files import LONGEST_DOCUMENT
+from wechsel_jax.text.documents import check_kind
+from wechsel_jax.text.files import LONGEST_DOCUMENT
+from wechsel_jax.text.parts import PART_BYTES, Part, read_parts
+from wechsel_jax.text.sources import Source, file_hash, find_sources, identify
 from wechsel_jax.tokens import load_tokenizer
 
 if TYPE_CHECKING:

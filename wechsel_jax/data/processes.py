@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
-from wechsel_jax.data.parts import PART_BYTES
 from wechsel_jax.data.work import Result, Task, Worker
 from wechsel_jax.errors import UserError
+from wechsel_jax.text.parts import PART_BYTES
 
 _PROGRAM = "wechsel_jax.data.worker"
 FINE, MISTAKE, MEMORY, FAILURE = b"fine", b"mistake", b"memory", b"failure"

@@ -8,8 +8,8 @@ import numpy as np
 import tokenizers
 
 from wechsel_jax.data.encoder import TRAIN, VALIDATION, Encoder, facts, side_of
-from wechsel_jax.data.parts import Part
 from wechsel_jax.errors import UserError
+from wechsel_jax.text.parts import Part
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,11 +9,11 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 
-from wechsel_jax.data.parts import Part
 from wechsel_jax.data.processes import FAILURE, FINE, MEMORY, MISTAKE, receive, send
 from wechsel_jax.data.work import Worker
 from wechsel_jax.errors import UserError
 from wechsel_jax.program import mistake
+from wechsel_jax.text.parts import Part
 
 
 def serve(connection: Connection) -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from wechsel_jax.errors import UserError
+from wechsel_jax.files.json import is_number
 from wechsel_jax.hub.citations import bibtex
 from wechsel_jax.hub.markdown import code, front_matter, hub_id, inline, is_name, name_of, one_line
 from wechsel_jax.hub.run_facts import RunFacts
 from wechsel_jax.hub.run_part import run_lines, score_lines
 from wechsel_jax.hub.transfer_part import introduction, transfer_lines
-from wechsel_jax.json_files import is_number
 
 PROJECT = "wechsel-jax"
 # What the loading example names until the model has a place on the hub; `push` puts the repository there.

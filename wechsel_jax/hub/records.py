@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from wechsel_jax.errors import UserError
+from wechsel_jax.files.json import ANY, NUMBER, TEXT, WHOLE, mismatch
 from wechsel_jax.inspection.records import read_record
-from wechsel_jax.json_files import ANY, NUMBER, TEXT, WHOLE, mismatch
 
 _ORIGINS = dict.fromkeys(("copied", "mixed", "random"), WHOLE)
 _RULE = {"rule": TEXT, **dict.fromkeys(("tokens", "copied", "mixed", "noise"), WHOLE), "examples": [(TEXT, ANY)]}

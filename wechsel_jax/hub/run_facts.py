@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from wechsel_jax.files.json import is_number, parse_json
 from wechsel_jax.hub.records import check_settings, read_transfer
-from wechsel_jax.json_files import is_number, parse_json
 
 SIDES = ("train", "validation")
 # A copy of what the run started from, and where `train.compare` puts the transfer of a run.

@@ -4,9 +4,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from wechsel_jax.files.json import is_number
 from wechsel_jax.hub.markdown import code, inline, public, table
 from wechsel_jax.hub.run_facts import SIDES, Compute, RunFacts
-from wechsel_jax.json_files import is_number
 
 _MOST_ROWS = 12
 _PHASE_FIELDS = ("name", "steps", "fraction", "trainable", "warmup", "warmup_steps", "decay", "peak", "floor", "keep_optimizer")

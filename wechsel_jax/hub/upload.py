@@ -10,12 +10,12 @@ from typing import Any
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import require_directory
+from wechsel_jax.files.json import read_json
 from wechsel_jax.hub.card import PLACEHOLDER, PROJECT, check_names, completed_card, model_card
 from wechsel_jax.hub.client import Client
 from wechsel_jax.hub.markdown import HUB_ID, one_line
 from wechsel_jax.hub.records import read_transfer
 from wechsel_jax.hub.run_facts import read_facts, read_lines
-from wechsel_jax.json_files import read_json
 
 _CARD = "README.md"
 _RECORD = "transfer.json"

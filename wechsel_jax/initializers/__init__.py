@@ -1,6 +1,5 @@
 """From two vocabularies to the target's embedding matrix: one plan, however it was made."""
 
-from wechsel_jax.initializers.neighbors import nearest_neighbors
 from wechsel_jax.initializers.noise import KINDS as NOISES
 from wechsel_jax.initializers.noise import draw_noise
 from wechsel_jax.initializers.plan import Side, TransferPlan
@@ -8,6 +7,6 @@ from wechsel_jax.initializers.registry import METHODS, Method
 from wechsel_jax.initializers.transforms import SHUFFLES, STANDARDIZATIONS, shuffle, standardize
 
 __all__ = [
-    "METHODS", "NOISES", "SHUFFLES", "STANDARDIZATIONS", "Method", "Side", "TransferPlan", "draw_noise", "nearest_neighbors",
+    "METHODS", "NOISES", "SHUFFLES", "STANDARDIZATIONS", "Method", "Side", "TransferPlan", "draw_noise",
     "shuffle", "standardize",
 ]  # fmt: skip

@@ -6,10 +6,10 @@ import numpy as np
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers.anchors import anchored_plan, find_anchors, helper_rows, on_source_rows
-from wechsel_jax.initializers.bonus import Bonus
-from wechsel_jax.initializers.neighbors import nearest_neighbors
 from wechsel_jax.initializers.plan import Side, TransferPlan
-from wechsel_jax.threads import one_thread
+from wechsel_jax.search.bonus import Bonus
+from wechsel_jax.search.neighbors import nearest_neighbors
+from wechsel_jax.search.threads import one_thread
 from wechsel_jax.tokens.overlap import Overlap
 
 # Weights of a dense plan: 4 bytes and a 4-byte source row each, and a few copies while it is made: 2 GB.

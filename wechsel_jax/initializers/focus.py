@@ -6,9 +6,9 @@ import numpy as np
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers.anchors import anchored_plan, on_source_rows
-from wechsel_jax.initializers.bonus import Bonus
 from wechsel_jax.initializers.plan import Side, TransferPlan
-from wechsel_jax.initializers.sparsemax import sparsemax_neighbors
+from wechsel_jax.search.bonus import Bonus
+from wechsel_jax.search.sparsemax import sparsemax_neighbors
 from wechsel_jax.tokens.overlap import Overlap
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import blas, lapack
 
-from wechsel_jax.threads import one_thread
+from wechsel_jax.search.threads import one_thread
 
 # Up to this condition the normal equations keep nine digits of the weights; beyond, singular values are worth their price.
 _TRUSTED = 1e4

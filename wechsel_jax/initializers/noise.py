@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from wechsel_jax.threads import one_thread
+from wechsel_jax.search.threads import one_thread
 
 KINDS = ("source", "source_sample", "multivariate", "mean", "xavier", "initializer_range")
 WECHSEL_SEED, OFA_SEED = 1234, 114514

@@ -5,12 +5,12 @@ from collections.abc import Callable
 import numpy as np
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.initializers.bonus import Bonus
-from wechsel_jax.initializers.neighbors import nearest_neighbors
 from wechsel_jax.initializers.noise import OFA_SEED, draw_noise
 from wechsel_jax.initializers.plan import Side, TransferPlan
 from wechsel_jax.initializers.transforms import Factors, low_rank
 from wechsel_jax.initializers.wechsel import softmax
+from wechsel_jax.search.bonus import Bonus
+from wechsel_jax.search.neighbors import nearest_neighbors
 from wechsel_jax.tokens.overlap import Overlap
 
 

@@ -11,8 +11,8 @@ from scipy.sparse import csr_array
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file
-from wechsel_jax.npz_files import read_arrays
-from wechsel_jax.threads import one_thread
+from wechsel_jax.files.npz import read_arrays
+from wechsel_jax.search.threads import one_thread
 from wechsel_jax.tokens import Vocabulary
 from wechsel_jax.tokens.overlap import match_special
 

@@ -8,7 +8,7 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.initializers.anchors import anchored_plan, find_anchors, helper_rows, on_source_rows
 from wechsel_jax.initializers.least_squares import Fit, least_squares
 from wechsel_jax.initializers.plan import Side, TransferPlan
-from wechsel_jax.initializers.sparsemax import sparsemax_neighbors
+from wechsel_jax.search.sparsemax import sparsemax_neighbors
 from wechsel_jax.tokens.overlap import Overlap
 
 _CUTOFF = 1e-6

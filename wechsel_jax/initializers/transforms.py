@@ -4,15 +4,13 @@ Every transform takes a table (N, D) of any float type, works on blocks of rows 
 """
 
 import math
-import os
 from dataclasses import dataclass
 
 import numpy as np
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers.noise import block_rows, draw_noise, gram, keyed_generator, wide_blocks, xavier_limit
-from wechsel_jax.tensors import write_tensors
-from wechsel_jax.threads import one_thread
+from wechsel_jax.search.threads import one_thread
 
 STANDARDIZATIONS = ("pretrained_xavier", "xavier_pretrained", "xavier")
 SHUFFLES = ("rows_columns", "elements")
@@ -83,16 +81,6 @@ def low_rank(matrix: np.ndarray, dimensions: int | str | None) -> Factors:
     singular = np.sqrt(squares)
     coordinates *= np.divide(1, singular, out=np.zeros_like(singular), where=singular > 0).astype(np.float32)
     return Factors(coordinates, (basis * singular).T.astype(np.float32))
-
-
-def write_factors(path: str | os.PathLike, factors: Factors) -> None:
-    """Writes a factorised table as safetensors: float32 `coordinates` (V, D') and `projection` (D', d).
-
-    `path` is written in place; a temporary name is the caller's.
-    """
-    if factors.projection is None:
-        raise ValueError("the table is not factorised")
-    write_tensors(path, {"coordinates": factors.coordinates.astype(np.float32), "projection": factors.projection})
 
 
 def scalar_moments(table: np.ndarray) -> tuple[float, float]:

@@ -5,10 +5,10 @@ from collections.abc import Callable
 import numpy as np
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.initializers.bonus import Bonus
-from wechsel_jax.initializers.neighbors import nearest_neighbors
 from wechsel_jax.initializers.plan import Side, TransferPlan
-from wechsel_jax.initializers.sparsemax import sparsemax_neighbors
+from wechsel_jax.search.bonus import Bonus
+from wechsel_jax.search.neighbors import nearest_neighbors
+from wechsel_jax.search.sparsemax import sparsemax_neighbors
 from wechsel_jax.tokens.overlap import Overlap
 
 WEIGHTS = ("softmax", "sparsemax")

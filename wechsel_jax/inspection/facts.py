@@ -207,8 +207,8 @@ def _of_tokens(
     seed: int,
     count: int,
 ) -> dict[str, Any]:
+    from wechsel_jax.initializers.origins import origin
     from wechsel_jax.tokens import Vocabulary, load_tokenizer
-    from wechsel_jax.transfer_record import origin
 
     target = Vocabulary.from_tokenizer(load_tokenizer(checkpoint.directory))
     if len(target) != len(plan):
@@ -239,7 +239,7 @@ def _special_tokens(vocabulary: "Vocabulary", plan: "TransferPlan") -> dict[str,
 def _perplexity(
     place: Path, checkpoint: "Checkpoint | None", text: str | os.PathLike, tokens_limit: int, seed: int
 ) -> dict[str, Any]:
-    from wechsel_jax.inspection.step_zero import perplexity_at_zero
+    from wechsel_jax.evaluation.step_zero import perplexity_at_zero
 
     if checkpoint is None:
         return {"reason": f"{place} holds no model"}
@@ -249,7 +249,7 @@ def _perplexity(
 def _nearest_words(
     source: "WordVectors", target: "WordVectors", alignment: "Alignment", seed: int, count: int
 ) -> tuple[dict[str, float], list[dict[str, Any]]]:
-    from wechsel_jax.initializers import nearest_neighbors
+    from wechsel_jax.search import nearest_neighbors
 
     keys = alignment.map_source(source.rows(np.arange(min(_SEARCHED_WORDS, len(source.words)))))
     queries = alignment.map_target(target.rows(np.arange(min(_SAMPLED_WORDS, len(target.words)))))

@@ -27,7 +27,7 @@ def origins(
 
     Args:
       directory: what `wechsel-jax transfer` wrote: the plan, the tokenizer, and the record, which names the source model.
-      tokens: as the tokenizer spells them, as `transfer_record.readable` writes them, or words that are one token.
+      tokens: as the tokenizer spells them, as `tokens.readable` writes them, or words that are one token.
       plan: a plan to use in place of the directory's.
       source: the source model, where it is no longer where the record says; its tokenizer is read.
 
@@ -39,8 +39,8 @@ def origins(
       UserError: a file is missing or damaged, plan and tokenizer do not fit, or a token is none of the directory's.
     """
     from wechsel_jax.initializers import TransferPlan
+    from wechsel_jax.initializers.origins import origin
     from wechsel_jax.tokens import Vocabulary, load_tokenizer
-    from wechsel_jax.transfer_record import origin
 
     directory = Path(directory)
     if not (directory / RECORD_FILE).exists() or not (plan or (directory / PLAN_FILE).exists()):
@@ -77,7 +77,7 @@ def _source_vocabulary(directory: Path, source: str | os.PathLike | None) -> "Vo
 
 
 def _find(tokens: Sequence[str], target: "Vocabulary", tokenizer: "PreTrainedTokenizerFast", directory: Path) -> list[int]:
-    from wechsel_jax.transfer_record import readable
+    from wechsel_jax.tokens import readable
 
     by_string = {string: i for i, string in enumerate(target.strings)}
     by_text = {readable(target, i): i for i in reversed(range(len(target)))}

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.json_files import ANY, NUMBER, TEXT, WHOLE, mismatch, read_json
+from wechsel_jax.files.json import ANY, NUMBER, TEXT, WHOLE, mismatch, read_json
 
 FORMAT = 1
 _WHAT, _ADVICE = "the transfer.json that `wechsel-jax transfer` writes", "run the transfer again"

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from wechsel_jax.initializers.duplicates import distinct_rows
+from wechsel_jax.search.duplicates import distinct_rows
 
 QUANTILES = (0, 5, 25, 50, 75, 95, 100)
 _ROWS_AT_ONCE = 4096

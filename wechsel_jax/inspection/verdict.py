@@ -163,7 +163,7 @@ def _precision(facts: Mapping[str, Any]) -> list[Finding]:
 
 
 def _anchors(facts: Mapping[str, Any]) -> list[Finding]:
-    from wechsel_jax.vectors.token_anchors import FEW_ANCHORS
+    from wechsel_jax.initializers.anker.anchors import FEW_ANCHORS
 
     alignment = facts.get("alignment") or {}
     if not _by_contexts(facts) or not alignment.get("rounds"):

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from wechsel_jax.files.json import is_number
 from wechsel_jax.inspection import Finding, summary
-from wechsel_jax.json_files import is_number
 from wechsel_jax.report.display import NO_VALUE, percent, plural, token_html
 from wechsel_jax.report.records import RunRecord
 from wechsel_jax.report.sections import Report

@@ -10,7 +10,7 @@ from typing import Any
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import require_directory
-from wechsel_jax.json_files import is_number, parse_json, read_json
+from wechsel_jax.files.json import is_number, parse_json, read_json
 from wechsel_jax.report.state import DONE, FINISHED, State, find_state
 from wechsel_jax.report.transfers import TransferRecord, read_transfer
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from wechsel_jax.json_files import is_number
+from wechsel_jax.files.json import is_number
 
 RUNNING, STOPPED, FINISHED = "running", "stopped", "finished"
 # Where no lock tells, a run whose metrics were silent for longer than this, and than ten of its pauses, has stopped.

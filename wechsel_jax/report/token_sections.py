@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from wechsel_jax.json_files import is_number
+from wechsel_jax.files.json import is_number
 from wechsel_jax.report.display import NO_VALUE, number, percent, plural, token_html
 from wechsel_jax.report.records import RunRecord
 from wechsel_jax.report.sections import Report

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import tokenizers
 
-from wechsel_jax.data.encoding import encode
-from wechsel_jax.data.parts import Part, read_parts
-from wechsel_jax.data.sources import Source, find_sources
 from wechsel_jax.errors import UserError
-from wechsel_jax.text_files import LONGEST_DOCUMENT
+from wechsel_jax.text.files import LONGEST_DOCUMENT
+from wechsel_jax.text.parts import Part, read_parts
+from wechsel_jax.text.sources import Source, find_sources
+from wechsel_jax.tokens.encoding import encode
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -42,7 +42,7 @@ def read_token_ids(
 
     Args:
       tokenizer: any fast tokenizer.
-      text_files: what is read, see `wechsel_jax.data.sources.find_sources`: text, JSON lines, Parquet, data sets, patterns.
+      text_files: what is read, see `wechsel_jax.text.sources.find_sources`: text, JSON lines, Parquet, data sets, patterns.
       max_bytes: read at most about this many bytes; 0: all. Several sources share them in proportion to their sizes. Of a plain
         text file, parts of 256 KiB at equal distances are read; of a compressed one or a table, the beginning.
       field: which holds the text of JSON lines and tables.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.tokenizer.files import load_tokenizer
+from wechsel_jax.tokens.files import load_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

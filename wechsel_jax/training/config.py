@@ -9,8 +9,8 @@ from ml_collections import ConfigDict, FieldReference, config_dict
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file
-from wechsel_jax.json_files import read_json
-from wechsel_jax.text_files import LONGEST_DOCUMENT
+from wechsel_jax.files.json import read_json
+from wechsel_jax.text.files import LONGEST_DOCUMENT
 from wechsel_jax.training.profiling import profiled_steps
 from wechsel_jax.training.schedules import Phase, make_phases, one_phase
 

@@ -12,8 +12,8 @@ from ml_collections import ConfigDict
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_directory, refuse_directory, require_directory, require_file
+from wechsel_jax.files.json import read_json, write_json
 from wechsel_jax.hub import model_card, read_facts
-from wechsel_jax.json_files import read_json, write_json
 from wechsel_jax.models import family
 from wechsel_jax.models.weights import flatten, unflatten
 from wechsel_jax.tokens import Vocabulary, load_tokenizer

@@ -13,20 +13,20 @@ import numpy as np
 from ml_collections import ConfigDict
 
 import wechsel_jax
-from wechsel_jax.architectures import ARCHITECTURES
 from wechsel_jax.checkpoint import Checkpoint, write_checkpoint
+from wechsel_jax.checkpoint.architectures import ARCHITECTURES
+from wechsel_jax.checkpoint.model_config import check_config
+from wechsel_jax.checkpoint.tensors import read_header
 from wechsel_jax.data import TokenBlocks, prepare, prepare_split, wait_for
 from wechsel_jax.data.manifest import MANIFEST, MadeOtherwise, remove_prepared
 from wechsel_jax.data.prepare import SIDES
-from wechsel_jax.data.sources import find_sources
 from wechsel_jax.errors import UserError, parsing
 from wechsel_jax.files import new_file
-from wechsel_jax.json_files import read_json
-from wechsel_jax.model_config import check_config
+from wechsel_jax.files.json import read_json
 from wechsel_jax.models import Family, ModelConfig, family
 from wechsel_jax.models.weights import flatten
 from wechsel_jax.objectives import Objective, make_objective
-from wechsel_jax.tensors import read_header
+from wechsel_jax.text.sources import find_sources
 from wechsel_jax.tokens import Vocabulary, load_tokenizer
 from wechsel_jax.training import distributed, sharding
 from wechsel_jax.training.config import as_dict

@@ -15,7 +15,7 @@ import numpy as np
 from tqdm import tqdm
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.threads import one_thread
+from wechsel_jax.search.threads import one_thread
 from wechsel_jax.vectors.alignment import (
     FREQUENT_WORDS,
     Alignment,

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.threads import one_thread
-from wechsel_jax.vectors.csls import csls_neighbors, neighborhood_mean
+from wechsel_jax.search.csls import csls_neighbors, neighborhood_mean
+from wechsel_jax.search.threads import one_thread
 from wechsel_jax.vectors.refinement import Refined, Refinement, refine_rotation
 from wechsel_jax.vectors.word_vectors import WordVectors
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file
-from wechsel_jax.npz_files import read_arrays
+from wechsel_jax.files.npz import read_arrays
 from wechsel_jax.vectors.word_records import LONGEST_WORD
 from wechsel_jax.vectors.word_vectors import PlainVectors
 

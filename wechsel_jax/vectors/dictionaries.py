@@ -7,7 +7,7 @@ from pathlib import Path
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import require_file
-from wechsel_jax.text_files import open_binary, read_all, read_lines
+from wechsel_jax.text.files import open_binary, read_all, read_lines
 
 _EXPECTED = "a dictionary: lines 'source word TAB target word' (or MUSE's 'source target'), or dictd's .dict with its .index"
 _BASE64 = {c: i for i, c in enumerate("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/")}

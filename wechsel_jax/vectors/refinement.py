@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.threads import one_thread
-from wechsel_jax.vectors.csls import NEIGHBORHOOD, csls_neighbors, neighborhood_mean
+from wechsel_jax.search.csls import NEIGHBORHOOD, csls_neighbors, neighborhood_mean
+from wechsel_jax.search.threads import one_thread
 
 DIRECTIONS = ("mutual", "source", "target")
 

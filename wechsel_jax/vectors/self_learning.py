@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from wechsel_jax.threads import one_thread
-from wechsel_jax.vectors.csls import NEIGHBORHOOD
+from wechsel_jax.search.csls import NEIGHBORHOOD
+from wechsel_jax.search.threads import one_thread
 from wechsel_jax.vectors.refinement import procrustes
 
 # The gain that counts as one, and the rounds after which it ends in any case.

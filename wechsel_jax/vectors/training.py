@@ -11,13 +11,13 @@ from typing import IO, TYPE_CHECKING
 
 from tqdm import tqdm
 
-from wechsel_jax.data.encoding import encode
-from wechsel_jax.data.parts import source_lines
-from wechsel_jax.data.sources import Source, find_sources
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import temporary_directory
-from wechsel_jax.text_files import LONGEST_DOCUMENT
-from wechsel_jax.tokenizer.files import load_tokenizer
+from wechsel_jax.text.files import LONGEST_DOCUMENT
+from wechsel_jax.text.parts import source_lines
+from wechsel_jax.text.sources import Source, find_sources
+from wechsel_jax.tokens.encoding import encode
+from wechsel_jax.tokens.files import load_tokenizer
 from wechsel_jax.vectors.fasttext_format import FastTextVectors
 from wechsel_jax.vectors.subwords import native_word, plain_backend
 
@@ -60,7 +60,7 @@ def train_vectors(
     de Melo, 2023, section 3.1), which trains model="cbow", smallest_ngram=3, largest_ngram=6, buckets=2_000_000, min_count=10.
 
     Args:
-      files: text, see `wechsel_jax.data.sources.find_sources`: text files, JSON lines, Parquet, data sets, patterns.
+      files: text, see `wechsel_jax.text.sources.find_sources`: text files, JSON lines, Parquet, data sets, patterns.
       output: the `.bin` to write, replaced where it exists.
       dim: m, dimensions of a vector.
       model: "skipgram" or "cbow".

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import require_file
-from wechsel_jax.text_files import UTF16_MARKS, is_compressed, open_binary
+from wechsel_jax.text.files import UTF16_MARKS, is_compressed, open_binary
 from wechsel_jax.vectors import fasttext_format
 from wechsel_jax.vectors.archive import load_archive
 from wechsel_jax.vectors.fasttext_format import FastTextVectors

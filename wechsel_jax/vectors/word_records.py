@@ -8,7 +8,7 @@ from typing import IO, NamedTuple
 import numpy as np
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.text_files import BYTE_ORDER_MARK, decode_line
+from wechsel_jax.text.files import BYTE_ORDER_MARK, decode_line
 
 LONGEST_DIMENSION = 1 << 14
 _BLOCK_BYTES = 1 << 23

@@ -1,0 +1,93 @@
+"""The regression of rows on tokens' features, against least squares by numpy's own solver."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from tests.initializers.conftest import COUNTED_SIZES
+from wechsel_jax.initializers import Side
+from wechsel_jax.initializers.anker.regression import fit_regression
+
+S, T, M = COUNTED_SIZES
+
+
+def features_by_hand(side: Side, low: float, high: float) -> np.ndarray:
+    units = side.vectors.astype(np.float64)
+    units[side.has_vector] /= np.linalg.norm(units[side.has_vector], axis=1, keepdims=True)
+    weights = np.sqrt(side.counts + 1)[side.has_vector]
+    units[side.has_vector] -= weights @ units[side.has_vector] / weights.sum()
+    shares = np.clip(np.log((side.counts + 1) / (side.counts + 1).sum()), low, high)
+    scaled = 2 * (shares - low) / (high - low) - 1
+    return np.column_stack([units, np.ones(len(units)), scaled, scaled**2, side.vocabulary.word_start])
+
+
+def test_predictions_are_those_of_penalised_least_squares(counted_sides):
+    source, target = counted_sides
+    roles = (*source.vocabulary.roles[:-1], frozenset({"eos"}))
+    source = dataclasses.replace(source, vocabulary=dataclasses.replace(source.vocabulary, roles=roles))
+    rows = np.random.default_rng(1).standard_normal((S, 7))
+    unseen, seldom = np.flatnonzero(~source.has_vector)[:2]
+    source.counts[[unseen, seldom]] = 0, 1
+    known = (np.arange(S) < S - 1) & (np.arange(S) != unseen)
+    assert known[seldom] and source.has_vector.sum() < known.sum()
+    shares = np.log((source.counts + 1) / (source.counts + 1).sum())[known]
+    ours, theirs = (features_by_hand(side, shares.min(), shares.max()) for side in (source, target))
+    # Ridge is least squares with a row for each coefficient.
+    scale = np.sqrt(np.sqrt(source.counts[known] + 1))[:, None]
+    stacked = scale * ours[known]
+    penalty = np.sqrt(1e-4 * np.square(stacked).sum() / stacked.shape[1]) * np.eye(stacked.shape[1])
+    left = np.concatenate([stacked, penalty])
+    right = np.concatenate([scale * rows[known], np.zeros((len(penalty), 7))])
+    coefficients = np.linalg.lstsq(left, right, rcond=None)[0]
+    fitted = fit_regression(source, target)
+    np.testing.assert_allclose(fitted.source, ours, atol=1e-6)
+    np.testing.assert_allclose(fitted.target, theirs, atol=1e-6)
+    np.testing.assert_allclose(fitted.target @ (fitted.basis @ rows), theirs @ coefficients, atol=1e-6)
+    assert not fitted.basis[:, ~known].any()
+
+
+def test_rows_that_follow_from_features_are_found_again(counted_sides):
+    """A table that is linear in the features is predicted for target tokens, but for the penalty."""
+    first = fit_regression(*counted_sides)
+    coefficients = np.random.default_rng(2).standard_normal((first.source.shape[1], 5))
+    predicted = first.target @ (first.basis @ (first.source @ coefficients))
+    assert np.abs(predicted - first.target @ coefficients).max() < 0.05 * np.abs(predicted).max()
+
+
+def test_what_the_source_text_does_not_show_has_no_say_whatever_its_rows(counted_sides):
+    """A multilingual model's tokens of other languages."""
+    source, target = counted_sides
+    rows = np.random.default_rng(3).standard_normal((S, 4))
+    unseen = ~source.has_vector
+    source.counts[unseen] = 0
+    fitted = fit_regression(source, target)
+    predicted = fitted.target @ (fitted.basis @ rows)
+    assert np.isfinite(predicted).all()
+    np.testing.assert_array_equal(predicted, fitted.target @ (fitted.basis @ np.where(unseen[:, None], 1e6, rows)))
+
+
+def test_rare_tokens_tell_what_a_token_has_that_the_target_text_does_not_show(counted_sides):
+    source, target = counted_sides
+    source.counts[:], target.counts[:] = 1000, 1000
+    source.counts[~source.has_vector], target.counts[~target.has_vector] = 1, 0
+    fitted = fit_regression(source, target)
+    predicted = fitted.target @ (fitted.basis @ np.where(source.has_vector, 0.0, 1.0))
+    assert (predicted[~target.has_vector] > 0.9).all() and np.abs(predicted[target.has_vector]).max() < 0.1
+
+
+def test_frequencies_stay_in_the_sources_range_and_lengths_of_vectors_are_no_matter(counted_sides):
+    source, target = counted_sides
+    target.counts[0] = 10**9
+    before = fit_regression(source, target)
+    assert np.abs(before.target[:, -3]).max() <= 1 + 1e-12
+    again = fit_regression(source, Side(target.vocabulary, target.vectors * 3, counts=target.counts))
+    np.testing.assert_allclose(again.target, before.target, atol=1e-6)
+
+
+@pytest.mark.parametrize("target_too", [False, True])
+def test_without_counts_or_vectors_it_still_fits(counted_sides, target_too):
+    source, target = counted_sides
+    empty = Side(target.vocabulary, np.zeros((T, M), np.float32), counts=target.counts)
+    fitted = fit_regression(Side(source.vocabulary, source.vectors), empty if target_too else target)
+    assert np.isfinite(fitted.basis).all() and np.isfinite(fitted.target).all()

@@ -1,0 +1,3 @@
+"""The tokenizers of the tests of prepared data."""
+
+from tests.data.conftest import tokenizers  # noqa: F401

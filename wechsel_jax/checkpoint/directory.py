@@ -1,0 +1,330 @@
+"""A model directory as data: its config, its tensors on disk, and which of them have a vocabulary axis."""
+
+import dataclasses
+import functools
+import math
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wechsel_jax.checkpoint.architectures import Architecture, architecture, has_no_vocabulary, stated_size, ties
+from wechsel_jax.checkpoint.model_config import check_config
+from wechsel_jax.checkpoint.tensors import (
+    FLOATS,
+    INDEX_FILE,
+    MAX_SHARD_BYTES,
+    SINGLE_FILE,
+    ComputedTensor,
+    StoredTensor,
+    TensorFiles,
+    first_nonfinite,
+    write_shards,
+)
+from wechsel_jax.errors import UserError
+from wechsel_jax.files.json import read_json, write_json
+from wechsel_jax.tokens import load_tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+_EXPECTED = "a model directory with config.json and model.safetensors, or the id of a model on the hub"
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_HUB_FILES = ["*.json", "*.safetensors", "tokenizer*", "vocab.*", "merges.txt", "*.model", "*.jinja"]
+# For programs that do not read tokenizer.json.
+_EXTRA_TOKENIZER_FILES = ("vocab.json", "merges.txt", "vocab.txt", "sentencepiece.bpe.model", "spiece.model", "tokenizer.model")
+
+
+@dataclasses.dataclass(frozen=True)
+class VocabularyTensor:
+    """A tensor with a vocabulary axis.
+
+    Attributes:
+      name: in the checkpoint.
+      role: "input", "head" or "bias".
+      axis: which of its axes is the vocabulary: 0, but 1 for a bias that is stored as (1, V).
+    """
+
+    name: str
+    role: str
+    axis: int = 0
+
+    def rows(self, tensor: np.ndarray) -> np.ndarray:
+        """The tensor with the vocabulary in front: (V, d), or (V,) for a bias."""
+        return tensor.reshape(-1) if self.axis else tensor
+
+    def shape(self, stored: tuple[int, ...], rows: int) -> tuple[int, ...]:
+        """The stored shape with another number of tokens."""
+        return (*stored[: self.axis], rows, *stored[self.axis + 1 :])
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """A model directory; tensors stay on disk until they are read.
+
+    Attributes:
+      directory: where the files are (a folder of the hub's cache for a hub id).
+      config: the content of config.json.
+      tensors: name -> where the tensor lies.
+      generation_config: the content of generation_config.json, where there is one.
+    """
+
+    directory: Path
+    config: dict
+    tensors: TensorFiles
+    generation_config: dict | None = None
+
+    @classmethod
+    def open(cls, path: str | os.PathLike) -> "Checkpoint":
+        """Opens a directory, or a hub id whose files are downloaded first.
+
+        Raises:
+          UserError: it is no model directory, its weights are not safetensors, or a file is damaged.
+        """
+        directory = _locate(path)
+        config = read_json(directory / "config.json", "the config.json of a model")
+        if config.get("model_type") is None:
+            raise UserError(f"{directory / 'config.json'}: has no model_type; expected the config.json of a transformers model")
+        check_config(config, directory / "config.json")
+        if not any((directory / name).exists() for name in (SINGLE_FILE, INDEX_FILE)):
+            _refuse_weights(directory, config)
+        generation = directory / "generation_config.json"
+        generation_config = read_json(generation, "a generation_config.json") if generation.exists() else None
+        check_config(generation_config or {}, generation)
+        return cls(directory, config, TensorFiles.open(directory), generation_config)
+
+    @property
+    def architecture(self) -> str:
+        """The `model_type`, e.g. "gpt2"."""
+        return self.config["model_type"]
+
+    @functools.cached_property
+    def record(self) -> Architecture:
+        """What is known of the architecture, or was found out; `UserError` for one that is not supported."""
+        shapes = {name: stored.shape for name, stored in self.tensors.items()}
+        return architecture(self.architecture, self.directory / "config.json", shapes, stated_size(self.config))
+
+    @property
+    def shards(self) -> dict[str, str] | None:
+        """Tensor name -> name of its file, where there are several; else None."""
+        files = {name: stored.file.name for name, stored in self.tensors.items()}
+        return files if len(set(files.values())) > 1 else None
+
+    def names(self) -> tuple[str, ...]:
+        """The names of all tensors."""
+        return tuple(self.tensors)
+
+    def read(self, name: str) -> np.ndarray:
+        """One tensor, as a read-only memory map."""
+        return self.tensors[name].read()
+
+    def vocabulary_tensors(self) -> tuple[VocabularyTensor, ...]:
+        """Finds every tensor with a vocabulary axis: the input table first, then other input tables, heads and biases.
+
+        A table that only repeats a tied input table is not among them: see `tied_copies`.
+
+        Raises:
+          UserError: there is no input table, sizes disagree, or a tensor may or may not have a vocabulary axis.
+        """
+        copies = self.tied_copies()
+        return tuple(tensor for tensor in self._with_vocabulary if tensor.name not in copies)
+
+    def tied_copies(self) -> tuple[str, ...]:
+        """Names of stored tables that only repeat the tied input table; a saved checkpoint need not hold them."""
+        return self._copies
+
+    @property
+    def tied(self) -> bool:
+        """Whether the output head is the input table.
+
+        So it is where config.json says so, or says nothing and the architecture's default is that, unless the file holds a head
+        that differs; transformers unties then.
+        """
+        return self.tie_setting and not any(tensor.role == "head" for tensor in self.vocabulary_tensors())
+
+    @functools.cached_property
+    def tie_setting(self) -> bool:
+        """What config.json says, or the architecture's default where it says nothing."""
+        found = ties(self.record, self.config)
+        return not any(self.record.role(name) == "head" for name in self.tensors) if found is None else found
+
+    @property
+    def table(self) -> str:
+        """The name of the input table (V, d)."""
+        return self.vocabulary_tensors()[0].name
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Rows of the input table; a padded table has more than the tokenizer has ids."""
+        return self.tensors[self.table].shape[0]
+
+    @property
+    def hidden_size(self) -> int:
+        """d, the length of a row."""
+        return self.tensors[self.table].shape[1]
+
+    def require_finite(self, rows: int | None = None) -> None:
+        """Reads every weight once.
+
+        Args:
+          rows: how many rows of the vocabulary tensors count, where what padding holds does not matter; None: all.
+
+        Raises:
+          UserError: a weight is NaN or infinite, or a vocabulary tensor is not of a floating type.
+        """
+        vocabulary = {tensor.name: tensor for tensor in self.vocabulary_tensors()}
+        for name, stored in self.tensors.items():
+            if stored.code in FLOATS:
+                shape = vocabulary[name].shape(stored.shape, rows) if name in vocabulary and rows is not None else stored.shape
+                _check_finite(name, stored, shape)
+            elif name in vocabulary:
+                raise UserError(f"{stored.file}: tensor {name} is of type {stored.code}; expected one of {', '.join(FLOATS)}")
+
+    @functools.cached_property
+    def _copies(self) -> tuple[str, ...]:
+        if not self.tie_setting:
+            return ()
+        table, *others = (tensor.name for tensor in self._with_vocabulary if tensor.role != "bias")
+        return tuple(name for name in others if _same(self.tensors[table], self.tensors[name]))
+
+    @functools.cached_property
+    def _with_vocabulary(self) -> tuple[VocabularyTensor, ...]:
+        found = {name: role for name in self.tensors if (role := self.record.role(name))}
+        for role in ("more_inputs", "head") if self.tie_setting else ("more_inputs",):
+            # The encoder's table stands for a shared one that is not stored, a tied head for the input table.
+            stand_ins = [name for name, its_role in found.items() if its_role == role]
+            if "input" not in found.values() and stand_ins:
+                found[min(stand_ins, key=lambda name: ("encoder" not in name, name))] = "input"
+        inputs = [name for name, role in found.items() if role == "input"]
+        if len(inputs) != 1:
+            what = f"{len(inputs)} of them ({', '.join(inputs)})" if inputs else "none"
+            raise UserError(f"{self.directory}: expected one input table of a {self.architecture} model, found {what}")
+        self._check_shapes(found, inputs[0])
+        order = ("input", "more_inputs", "head", "bias")
+        return tuple(
+            VocabularyTensor(name, "input" if role == "more_inputs" else role, int(role == "bias" and self._is_flat(name)))
+            for name, role in sorted(found.items(), key=lambda item: order.index(item[1]))
+        )
+
+    def _is_flat(self, name: str) -> bool:
+        return len(self.tensors[name].shape) == 2
+
+    def _check_shapes(self, found: Mapping[str, str], table: str) -> None:
+        shape, place, size = self.tensors[table].shape, self.directory / "config.json", stated_size(self.config)
+        if len(shape) != 2 or size not in (None, shape[0]):
+            raise UserError(
+                f"{place}: vocab_size is {size}, but {table} has shape {shape}; expected as many rows; copy both again"
+            )
+        if self.config.get("share_encoder_decoder_embeddings", True) is False:
+            raise UserError(
+                f"{place}: share_encoder_decoder_embeddings is false: source and target text have vocabularies of their own; "
+                "expected a model with one vocabulary"
+            )
+        for name, role in found.items():
+            stored = self.tensors[name]
+            if stored.shape not in ((shape[:1], (1, shape[0])) if role == "bias" else (shape,)):
+                raise UserError(
+                    f"{stored.file}: {name} has shape {stored.shape}, and the input table {shape}; expected the same vocabulary"
+                )
+        for name, stored in self.tensors.items():
+            ends = (*stored.shape[:1], *stored.shape[-1:])
+            if name not in found and shape[0] in ends and not has_no_vocabulary(name):
+                raise UserError(
+                    f"{stored.file}: {name} has an axis as long as the vocabulary ({shape[0]}), and is no tensor that a "
+                    f"{self.architecture} model is known to have; expected a plain model; save the model without it"
+                )
+
+
+def write_checkpoint(
+    directory: str | os.PathLike,
+    config: Mapping,
+    tensors: Mapping[str, StoredTensor | ComputedTensor | np.ndarray],
+    tokenizer: "str | os.PathLike | PreTrainedTokenizerFast | None" = None,
+    generation_config: Mapping | None = None,
+    shards: Mapping[str, str] | None = None,
+    max_shard_bytes: int = MAX_SHARD_BYTES,
+) -> None:
+    """Writes what transformers loads: config.json, model.safetensors (or shards and their index), and the tokenizer's files.
+
+    Args:
+      directory: an existing directory, usually one of `files.new_directory`.
+      config: the content of config.json.
+      tensors: name -> array, stored tensor (copied byte for byte) or computed tensor.
+      tokenizer: the tokenizer or its place, saved as exactly the tokenizer that `load_tokenizer` returns; None: no tokenizer.
+      generation_config: the content of generation_config.json; None: no such file.
+      shards: which tensors share a file, see `tensors.write_shards`; None: one file, unless it would be too large.
+      max_shard_bytes: how large a file may be.
+    """
+    directory = Path(directory)
+    write_json(directory / "config.json", config)
+    if generation_config is not None:
+        write_json(directory / "generation_config.json", generation_config)
+    if tokenizer is not None:
+        _write_tokenizer(directory, tokenizer)
+    write_shards(directory, tensors, shards, max_shard_bytes)
+
+
+def _write_tokenizer(directory: Path, tokenizer: "str | os.PathLike | PreTrainedTokenizerFast") -> None:
+    place = tokenizer if isinstance(tokenizer, str | os.PathLike) else getattr(tokenizer, "name_or_path", "")
+    loaded = load_tokenizer(tokenizer) if isinstance(tokenizer, str | os.PathLike) else tokenizer
+    try:
+        loaded.save_pretrained(directory)
+    except OSError:
+        raise
+    except Exception as error:  # the Rust side raises plain Exception for a full disk
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), os.fspath(directory / "tokenizer.json")) from error
+    for name in _EXTRA_TOKENIZER_FILES:
+        if place and (Path(place) / name).is_file() and not (directory / name).exists():
+            shutil.copyfile(Path(place) / name, directory / name)
+
+
+def _check_finite(name: str, stored: StoredTensor, shape: tuple[int, ...]) -> None:
+    """Checks the first elements of a tensor, as many as `shape` has."""
+    width = FLOATS[stored.code].dtype.itemsize
+    begin = 0
+    for block in stored.blocks(math.prod(shape) * width):
+        wrong = first_nonfinite(block, stored.code)
+        if wrong is not None:
+            row = (begin + wrong) // max(math.prod(shape[1:]), 1) if shape[:1] != (1,) else begin + wrong
+            raise UserError(f"{stored.file}: tensor {name} holds NaN or infinity in row {row}; expected finite weights")
+        begin += len(block) // width
+
+
+def _same(one: StoredTensor, other: StoredTensor) -> bool:
+    if (one.code, one.shape) != (other.code, other.shape):
+        return False
+    return all(first == second for first, second in zip(one.blocks(), other.blocks(), strict=True))
+
+
+def _locate(path: str | os.PathLike) -> Path:
+    place = Path(path)
+    if place.is_dir():
+        return place
+    if os.path.lexists(place):
+        raise UserError(f"{path}: {'is a file' if place.is_file() else 'is no directory'}; expected {_EXPECTED}")
+    if not _HUB_ID.fullmatch(os.fspath(path)):
+        raise UserError(f"{path}: no such directory; expected {_EXPECTED}")
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(os.fspath(path), allow_patterns=_HUB_FILES))
+    except Exception as error:  # huggingface_hub lets through its own errors, its HTTP client's and the system's
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        raise UserError(f"{path}: no such directory, and not to be had from the hub ({reason}); expected {_EXPECTED}") from None
+
+
+def _refuse_weights(directory: Path, config: Mapping) -> None:
+    if not any(directory.glob("pytorch_model*.bin*")):
+        raise UserError(f"{directory}: holds no model.safetensors; expected {_EXPECTED}")
+    names = config.get("architectures") or ["AutoModel"]
+    loader = names[0] if isinstance(names[0], str) and names[0].isidentifier() else "AutoModel"
+    place = str(directory)
+    command = f'python -c "import transformers as t; t.{loader}.from_pretrained({place!r}).save_pretrained({place!r})"'
+    raise UserError(f"{directory}: holds pickled weights, which are never read; where torch is installed, run {command}")

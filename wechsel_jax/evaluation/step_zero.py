@@ -1,0 +1,121 @@
+"""Perplexity of a model as it is, on the beginning of a text: what a transfer is worth before any training."""
+
+import os
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from wechsel_jax.checkpoint import Checkpoint
+from wechsel_jax.errors import UserError
+
+if TYPE_CHECKING:
+    from wechsel_jax.models import Family, ModelConfig
+
+TOKENS = 20_000
+_LENGTH, _ROWS = 256, 4
+# Text of any language has fewer characters a token than this, but for runs of one character.
+_CHARACTERS_A_TOKEN = 8
+
+
+def perplexity_at_zero(
+    checkpoint: Checkpoint, text: str | os.PathLike, *, tokens_limit: int = TOKENS, seed: int = 0
+) -> dict[str, Any]:
+    """Measures the perplexity of a model on the beginning of a text.
+
+    Args:
+      checkpoint: a model directory with its tokenizer.
+      text: UTF-8 text, a document a line.
+      tokens_limit: how many tokens of the text are read at most.
+      seed: of the masks; the same seed asks a masked model for the same tokens.
+
+    Returns:
+      {"perplexity", "loss" (nats a token), "tokens" (predicted), "masked", "uniform": what a uniform guess would be,
+      "seconds"}, or {"reason"} where the architecture is none that is implemented here.
+
+    Raises:
+      UserError: the text or the tokenizer is missing or unusable, or `tokens_limit` is under 2.
+    """
+    from wechsel_jax.models.registry import FAMILIES
+
+    if tokens_limit < 2:
+        raise UserError(f"tokens_limit {tokens_limit}: expected at least 2 tokens to predict one from another")
+    if checkpoint.architecture not in FAMILIES:
+        known = ", ".join(sorted(FAMILIES))
+        return {"reason": f"no {checkpoint.architecture} model is implemented here (only {known}), so it cannot be run"}
+    family = FAMILIES[checkpoint.architecture]
+    try:
+        config = family.config(checkpoint.config, dropout=0.0)
+        tensors = {name: checkpoint.read(name) for name in checkpoint.names()}
+        parameters = family.from_hugging_face(tensors, config)
+    except UserError as error:
+        return {"reason": str(error)}
+    start = time.monotonic()
+    found = _measure(checkpoint.directory, family, config, parameters, text, tokens_limit, seed)
+    return {**found, "masked": not family.causal, "seconds": round(time.monotonic() - start, 3)}
+
+
+def _measure(
+    place: Path,
+    family: "Family",
+    config: "ModelConfig",
+    parameters: dict[str, Any],
+    text: str | os.PathLike,
+    limit: int,
+    seed: int,
+) -> dict[str, Any]:
+    import jax
+
+    from wechsel_jax.data import TokenBlocks, evaluation_batches, prepare
+    from wechsel_jax.evaluation import perplexity
+    from wechsel_jax.objectives import make_objective
+    from wechsel_jax.tokens import Vocabulary, load_tokenizer
+
+    vocabulary = Vocabulary.from_tokenizer(load_tokenizer(place))
+    special = [int(i) for i in np.flatnonzero(vocabulary.special)]
+    objective = make_objective(
+        "clm" if family.causal else "mlm", family, config, mask_token_id=vocabulary.id_with_role("mask"), special_ids=special
+    )
+    with tempfile.TemporaryDirectory() as scratch:
+        excerpt, tokens = Path(scratch) / "text", Path(scratch) / "tokens"
+        _copy_beginning(text, excerpt, limit * _CHARACTERS_A_TOKEN)
+        size = prepare(excerpt, place, tokens)["tokens"]
+        if size < 2:
+            raise UserError(f"{text}: holds {size} token; expected at least 2 to predict one from another; give more text")
+        blocks = TokenBlocks.open(tokens, min(_LENGTH, config.max_length, size))
+        batches = evaluation_batches(blocks, _ROWS, family.causal)
+        found = perplexity(objective, parameters, _beginning(batches, limit), jax.random.key(seed))
+    # Infinity is no JSON.
+    value = found["perplexity"] if np.isfinite(found["perplexity"]) else None
+    loss = found["loss"] if np.isfinite(found["loss"]) else None
+    return {"perplexity": value, "loss": loss, "tokens": found["tokens"], "uniform": len(vocabulary)}
+
+
+def _copy_beginning(text: str | os.PathLike, output: Path, characters: int) -> None:
+    from wechsel_jax.text.documents import read_documents
+
+    left = characters
+    with open(output, "w", encoding="utf-8", newline="") as handle:
+        for document in read_documents(text, "lines"):
+            handle.write(document[:left] + "\n")
+            left -= len(document)
+            if left <= 0:
+                return
+    if left == characters:
+        raise UserError(f"{text}: holds nothing but white space; expected text")
+
+
+def _beginning(batches: Iterable[Mapping[str, np.ndarray]], limit: int) -> Iterator[dict[str, np.ndarray]]:
+    """The batches up to the first `limit` tokens with weight; further ones get none."""
+    left = limit
+    for batch in batches:
+        weights = batch["weights"]
+        counted = weights > 0
+        kept = np.cumsum(counted).reshape(weights.shape) <= left
+        yield {**batch, "weights": weights * kept}
+        left -= int(counted.sum())
+        if left <= 0:
+            return

@@ -1,0 +1,91 @@
+"""Rows as a linear function of what a text says about their tokens, fitted on source tokens, whose rows are known."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from wechsel_jax.initializers.plan import Side
+from wechsel_jax.search.threads import one_thread
+
+# Of the mean diagonal of the normal equations: little, since there are far more tokens than features.
+_RIDGE = 1e-4
+# Frequent tokens have better vectors, but there are few of them: a token counts as the root of its occurrences.
+_WEIGHT_POWER = 0.5
+
+
+@dataclass(frozen=True)
+class Regression:
+    """A linear map from features to rows, whatever the rows are.
+
+    Attributes:
+      source: float64 (V_s, r), features of the source tokens.
+      target: float64 (V_t, r), of the target tokens.
+      basis: float64 (r, V_s); `basis @ E` are the coefficients for a table E (V_s, d), so that `target @ (basis @ E)` predicts
+        the target's rows.
+    """
+
+    source: np.ndarray
+    target: np.ndarray
+    basis: np.ndarray
+
+
+@one_thread()
+def fit_regression(source: Side, target: Side) -> Regression:
+    """Fits rows to tokens' vectors, frequencies and word starts by ridge regression.
+
+    The features of a token are its vector scaled to length 1 and centred over its language, one, the logarithm of the share
+    that it has of its text and the square of that, and whether it begins a word. With F the features of the source tokens that
+    occur in the text, W their weights (roots of their counts) and s a ten-thousandth of the mean diagonal of F' W F, the basis
+    is (F' W F + s I)^-1 F' W.
+
+    What is centred by language is comparable even where all contexts of one language differ from the other's by a constant.
+    Frequencies outside the range of the source tokens that occur count as the nearest one inside. Tokens that occur too seldom
+    for a vector have part in the fit, with the mean vector: they show what rare tokens' rows look like, and so what a target
+    token has that its text does not show. Those that do not occur have none: of a multilingual model's tokens, most are of
+    other languages.
+
+    Args:
+      source: V_s tokens with vectors (V_s, m), some of them not zero, and their `counts`.
+      target: V_t tokens likewise.
+
+    Returns:
+      The regression of rank r = m + 4. Special source tokens and those that do not occur have no part in it: their columns of
+      the basis are zero.
+    """
+    fitted = (source.has_vector | (_occurrences(source) > 1)) & ~np.asarray(source.vocabulary.special)
+    logs = [_log_shares(side) for side in (source, target)]
+    low, high = logs[0][fitted].min(), logs[0][fitted].max()
+    middle, scale = (low + high) / 2, max((high - low) / 2, 1e-12)
+    features = []
+    for side, shares in zip((source, target), logs, strict=True):
+        frequency = (np.clip(shares, low, high) - middle) / scale
+        flag = side.vocabulary.word_start.astype(np.float64)
+        columns = [_centred(side), np.ones_like(flag), frequency, frequency**2, flag]
+        features.append(np.column_stack(columns))
+    weighted = np.where(fitted, _weights(source), 0.0)[:, None] * features[0]
+    normal = weighted.T @ features[0]
+    normal[np.diag_indices_from(normal)] += _RIDGE * np.trace(normal) / len(normal)
+    return Regression(*features, np.linalg.solve(normal, weighted.T))
+
+
+def _occurrences(side: Side) -> np.ndarray:
+    """(V,) how often each token occurs in its text, and once more; all alike where nothing is known."""
+    return np.ones(len(side.vocabulary)) if side.counts is None else np.asarray(side.counts, np.float64) + 1
+
+
+def _log_shares(side: Side) -> np.ndarray:
+    return np.log(_occurrences(side) / _occurrences(side).sum())
+
+
+def _weights(side: Side) -> np.ndarray:
+    return _occurrences(side) ** _WEIGHT_POWER
+
+
+def _centred(side: Side) -> np.ndarray:
+    """float64 (V, m), vectors of length 1 less their weighted mean; zeros where a token has none."""
+    vectors = np.asarray(side.vectors, np.float64)
+    known = side.has_vector
+    if not known.any():
+        return np.zeros_like(vectors)
+    units = vectors / np.where(known, np.linalg.norm(vectors, axis=1), 1)[:, None]
+    return np.where(known[:, None], units - np.average(units[known], axis=0, weights=_weights(side)[known]), 0)

@@ -1,0 +1,135 @@
+"""What anker compares tokens by: text of both languages is tokenised and counted, and the counts become vectors."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wechsel_jax.errors import UserError
+from wechsel_jax.initializers.anker.anchors import FEW_ANCHORS, Candidates, find_candidates
+from wechsel_jax.initializers.anker.contexts import count_neighbors
+from wechsel_jax.initializers.anker.vectors import AnchorSettings, Counted, anchored_vectors
+from wechsel_jax.initializers.plan import Side
+from wechsel_jax.tokens.text import BOUNDARY, read_token_ids
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+    from wechsel_jax.tokens import Vocabulary
+
+
+# A share of a dictionary's pairs below which, and of a vocabulary above which, a note may be due; small vocabularies have few.
+_FEW_ENTRIES, _SOME_ENTRIES, _MANY_UNSEEN = 0.01, 20, 0.75
+
+
+@dataclass(frozen=True)
+class Language:
+    """One language of a transfer.
+
+    Attributes:
+      tokenizer: which cuts its text.
+      vocabulary: the V tokens.
+      text: files, and whatever else `text.sources.find_sources` knows.
+      other_vectors: (V, m') of tokens that the text does not show, in a space of both languages; None: there are none.
+    """
+
+    tokenizer: "PreTrainedTokenizerFast"
+    vocabulary: "Vocabulary"
+    text: tuple[str, ...]
+    other_vectors: np.ndarray | None = None
+
+
+def text_sides(
+    source: Language,
+    target: Language,
+    pairs: Sequence[tuple[str, str]],
+    dictionary: str | None,
+    *,
+    window: int,
+    rounds: int,
+    dimensions: int,
+    seed: int,
+    text_bytes: int,
+    text_field: str,
+    max_document_bytes: int,
+    keep_source: bool,
+    log: Callable[[str], None],
+) -> tuple[Side, Side, dict, list[str]]:
+    """Makes the two sides that `anker` compares.
+
+    Args:
+      source: the source language.
+      target: the target language.
+      pairs: of a dictionary.
+      dictionary: its file, for notes.
+      window: how far from a token its contexts reach.
+      rounds: of self-learning, see `AnchorSettings`.
+      dimensions: m, of the vectors.
+      seed: of the decomposition and of the held-out words.
+      text_bytes: at most about so many bytes of text a language are read; 0: all.
+      text_field: which field holds the text of JSON lines and tables.
+      max_document_bytes: text with a longer line or row is refused.
+      keep_source: the target has all source tokens too, which its text need not show.
+      log: called with progress lines.
+
+    Returns:
+      The source side, the target side, what is known of the anchors, and a sentence for everything out of the ordinary.
+
+    Raises:
+      UserError: a file is damaged or empty, or nothing in the two texts corresponds.
+    """
+    notes = []
+
+    def counted(language: Language) -> Counted:
+        ids = read_token_ids(language.tokenizer, language.text, text_bytes, text_field, max_document_bytes)
+        size = len(language.vocabulary)
+        tokens = np.bincount(ids[ids != BOUNDARY], minlength=size)
+        return Counted(tokens, count_neighbors(ids, size, window=window), ~np.asarray(language.vocabulary.special, bool))
+
+    with ThreadPoolExecutor(2) as threads:
+        counts = source_counts, target_counts = tuple(threads.map(counted, (source, target)))
+    candidates = find_candidates(source.vocabulary, target.vocabulary, pairs)
+    used = _entries(candidates)
+    if dictionary and used < _FEW_ENTRIES * len(pairs):
+        turned = [pair[::-1] for pair in pairs]
+        reverse = _entries(find_candidates(source.vocabulary, target.vocabulary, turned))
+        if used < _SOME_ENTRIES or reverse > used:
+            hint = f"; the other way round they would be of {reverse}" if reverse > used else ""
+            notes.append(
+                f"{dictionary}: of its {len(pairs)} pairs only those of {used} source words are single tokens of both "
+                f"vocabularies{hint}; expected a source word, a tab and a target word on each line."
+            )
+    chosen = AnchorSettings(dimensions=dimensions, rounds=rounds, seed=seed)
+    try:
+        made = anchored_vectors(source_counts, target_counts, candidates, chosen, log)
+    except UserError as error:
+        raise UserError(f"{', '.join((*source.text, *target.text))}: {error}") from None
+    report = {"method": "anker", **made.report}
+    for name, side, vectors in zip(("source", "target"), counts, (made.source, made.target), strict=True):
+        usable, missing = int(side.usable.sum()), int((side.usable & ~vectors.any(axis=1)).sum())
+        report[f"{name}_text"] = {
+            "tokens": int(side.tokens.sum()),
+            "without_counts": int((side.usable & (side.tokens == 0)).sum()),
+            "without_vector": missing,
+        }
+        if missing > _MANY_UNSEEN * usable and not (keep_source and name == "target"):
+            notes.append(
+                f"The {name} text shows {missing} of {usable} {name} tokens too seldom to compare them: is it of the language "
+                f"of the {name} tokenizer, and enough of it?"
+            )
+    started = report["rounds"][0]["anchors"]
+    if started < FEW_ANCHORS:
+        notes.append(
+            f"Only {started} pairs of tokens were there to start from; with so few, wechsel with good word vectors may do "
+            "better."
+        )
+    source_side = Side(source.vocabulary, made.source, counts=source_counts.tokens, other_vectors=source.other_vectors)
+    target_side = Side(target.vocabulary, made.target, counts=target_counts.tokens, other_vectors=target.other_vectors)
+    return source_side, target_side, report, notes
+
+
+def _entries(candidates: Candidates) -> int:
+    """How many of the dictionary's source words have a pair of tokens."""
+    return len(np.unique(candidates.group[candidates.group >= 0]))

@@ -1,1 +1,0 @@
-"""Tokenizer files: reading them safely, training new ones, appending tokens to one."""

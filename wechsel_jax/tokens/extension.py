@@ -1,0 +1,193 @@
+"""A source tokenizer with the target language's tokens appended: every source id stays what it was."""
+
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from wechsel_jax.errors import UserError
+from wechsel_jax.tokens import Vocabulary, byte_level_string
+from wechsel_jax.tokens.files import fast_tokenizer_class
+from wechsel_jax.tokens.merges import append_merges, pairs_of, write_pairs
+from wechsel_jax.tokens.overlap import is_byte_fallback, match, match_special
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+_ADVICE = "train the new tokenizer with the kind of the source's (wechsel-jax tokenizer), or replace the vocabulary instead"
+# A piece that the text never reaches (an added token is cut out of it before) still needs a score in a unigram model.
+_NEVER = 1000.0
+
+
+def extend_tokenizer(source: "PreTrainedTokenizerFast", target: "PreTrainedTokenizerFast") -> "PreTrainedTokenizerFast":
+    """Appends the target tokenizer's tokens that the source lacks, with the ids V_s, V_s + 1, ... in target id order.
+
+    A token is lacking where the source has none of the same bytes and word start. Special tokens are appended, as special
+    tokens, where the source has none with a role in common or the same name. Never appended: holes, byte-fallback tokens, and
+    what the source's way of spelling cannot express (parts of characters in SentencePiece and WordPiece). Everything else stays
+    the source's: normalisation, splitting, post-processing, chat template, the names of special tokens.
+
+    How new text comes to use the new tokens depends on the model:
+      BPE: the target's merges go after the source's, so known text is cut as before wherever no new token fits; then every new
+        token that these do not build gets the merge of the two pieces that it is left as (see `append_merges`).
+      Unigram: pieces come with their scores, log probabilities, all shifted by one number so that the most probable piece of
+        the target is as probable as the source's: frequent new pieces compete with frequent old ones.
+      WordPiece: the longest match wins, so the tokens alone are enough.
+
+    A target that already extends the source (every source token has its id there) is returned as it is.
+
+    Args:
+      source: V_s ids; its class and files decide everything but the vocabulary.
+      target: the tokenizer of the new language, of the source's kind: byte-level BPE, SentencePiece BPE, unigram or WordPiece.
+        (Few unigram pieces can be built by merges of two others, and merges have no probabilities, so these do not mix.)
+
+    Returns:
+      A new tokenizer of V_s + N ids.
+
+    Raises:
+      UserError: the two kinds do not go together.
+    """
+    if target.get_vocab().items() >= source.get_vocab().items():
+        return target
+    vocabularies = Vocabulary.from_tokenizer(source), Vocabulary.from_tokenizer(target)
+    state, donor = (json.loads(tokenizer.backend_tokenizer.to_str()) for tokenizer in (source, target))
+    _require_fit(source, target, *vocabularies, state["model"], donor["model"])
+    spelled = {i: _spelling(vocabularies[1], i, state, vocabularies[0].kind) for i in range(len(vocabularies[1]))}
+    ordinary = {i: spelled[i] for i in _lacking(*vocabularies) if spelled[i] is not None}
+    known = source.get_vocab()
+    new, special = _numbered(ordinary, *vocabularies, known)
+    _anchor_added(state)
+    kind = state["model"]["type"]
+    if kind == "BPE":
+        state["model"]["vocab"] |= new
+        _append_bpe(state["model"], donor["model"], list(new), spelled, vocabularies[1])
+    elif kind == "Unigram":
+        _append_unigram(state["model"], donor["model"], new, special, ordinary)
+    else:
+        state["model"]["vocab"] |= new
+    _append_special(state, special, donor)
+    return _rebuilt(source, state, known | new | special)
+
+
+def _require_fit(source, target, known: Vocabulary, other: Vocabulary, model: dict, donor: dict) -> None:
+    kinds = (known.kind, model["type"]), (other.kind, donor["type"])
+    if kinds[0] != kinds[1]:
+        names = [getattr(tokenizer, "name_or_path", "") or "the tokenizer" for tokenizer in (target, source)]
+        raise UserError(
+            f"{names[0]}: its tokens ({' '.join(kinds[1])}) cannot be appended to those of {names[1]} ({' '.join(kinds[0])}); "
+            f"expected the same kind; {_ADVICE}"
+        )
+
+
+def _lacking(source: Vocabulary, target: Vocabulary) -> list[int]:
+    """Target ids of ordinary tokens whose text the source has no token for."""
+    same = match(source, target)
+    return [
+        i
+        for i, found in enumerate(same.tolist())
+        if found < 0 and target.bytes[i] and not target.roles[i] and not is_byte_fallback(target, i)
+    ]
+
+
+def _numbered(
+    ordinary: dict[int, str], source: Vocabulary, target: Vocabulary, known: dict[str, int]
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Gives ids to the new ordinary and the new special tokens, both in target id order."""
+    counterpart = match_special(source, target)
+    new, special = {}, {}
+    following = len(source)
+    for token_id in range(len(target)):
+        if target.roles[token_id]:
+            name, chosen = target.strings[token_id], special
+            wanted = counterpart[token_id] < 0
+        else:
+            name, chosen = ordinary.get(token_id, ""), new
+            wanted = bool(name)
+        if wanted and name not in known and name not in new and name not in special:
+            chosen[name] = following
+            following += 1
+    return new, special
+
+
+def _spelling(vocabulary: Vocabulary, token_id: int, state: dict, kind: str) -> str | None:
+    """How the source would spell the target token; None where it cannot."""
+    raw = vocabulary.bytes[token_id]
+    if vocabulary.roles[token_id] or not raw:
+        return None
+    if kind == "byte_bpe":
+        return byte_level_string(raw)
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        return None
+    if kind == "sentencepiece":
+        return text.replace(" ", _marker(state))
+    prefix = state["model"]["continuing_subword_prefix"]
+    return text[1:] or None if text.startswith(" ") else prefix + text
+
+
+def _marker(state: dict) -> str:
+    """What the source's pieces write for a space: all SentencePiece models that we know of write this."""
+    for step in (state["pre_tokenizer"], *(state["pre_tokenizer"] or {}).get("pretokenizers", ())):
+        if step is not None and step["type"] == "Metaspace":
+            return step["replacement"]
+    return "▁"
+
+
+def _anchor_added(state: dict) -> None:
+    """Writes the added tokens into the model's vocabulary: otherwise the library numbers them after the new tokens."""
+    model = state["model"]
+    for token in sorted(state["added_tokens"], key=lambda token: token["id"]):
+        if isinstance(model["vocab"], dict):
+            model["vocab"].setdefault(token["content"], token["id"])
+        elif token["id"] >= len(model["vocab"]):
+            lowest = min(score for _, score in model["vocab"])
+            model["vocab"].append([token["content"], lowest - _NEVER])
+
+
+def _append_bpe(model: dict, donor: dict, new: list[str], spelled: dict[int, str | None], target: Vocabulary) -> None:
+    """Appends the donor's merges, in the source's spelling, and then those that the new tokens still need."""
+    by_string = {target.strings[i]: text for i, text in spelled.items() if text is not None}
+    merges, known = pairs_of(model), model["vocab"]
+    taken = set(merges)
+    for pair in ((by_string.get(left), by_string.get(right)) for left, right in pairs_of(donor)):
+        if pair not in taken and pair[0] in known and pair[1] in known and pair[0] + pair[1] in known:
+            taken.add(pair)
+            merges.append(pair)
+    write_pairs(model, append_merges(model, merges, new))
+
+
+def _append_unigram(model: dict, donor: dict, new: dict[str, int], special: dict[str, int], ordinary: dict[int, str]) -> None:
+    """Appends the new pieces with their scores, and places for the special tokens among them."""
+    best = [max(score for piece, score in side["vocab"] if score < 0) for side in (model, donor)]
+    scores = {ordinary[i]: donor["vocab"][i][1] for i in ordinary if i < len(donor["vocab"])}
+    lowest = min(score for _, score in model["vocab"] + donor["vocab"])
+    for name in sorted(new | special, key=(new | special).get):
+        score = scores.get(name, lowest) + best[0] - best[1] if name in new else lowest - _NEVER
+        model["vocab"].append([name, score])
+
+
+def _append_special(state: dict, special: dict[str, int], donor: dict) -> None:
+    flags = {token["content"]: token for token in donor["added_tokens"]}
+    for name, token_id in special.items():
+        plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+        state["added_tokens"].append(plain | flags.get(name, {}) | {"id": token_id, "content": name, "special": True})
+        if isinstance(state["model"]["vocab"], dict):
+            state["model"]["vocab"][name] = token_id
+
+
+def _rebuilt(source: "PreTrainedTokenizerFast", state: dict, expected: dict[str, int]) -> "PreTrainedTokenizerFast":
+    """The source's own files with the new state in place of tokenizer.json."""
+    with tempfile.TemporaryDirectory() as directory:
+        source.save_pretrained(directory)
+        (Path(directory) / "tokenizer.json").write_text(json.dumps(state, ensure_ascii=False), encoding="utf-8")
+        # Not `load_tokenizer`, which names special tokens where the files do not.
+        extended = fast_tokenizer_class().from_pretrained(directory, local_files_only=True)
+    extended.name_or_path = source.name_or_path
+    if extended.get_vocab() != expected:
+        moved = min(expected.items() ^ extended.get_vocab().items(), key=lambda item: item[1])
+        raise UserError(
+            f"{source.name_or_path}: token {moved[0]!r} would not keep its id {moved[1]} in an extended tokenizer; expected "
+            "one id for each token; replace the vocabulary instead"
+        )
+    return extended

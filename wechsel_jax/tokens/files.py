@@ -1,0 +1,226 @@
+"""Tokenizers from disk or from the hub, exactly as their files describe them, without running anyone's code."""
+
+import os
+import re
+from collections.abc import Container, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wechsel_jax.errors import UserError, one_line
+from wechsel_jax.files import require_file
+from wechsel_jax.files.json import read_json
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerFast
+
+_EXPECTED = "a directory with tokenizer.json (or vocab.json and merges.txt), a tokenizer.json file, or the id of a hub model"
+_RESAVE = "load it with transformers' AutoTokenizer, save_pretrained() it to a new directory and pass that"
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_HUB_FILES = ["tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "*.model", "config.json"]
+# Vocabularies have few holes or none, and the libraries make a table with a row for each id.
+_MOST_HOLES = 1024
+# What tokens are called where no file says what they do; the first name that the tokenizer knows is taken.
+_WELL_KNOWN = {
+    "bos_token": ("<s>", "<bos>", "[BOS]", "<|begin_of_text|>", "<|startoftext|>", "<|endoftext|>"),
+    "eos_token": ("</s>", "<eos>", "[EOS]", "<|end_of_text|>", "<|endoftext|>"),
+    "unk_token": ("<unk>", "[UNK]", "<|endoftext|>"),
+    "pad_token": ("<pad>", "[PAD]"),
+    "mask_token": ("<mask>", "[MASK]"),
+    "cls_token": ("[CLS]", "<cls>"),
+    "sep_token": ("[SEP]", "<sep>"),
+}
+
+
+def load_tokenizer(path: str | os.PathLike) -> "PreTrainedTokenizerFast":
+    """Loads a fast tokenizer.
+
+    A tokenizer.json is taken as it stands; the class that a tokenizer_config.json names is not asked, because such a class may
+    build another tokenizer than the file describes. Where no file gives any token a role (bos, pad, mask, ...), well-known
+    names do (<s>, [CLS], <|endoftext|>, ...).
+
+    Args:
+      path: a directory, a tokenizer.json file, or a hub id ("org/name"). Code that a repository brings is never run.
+
+    Raises:
+      UserError: nothing is there, or it is no tokenizer, or it is damaged.
+    """
+    place = Path(path)
+    if place.is_file():
+        return _from_file(place)
+    if place.is_dir():
+        return _from_directory(place)
+    if place.suffix != ".json" and _HUB_ID.fullmatch(os.fspath(path)) and not os.path.lexists(place):
+        return _from_directory(_download(os.fspath(path)))
+    raise UserError(f"{path}: no such file or directory; expected {_EXPECTED}")
+
+
+def fast_tokenizer_class() -> type["PreTrainedTokenizerFast"]:
+    """Imports transformers' fast tokenizer, without its advice to install PyTorch: this package does without."""
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
+    from transformers import PreTrainedTokenizerFast
+
+    return PreTrainedTokenizerFast
+
+
+def _download(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=_HUB_FILES))
+    except (OSError, ValueError, HfHubHTTPError) as error:
+        raise UserError(
+            f"{name}: no such file or directory, and not to be had from the hub ({one_line(error)}); expected {_EXPECTED}"
+        ) from error
+
+
+def _from_file(path: Path) -> "PreTrainedTokenizerFast":
+    if path.suffix != ".json":
+        raise UserError(f"{path}: not a tokenizer.json; expected {_EXPECTED}; for another format, {_RESAVE}")
+    _check(path)
+    if path.name == "tokenizer.json":
+        return _from_directory(path.parent)
+    try:
+        tokenizer = fast_tokenizer_class()(tokenizer_file=str(path), name_or_path=str(path))
+    except Exception as error:  # the Rust side raises plain Exception
+        raise UserError(f"{path}: the tokenizers library cannot read it ({one_line(error)}); {_RESAVE}") from error
+    return _finish(tokenizer)
+
+
+def _from_directory(directory: Path) -> "PreTrainedTokenizerFast":
+    for name in ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"):
+        _config(directory / name)
+    if (directory / "tokenizer.json").exists():
+        _check(directory / "tokenizer.json")
+        return _finish(_transformers(fast_tokenizer_class(), directory))
+    if (directory / "vocab.json").exists() and (directory / "merges.txt").exists():
+        backend = _byte_level_from_merges(directory)
+        named = _named_tokens(directory)
+        return _finish(fast_tokenizer_class()(tokenizer_object=backend, name_or_path=str(directory), **named))
+    if any(directory.glob("*.model")) or (directory / "vocab.txt").exists():
+        from transformers import AutoTokenizer
+
+        return _finish(_transformers(AutoTokenizer, directory))
+    raise UserError(f"{directory}: holds no tokenizer; expected {_EXPECTED}; {_RESAVE}")
+
+
+def _transformers(loader: type, directory: Path) -> "PreTrainedTokenizerFast":
+    try:
+        tokenizer = loader.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # transformers raises whatever the missing piece raises
+        raise UserError(f"{directory}: transformers cannot load this tokenizer ({one_line(error)}); {_RESAVE}") from error
+    if not getattr(tokenizer, "is_fast", False):
+        raise UserError(f"{directory}: has no fast tokenizer; expected {_EXPECTED}; {_RESAVE}")
+    return tokenizer
+
+
+def _byte_level_from_merges(directory: Path) -> "Tokenizer":
+    """Builds GPT-2's pipeline around vocab.json and merges.txt; these two files alone mean byte-level BPE."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+
+    vocabulary = read_json(directory / "vocab.json", "the vocabulary of a byte-level BPE")
+    _check_ids(directory / "vocab.json", list(vocabulary.items()))
+    require_file(directory / "merges.txt", "BPE merges, two tokens a line")
+    missing = [character for character in pre_tokenizers.ByteLevel.alphabet() if character not in vocabulary]
+    if missing or any(token.endswith("</w>") for token in vocabulary):
+        raise UserError(f"{directory}/vocab.json: not the vocabulary of a byte-level BPE; expected tokenizer.json; {_RESAVE}")
+    try:
+        model = models.BPE.from_file(str(directory / "vocab.json"), str(directory / "merges.txt"))
+    except Exception as error:  # the Rust side raises plain Exception
+        problem = f"vocab.json and merges.txt do not fit together ({one_line(error)})"
+        raise UserError(f"{directory}: {problem}; copy both again") from error
+    backend = Tokenizer(model)
+    config = _config(directory / "tokenizer_config.json")
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=bool(config.get("add_prefix_space", False)))
+    backend.decoder = decoders.ByteLevel()
+    names = set(_well_known(vocabulary).values())
+    tokens = [AddedToken(name, special=True, normalized=False, lstrip=name == "<mask>") for name in names]
+    backend.add_special_tokens(sorted(tokens, key=lambda token: vocabulary[token.content]))
+    if {"<s>", "</s>"} <= names:
+        ids = [(name, vocabulary[name]) for name in ("<s>", "</s>")]
+        backend.post_processor = processors.TemplateProcessing("<s> $A </s>", "<s> $A </s> </s> $B </s>", ids)
+    else:
+        backend.post_processor = processors.ByteLevel(trim_offsets=False)
+    return backend
+
+
+def _named_tokens(directory: Path) -> dict[str, str]:
+    """What the directory's configuration files say about special tokens, as keyword arguments of a tokenizer."""
+    named = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        config = _config(directory / name)
+        for key in _WELL_KNOWN:
+            value = config.get(key)
+            value = value.get("content") if isinstance(value, dict) else value
+            if not isinstance(value, str | None):
+                raise UserError(f"{directory / name}: {key} is no text; expected the name of a token; copy the file again")
+            if value is not None:
+                named[key] = value
+    return named
+
+
+def _config(path: Path) -> dict[str, Any]:
+    return read_json(path, "a JSON file of a tokenizer") if path.exists() else {}
+
+
+def _finish(tokenizer: "PreTrainedTokenizerFast") -> "PreTrainedTokenizerFast":
+    """Gives nameless tokenizers their special tokens, and drops a truncation or padding that the file carries along."""
+    backend = tokenizer.backend_tokenizer
+    backend.no_truncation()
+    backend.no_padding()
+    if any(getattr(tokenizer, key) is not None for key in _WELL_KNOWN):
+        return tokenizer
+    flags = {token.content: token for token in backend.get_added_tokens_decoder().values()}
+    special = {name for name, token in flags.items() if token.special}
+    named = _well_known(special or backend.get_vocab(with_added_tokens=True))
+    tokenizer.add_special_tokens({key: flags.get(name, name) for key, name in named.items()})
+    return tokenizer
+
+
+def _well_known(known: Container[str]) -> dict[str, str]:
+    """Names special tokens after what they are usually called, of the names in `known`."""
+    named = {key: next((name for name in names if name in known), None) for key, names in _WELL_KNOWN.items()}
+    if named["mask_token"] == "<mask>" and named["bos_token"] == "<s>":
+        named["cls_token"], named["sep_token"] = "<s>", named["eos_token"]
+    return {key: name for key, name in named.items() if name is not None}
+
+
+def _check(path: Path) -> None:
+    """Raises `UserError` where a tokenizer.json is damaged or something else, or would make a library ask for gigabytes."""
+    content = read_json(path, "a tokenizer.json")
+    model, added = content.get("model"), content.get("added_tokens") or []
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    added = [token if isinstance(token, dict) else {} for token in added] if isinstance(added, list) else []
+    if not isinstance(vocabulary, dict | list):
+        raise UserError(f"{path}: JSON, but no tokenizer (it has no model with a vocab); expected a tokenizer.json; {_RESAVE}")
+    # The ids of a unigram model's tokens are their places.
+    pairs = list(vocabulary.items() if isinstance(vocabulary, dict) else enumerate(range(len(vocabulary))))
+    _check_ids(path, pairs, [(token.get("content"), token.get("id")) for token in added])
+    # The library cuts the prefix off the second part of each merge, and ends the process where that has none.
+    prefix, merges = model.get("continuing_subword_prefix"), model.get("merges")
+    if isinstance(prefix, str) and isinstance(merges, list):
+        for merge in merges:
+            parts = merge.split(" ") if isinstance(merge, str) else merge
+            if isinstance(parts, list) and parts and not str(parts[-1]).startswith(prefix):
+                raise UserError(
+                    f"{path}: merge {ascii(merge)[:40]} does not continue with {ascii(prefix)[:40]}, its "
+                    "continuing_subword_prefix; expected one that all merges have; copy the file again"
+                )
+
+
+def _check_ids(path: Path, vocabulary: Sequence[tuple[object, object]], added: Sequence[tuple[object, object]] = ()) -> None:
+    """Raises `UserError` where the (token, id) pairs of a vocabulary leave no table of about as many rows."""
+    if not vocabulary:
+        raise UserError(f"{path}: its vocabulary is empty; expected a trained tokenizer; train it, or copy the file again")
+    highest, taken = 2 * (len(vocabulary) + len(added)) + _MOST_HOLES, {}
+    for token, token_id in (*vocabulary, *added):
+        if type(token_id) is not int or not 0 <= token_id < highest:
+            raise UserError(
+                f"{path}: token {str(token)[:40]!r} has the id {str(token_id)[:40]!r}; expected whole numbers, most of them in "
+                f"use, so below {highest} for {len(vocabulary)} tokens; copy the file again"
+            )
+    for token, token_id in vocabulary:
+        if taken.setdefault(token_id, token) != token:
+            both = f"{str(taken[token_id])[:40]!r} and {str(token)[:40]!r}"
+            raise UserError(f"{path}: tokens {both} have the same id {token_id}; expected one for each; copy the file again")

@@ -1,0 +1,257 @@
+"""Opens what a transfer reads (models, tokenizers, word vectors, a helper) and makes the two sides that a method compares."""
+
+import dataclasses
+import os
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wechsel_jax.checkpoint import Checkpoint
+from wechsel_jax.checkpoint.architectures import position_shift, require_special_tokens
+from wechsel_jax.errors import UserError
+from wechsel_jax.initializers import Method, Side
+from wechsel_jax.initializers.anker.sides import Language, text_sides
+from wechsel_jax.tokens import Vocabulary, load_tokenizer, parity_words
+from wechsel_jax.tokens.extension import extend_tokenizer
+from wechsel_jax.tokens.mapping import parse_mapping
+from wechsel_jax.tokens.overlap import Overlap, find_overlap
+from wechsel_jax.tokens.pieces import source_pieces
+from wechsel_jax.transfers.record import Steps
+from wechsel_jax.transfers.settings import ALIGNED, IDENTICAL, WITHOUT_DICTIONARY, TransferSettings
+from wechsel_jax.vectors import (
+    AdversarialSettings,
+    Alignment,
+    Refinement,
+    WordVectors,
+    adversarial_align,
+    align,
+    load_vectors,
+    native_vectors,
+    ngram_vectors,
+    read_dictionary,
+    tfr_vectors,
+)
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """The opened inputs of one transfer.
+
+    Attributes:
+      method: how the plan is made.
+      settings: all of them filled in.
+      checkpoint: the source model.
+      source_tokenizer: its tokenizer.
+      target_tokenizer: the new one; with `keep_source` the source's with the new tokens appended.
+      source: the V_s source tokens.
+      target: the V_t target tokens.
+      overlap: which of them are shared.
+      shift: by how many rows the position table moves, see `architectures.position_shift`.
+      notes: gets a sentence for everything out of the ordinary.
+    """
+
+    method: Method
+    settings: TransferSettings
+    checkpoint: Checkpoint
+    source_tokenizer: "PreTrainedTokenizerFast"
+    target_tokenizer: "PreTrainedTokenizerFast"
+    source: Vocabulary
+    target: Vocabulary
+    overlap: Overlap
+    shift: int
+    notes: list[str]
+
+    def pieces(self) -> tuple[np.ndarray, ...]:
+        """Ids of every target token's text in the source tokenizer, see `tokens.pieces.source_pieces`."""
+        return source_pieces(self.source_tokenizer, self.source, self.target)
+
+
+def open_job(method: Method, settings: TransferSettings, source: str | os.PathLike, target_tokenizer: str | os.PathLike) -> Job:
+    """Opens the models and refuses what does not fit together.
+
+    Raises:
+      UserError: a model or tokenizer is missing, damaged, or does not fit the other.
+    """
+    checkpoint = Checkpoint.open(source)
+    record = checkpoint.record
+    source_tokenizer, new_tokenizer = load_tokenizer(checkpoint.directory), load_tokenizer(target_tokenizer)
+    if settings.keep_source:
+        new_tokenizer = extend_tokenizer(source_tokenizer, new_tokenizer)
+    vocabulary, target = Vocabulary.from_tokenizer(source_tokenizer), Vocabulary.from_tokenizer(new_tokenizer)
+    rows, notes = checkpoint.vocabulary_size, []
+    if rows < len(vocabulary):
+        raise UserError(
+            f"{checkpoint.directory}: the tokenizer has {len(vocabulary)} ids, but {checkpoint.table} only {rows} rows; "
+            "expected a row for each id; use the tokenizer that the model was trained with"
+        )
+    require_special_tokens(record, target, target_tokenizer, checkpoint.architecture)
+    checkpoint.require_finite(len(vocabulary))
+    if rows > len(vocabulary):
+        padding = rows - len(vocabulary)
+        notes.append(f"The source table has {padding} rows of padding after its {len(vocabulary)} tokens; they were dropped.")
+    if vocabulary.strings == target.strings and not settings.keep_source:
+        notes.append("The target tokenizer has the source's tokens, in the same order: expected that of another language.")
+    if method.text and settings.parity:
+        notes.append(f"parity was given, but {method.name} has no reference implementation: it only leaves the word start out.")
+    chosen = f"{method.name} with parity" if settings.parity else method.name
+    notes += [f"{name} was given, but {chosen} does not use it." for name in settings.unused(method)]
+    mapping = parse_mapping(settings.map, vocabulary, target)
+    reference = method.reference_overlap if settings.parity else None
+    overlap = find_overlap(vocabulary, target, settings.overlap, mapping, symbols=settings.symbols, parity=reference)
+    if settings.keep_source:
+        overlap = overlap.keeping(vocabulary)
+    shift = position_shift(record, checkpoint.config, target, target_tokenizer)
+    return Job(
+        method, settings, checkpoint, source_tokenizer, new_tokenizer, vocabulary, target, overlap, shift, notes
+    )  # fmt: skip
+
+
+def make_sides(job: Job, steps: Steps) -> tuple[Side, Side, dict | None]:
+    """Makes what the method compares: token vectors of one or both languages, the helper's embeddings.
+
+    Returns:
+      The source side, the target side, and the alignment's report (None where nothing was aligned).
+
+    Raises:
+      UserError: a file is damaged, or no target token has a vector.
+    """
+    source = target = alignment = embeddings = None
+    if job.method.text:
+        return _text_sides(job, steps)
+    if job.method.vectors is not None:
+        if job.method.space == "both":
+            source, target, alignment = _shared_space(job, steps)
+        else:
+            target = _target_space(job, steps)
+        if not target.any():
+            raise UserError(
+                f"{job.settings.target_vectors}: no target token has a vector; expected vectors of the target tokenizer's "
+                "language, and words that fit the choice of token vectors"
+            )
+    if job.method.helper:
+        with steps("reading the helper's embeddings"):
+            embeddings = _helper_rows(job)
+    return Side(job.source, source), Side(job.target, target, embeddings), alignment
+
+
+def _text_sides(job: Job, steps: Steps) -> tuple[Side, Side, dict]:
+    settings, others, words = job.settings, (None, None), None
+    if settings.source_vectors:
+        *others, words = _shared_space(job, steps)
+    file = settings.dictionary if settings.dictionary not in (None, ALIGNED, IDENTICAL) else None
+    named = ("window", "rounds", "dimensions", "seed", "text_bytes", "text_field", "max_document_bytes", "keep_source")
+    with steps("making token vectors"):
+        source, target, report, notes = text_sides(
+            Language(job.source_tokenizer, job.source, settings.source_text, others[0]),
+            Language(job.target_tokenizer, job.target, settings.target_text, others[1]),
+            read_dictionary(file) if file else [],
+            file,
+            log=steps.log,
+            **{name: getattr(settings, name) for name in named},
+        )
+    job.notes.extend(notes)
+    return source, target, report if words is None else report | {"word_vectors": words}
+
+
+def _target_space(job: Job, steps: Steps) -> np.ndarray:
+    settings = job.settings
+    with steps("reading the word vectors"):
+        words = load_vectors(settings.target_vectors)
+    with steps("making token vectors"):
+        return _token_vectors(job, job.target_tokenizer, job.target, words, settings.target_vectors)
+
+
+def _shared_space(job: Job, steps: Steps) -> tuple[np.ndarray, np.ndarray, dict | None]:
+    settings, pairs = job.settings, job.settings.dictionary
+    if pairs is None and settings.alignment == "procrustes":
+        pairs = IDENTICAL
+    with steps("reading the word vectors"):
+        if pairs is not None and pairs not in (ALIGNED, IDENTICAL):
+            pairs = read_dictionary(pairs, alternatives=not settings.parity)
+        words = load_vectors(settings.source_vectors), load_vectors(settings.target_vectors)
+        _check_dimensions(job, *words)
+    alignment = None
+    if pairs != ALIGNED:
+        with steps("aligning the word vectors"):
+            alignment = _align(settings, *words, pairs, steps)
+    with steps("making token vectors"):
+        source = _token_vectors(job, job.source_tokenizer, job.source, words[0], settings.source_vectors)
+        target = _token_vectors(job, job.target_tokenizer, job.target, words[1], settings.target_vectors)
+        if alignment is not None:
+            source, target = alignment.map_source(source), alignment.map_target(target)
+    return source, target, None if alignment is None else alignment.report
+
+
+def _align(
+    settings: TransferSettings,
+    source: WordVectors,
+    target: WordVectors,
+    pairs: str | list[tuple[str, str]] | None,
+    steps: Steps,
+) -> Alignment:
+    shared = {name: getattr(settings, name) for name in ("normalize", "center", "seed")}
+    try:
+        if settings.alignment in WITHOUT_DICTIONARY:
+            start = {"start": "similarities", "epochs": 0} if settings.alignment == "similarities" else {}
+            chosen = AdversarialSettings(refinement=Refinement(rounds=settings.refine or Refinement.rounds), **start)
+            measured = None if isinstance(pairs, str) else pairs
+            return adversarial_align(source, target, chosen, pairs=measured, csls=True, progress=steps.log, **shared)
+        return align(source, target, pairs, weighting=settings.weighting, refine=settings.refine, csls=True, **shared)
+    except UserError as error:
+        raise UserError(f"{settings.dictionary or settings.source_vectors}: {error}") from None
+
+
+def _check_dimensions(job: Job, source: WordVectors, target: WordVectors) -> None:
+    settings = job.settings
+    if settings.dictionary == ALIGNED and source.dim != target.dim:
+        raise UserError(
+            f"{settings.target_vectors}: {target.dim} dimensions, and {settings.source_vectors} {source.dim}; aligned vectors "
+            "share one space; pass a dictionary to align them"
+        )
+    if source.dim != target.dim:
+        dims = sorted((source.dim, target.dim))
+        job.notes.append(f"Word vectors of {dims[1]} dimensions were projected on {dims[0]}, the other language's.")
+
+
+def _token_vectors(
+    job: Job, tokenizer: "PreTrainedTokenizerFast", vocabulary: Vocabulary, words: WordVectors, place: str
+) -> np.ndarray:
+    kind = job.settings.token_vectors
+    if kind == "tfr":
+        vectors = tfr_vectors(tokenizer, words, max_words=job.settings.max_words)
+    elif kind == "native":
+        vectors = native_vectors(vocabulary.strings, words)
+    else:
+        if not words.has_subwords:
+            job.notes.append(f"{place} has vectors of whole words only: tokens that are no word of it have no vector.")
+        vectors = ngram_vectors(parity_words(tokenizer) if job.settings.parity else vocabulary.words(), words)
+    if not np.isfinite(vectors).all():
+        token = vocabulary.strings[int(np.flatnonzero(~np.isfinite(vectors).all(axis=1))[0])]
+        raise UserError(
+            f"{place}: gives token {token!r} a vector with NaN or infinity; expected finite vectors; fetch the file again"
+        )
+    return vectors
+
+
+def _helper_rows(job: Job) -> np.ndarray:
+    """The helper's input row of each target token, float32 (V_t, h); zeros where the helper lacks the token."""
+    helper = Checkpoint.open(job.settings.helper)
+    tokens = Vocabulary.from_tokenizer(load_tokenizer(helper.directory))
+    if helper.vocabulary_size < len(tokens):
+        raise UserError(
+            f"{helper.directory}: the tokenizer has {len(tokens)} ids, but {helper.table} only {helper.vocabulary_size} rows; "
+            "expected a row for each id; use the tokenizer that the helper was trained with"
+        )
+    same = tokens.strings == job.target.strings
+    rows = np.arange(len(tokens)) if same else find_overlap(tokens, job.target, "exact").source
+    known = rows >= 0
+    embeddings = np.zeros((len(job.target), helper.hidden_size), np.float32)
+    embeddings[known] = helper.read(helper.table)[rows[known]]
+    if not known.all():
+        job.notes.append(f"The helper {job.settings.helper} lacks {int((~known).sum())} of the {len(known)} target tokens.")
+    if not np.isfinite(embeddings).all():
+        raise UserError(f"{helper.directory}: {helper.table} holds NaN or infinity; expected finite weights; fetch it again")
+    return embeddings

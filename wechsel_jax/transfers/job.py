@@ -1,0 +1,225 @@
+"""The main job: a source checkpoint, a target tokenizer and what a method needs become a target checkpoint."""
+
+import dataclasses
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from wechsel_jax.checkpoint.surgery import Surgery, write_target
+from wechsel_jax.errors import UserError
+from wechsel_jax.files import new_directory, refuse_directory
+from wechsel_jax.files.json import write_json
+from wechsel_jax.hub import model_card
+from wechsel_jax.initializers import Side, TransferPlan, shuffle, standardize
+from wechsel_jax.initializers.wechsel import nearest_similarity
+from wechsel_jax.transfers.calibration import calibrate, input_norms, require_family
+from wechsel_jax.transfers.coverage import coverage
+from wechsel_jax.transfers.inputs import Job, make_sides, open_job
+from wechsel_jax.transfers.record import Steps, behaviour, examples, to_stderr, versions
+from wechsel_jax.transfers.settings import TransferSettings
+
+PLAN_FILE = "transfer_plan.npz"
+RECORD_FILE = "transfer.json"
+
+
+def transfer(
+    source: str | os.PathLike,
+    target_tokenizer: str | os.PathLike,
+    output: str | os.PathLike,
+    *,
+    method: str | None = None,
+    overwrite: bool = False,
+    log: Callable[[str], None] = to_stderr,
+    **settings,
+) -> dict:
+    """Gives a model a new vocabulary and writes a directory that transformers loads.
+
+    One plan is computed and applied to every tensor with a vocabulary axis; all others are copied byte for byte (but for
+    `full_rand`, which draws them again, and RoBERTa's position table, which moves where the id of the pad token changes).
+
+    Args:
+      source: model directory with config.json, model.safetensors and its tokenizer, or a hub id.
+      target_tokenizer: directory, tokenizer.json or hub id of the tokenizer with V_t tokens.
+      output: the directory to write: the model, its tokenizer, transfer_plan.npz, transfer.json and README.md.
+      method: a name in `initializers.METHODS`; None: "wechsel" where word vectors are given and no source text, else "anker".
+      overwrite: replace an existing `output`.
+      log: called with progress lines.
+      **settings: fields of `transfers.settings.TransferSettings`, where each is described.
+
+    Returns:
+      What transfer.json holds: method, settings, counts of copied, mixed and random tokens, coverage of the overlap, alignment
+      quality, similarity, tensors, norms of the rows, 30 examples, the rules that were applied, notes, versions and timings in
+      seconds.
+
+    Raises:
+      UserError: an input is missing, damaged or does not fit; nothing is written then.
+    """
+    chosen, filled = TransferSettings.of(method, **settings)
+    if Path(source).is_dir() and Path(output).exists() and Path(output).samefile(source):
+        raise UserError(f"{output}: is the source model itself; choose another output")
+    refuse_directory(output, "transfer", overwrite, [source, target_tokenizer, *filled.files()])
+    steps = Steps(log)
+    with steps("reading the source model and both tokenizers"):
+        job = open_job(chosen, filled, source, target_tokenizer)
+    if filled.calibrate != "none":
+        require_family(job.checkpoint)
+    if filled.latent_dimension > job.checkpoint.hidden_size:
+        raise UserError(
+            f"latent_dimension {filled.latent_dimension}: the rows of {job.checkpoint.table} cannot have so many "
+            f"dimensions; expected 1 to {job.checkpoint.hidden_size}"
+        )
+    source_side, target_side, alignment = make_sides(job, steps)
+    with steps("making the plan"):
+        plan = _plan(job, source_side, target_side, steps)
+    with new_directory(output, "transfer", overwrite) as directory:
+        with steps("writing the model"):
+            surgery = _surgery(job, plan)
+            norms = write_target(surgery, directory, job.target_tokenizer)
+            plan.save(directory / PLAN_FILE)
+        calibration = _calibration(job, directory, norms, steps)
+        record = _record(job, surgery, os.fspath(source), os.fspath(target_tokenizer)) | {
+            "coverage": coverage(job.overlap, plan, job.source, job.target, _has_vector(target_side), seed=filled.seed),
+            "alignment": alignment,
+            "similarity": _similarity(plan, source_side, target_side),
+            "norms": norms,
+            **calibration,
+            "timings": steps.seconds,
+        }
+        write_json(directory / RECORD_FILE, record)
+        (directory / "README.md").write_text(model_card(record), encoding="utf-8")
+    for note in record["notes"]:
+        log(f"note: {note}")
+    counts = ", ".join(f"{count} {how}" for how, count in record["counts"].items())
+    log(f"{output}: {len(plan)} tokens: {counts}")
+    return record
+
+
+def _plan(job: Job, source: Side, target: Side, steps: Steps) -> TransferPlan:
+    """Calls the method with those of the options that it takes."""
+    available = dataclasses.asdict(job.settings) | {
+        "overlap": job.overlap,
+        "notes": job.notes.append,
+        "progress": steps.counter("tokens"),
+    }
+    options = {name: available[name] for name in job.method.options if name in available}
+    if "pieces" in job.method.options:
+        options["pieces"] = job.pieces()
+    plan = job.method.plan(source, target, **options)
+    if job.settings.keep_source:
+        kept = np.where(np.arange(len(plan)) < len(job.source), job.overlap.source, -1)
+        plan = plan.with_copies(kept)
+    return plan
+
+
+def _calibration(job: Job, directory: Path, norms: dict, steps: Steps) -> dict:
+    """Calibrates the written model where that is asked for; returns what the record says of it."""
+    settings = job.settings
+    if settings.calibrate == "none":
+        return {}
+    with steps("calibrating the model"):
+        found = calibrate(
+            directory,
+            job.target_tokenizer,
+            job.target,
+            settings.target_text,
+            text_bytes=settings.text_bytes,
+            text_field=settings.text_field,
+            max_document_bytes=settings.max_document_bytes,
+            seed=settings.seed,
+            log=steps.log,
+        )
+        norms["target"] = input_norms(directory, len(job.target))
+    if found["loss"][1] == found["loss"][0]:
+        job.notes.append("Calibration was left out: on held-out text it did not lower the loss.")
+    return {"calibration": found}
+
+
+def _similarity(plan: TransferPlan, source: Side, target: Side) -> dict | None:
+    """How near the nearest source tokens were, where both languages share a space."""
+    if source.vectors is None or not plan.weights.any():
+        return None
+    similarity = nearest_similarity(plan, source, target)
+    return {"mean_top1": float(similarity.mean()), "median_top1": float(np.median(similarity))}
+
+
+def _has_vector(side: Side) -> np.ndarray | None:
+    return None if side.vectors is None else side.has_vector
+
+
+def _surgery(job: Job, plan: TransferPlan) -> Surgery:
+    settings = job.settings
+    return Surgery(
+        checkpoint=job.checkpoint,
+        plan=plan,
+        method=job.method,
+        source_size=len(job.source),
+        target=job.target,
+        seed=settings.seed,
+        parity=settings.parity,
+        head_bias=settings.head_bias,
+        shift=job.shift,
+        notes=job.notes,
+        pad_to=settings.pad_to,
+        noise=settings.noise,
+        transform=_transform(settings),
+        latent_dimension=settings.latent_dimension,
+        factorised=settings.factorised,
+    )
+
+
+def _transform(settings: TransferSettings) -> Callable[[np.ndarray, str, str], np.ndarray] | None:
+    """What is done to a finished table, Kim et al.'s transforms in the order of their section 3.4; None: nothing."""
+    if settings.standardize is None and settings.shuffle is None:
+        return None
+
+    def transformed(table: np.ndarray, role: str, name: str) -> np.ndarray:
+        del name
+        if settings.standardize is not None:
+            table = standardize(table, settings.standardize, seed=settings.seed, name=role)
+        return table if settings.shuffle is None else shuffle(table, settings.shuffle, seed=settings.seed)
+
+    return transformed
+
+
+def _record(job: Job, surgery: Surgery, source: str, tokenizer: str) -> dict:
+    plan, checkpoint, settings = surgery.plan, job.checkpoint, dataclasses.asdict(job.settings)
+    parity = settings.pop("parity")
+    settings |= {name: list(value) for name, value in settings.items() if isinstance(value, tuple)}
+    return {
+        "format": 1,
+        "method": job.method.name,
+        "parity": parity,
+        "settings": settings,
+        "source": {
+            "model": source,
+            "architecture": checkpoint.architecture,
+            "class": _class_name(checkpoint.config),
+            "vocabulary_size": len(job.source),
+            "hidden_size": checkpoint.hidden_size,
+            "tied": checkpoint.tied,
+        },
+        "target": {"tokenizer": tokenizer, "vocabulary_size": len(job.target)},
+        "counts": plan.counts(),
+        "tensors": [
+            {
+                "name": tensor.name,
+                "role": tensor.role,
+                "shape": list(tensor.shape(checkpoint.tensors[tensor.name].shape, surgery.rows)),
+                "dtype": checkpoint.tensors[tensor.name].dtype.name,
+            }
+            for tensor in checkpoint.vocabulary_tensors()
+        ],
+        "examples": examples(plan, job.source, job.target, job.settings.seed),
+        "behaviour": behaviour(job.method, job.settings),
+        "notes": job.notes,
+        "versions": versions(),
+        "paper": job.method.paper,
+    }
+
+
+def _class_name(config: dict) -> str | None:
+    """The model class that config.json names, for the model card's example."""
+    names = config.get("architectures") or [None]
+    return names[0] if isinstance(names[0], str) and names[0].isidentifier() else None

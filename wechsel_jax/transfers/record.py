@@ -1,0 +1,243 @@
+"""What a transfer writes down about itself: which rules it used, example tokens, norms, versions and timings."""
+
+import contextlib
+import dataclasses
+import importlib.metadata
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from wechsel_jax.initializers import Method, TransferPlan
+from wechsel_jax.initializers.noise import OFA_SEED
+from wechsel_jax.initializers.origins import origin
+from wechsel_jax.tokens import Vocabulary
+from wechsel_jax.transfers.settings import ALIGNED, IDENTICAL, WITHOUT_DICTIONARY, TransferSettings, reads_overlap
+from wechsel_jax.vectors import Refinement
+
+_EXAMPLES = 30
+_REPORT_EVERY = 2.0
+_PACKAGES = ("wechsel-jax", "jax", "numpy", "tokenizers", "transformers")
+
+
+def to_stderr(line: str) -> None:
+    """Prints a progress line."""
+    print(line, file=sys.stderr, flush=True)
+
+
+class Steps:
+    """Names the steps of a job as they begin, and keeps how many seconds each took."""
+
+    def __init__(self, log: Callable[[str], None]):
+        self.log = log
+        self.seconds: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        self.log(f"{name} ...")
+        start = time.monotonic()
+        yield
+        self.seconds[name] = round(time.monotonic() - start, 3)
+
+    def counter(self, what: str) -> Callable[[int, int], None]:
+        """Returns a function of (done, of all) that logs at most every two seconds."""
+        last = time.monotonic()
+
+        def progress(done: int, total: int) -> None:
+            nonlocal last
+            if time.monotonic() - last >= _REPORT_EVERY:
+                last = time.monotonic()
+                self.log(f"  {what}: {done} of {total}")
+
+        return progress
+
+
+def behaviour(method: Method, settings: TransferSettings) -> list[str]:
+    """Returns a plain sentence for every rule on which tools differ, as it was applied."""
+    rules = []
+    if method.vectors is not None:
+        rules.append(_TOKEN_VECTORS[settings.token_vectors, settings.parity and settings.token_vectors == "ngram"])
+        if method.space == "both":
+            rules += _alignment_rules(settings)
+        if "neighbors" in method.options:
+            rules += _neighbor_rules(method, settings)
+    if method.name in _MIXTURE:
+        plain, reference = _MIXTURE[method.name]
+        rules.append((reference if settings.parity else plain).format(**dataclasses.asdict(settings)))
+    if method.text and settings.regression:
+        rules.append(
+            "A row is predicted from its token's contexts, frequency and word start by ridge regression on the source tokens; "
+            "its neighbors add half of what their rows have beside that."
+        )
+    if settings.word_start and "word_start" in method.options:
+        rules.append(
+            f"A source token counts as {settings.word_start:g} more similar if it and the target token both begin a word, or "
+            "both do not."
+        )
+    if method.redraw_inner:
+        rules.append("Every parameter is drawn again as for a new model; nothing of the source model but its shape is kept.")
+    else:
+        rules += _overlap_rules(method, settings)
+        rules.append("All tensors without a vocabulary axis are kept byte for byte.")
+    if settings.parity and settings.noise == "source":
+        # The factors' noise is drawn as OFA's code draws it, whatever the method.
+        seed = OFA_SEED if settings.latent_dimension else method.reference_seed
+        rules.append(_PARITY_NOISE.format(seed=seed))
+    else:
+        rules.append(_NOISE[settings.noise])
+    rules.append(
+        "The head's bias is made of the same source tokens with the same weights as the embeddings."
+        if settings.head_bias == "transfer"
+        else "The head's bias is zero."
+    )
+    return rules + _table_rules(settings)
+
+
+def _overlap_rules(method: Method, settings: TransferSettings) -> list[str]:
+    if not reads_overlap(method, settings):
+        return ["Special tokens are copied from the source token that is spelled the same (parity)."]
+    if settings.parity and method.reference_overlap:
+        rules = [_REFERENCE_OVERLAP[method.reference_overlap]]
+    else:
+        rules = ["Special tokens are copied from the source token with the same role."]
+    if settings.overlap != "special":
+        rules.append(_OVERLAP[settings.overlap])
+    if settings.symbols:
+        rules.append("Numbers, punctuation and blanks are copied from a token with the same text but for case and blanks.")
+    if settings.map:
+        rules.append(f"Pairs of tokens given by hand come before every other rule: {', '.join(settings.map)}.")
+    return rules
+
+
+def _alignment_rules(settings: TransferSettings) -> list[str]:
+    if settings.dictionary == ALIGNED:
+        return ["The word vectors were taken as they are: they share a space already."]
+    if settings.alignment == "adversarial":
+        rules = ["The word vectors were aligned adversarially, without a dictionary."]
+    elif settings.alignment == "similarities":
+        rules = ["The word vectors were aligned by each word's similarities to its own language, without a dictionary."]
+    else:
+        rules = [_WEIGHTING[IDENTICAL if settings.dictionary == IDENTICAL else settings.weighting]]
+    # A map that no dictionary supervised is always refined.
+    count = settings.refine or (Refinement.rounds if settings.alignment in WITHOUT_DICTIONARY else 0)
+    if count:
+        rounds = "1 round" if count == 1 else f"{count} rounds"
+        rules.append(f"The alignment was refined in {rounds} on mutual CSLS nearest neighbors.")
+    return rules
+
+
+def _neighbor_rules(method: Method, settings: TransferSettings) -> list[str]:
+    rules = [
+        "Every source token can be a neighbor, those without a vector too, with similarity 0 (parity)."
+        if settings.parity and method.space == "both"
+        else "Source tokens without a vector are never neighbors."
+    ]
+    if "weights" in method.options and settings.weights == "sparsemax":
+        rules.append("Weights are the sparsemax of similarity / temperature over all source tokens (Tran, 2020).")
+    rules.append("Equal similarities are ordered by the lower token id.")
+    return rules
+
+
+def _table_rules(settings: TransferSettings) -> list[str]:
+    rules = []
+    if settings.latent_dimension:
+        rules.append(f"Source tables were factorised to rank {settings.latent_dimension} first (OFA).")
+    if settings.standardize:
+        rules.append(f"The finished tables were standardised: {settings.standardize} (Kim et al., section 3.4).")
+    if settings.shuffle:
+        rules.append(f"The finished tables were shuffled: {settings.shuffle} (Kim et al., section 3.4).")
+    if settings.keep_source:
+        calibrated = settings.calibrate != "none"
+        changed = settings.latent_dimension or settings.standardize or settings.shuffle or calibrated
+        kept = "ids" if changed else "ids and rows"
+        rules.append(f"All source tokens keep their {kept}; the target tokenizer's new tokens were appended.")
+    if settings.calibrate != "none":
+        rules.append(
+            "The head was fitted so that the model's average prediction is the frequencies of tokens in target text, as far as "
+            "that lowered the loss on held-out text."
+        )
+    if settings.pad_to:
+        rules.append(f"Rows were added until the vocabulary was a multiple of {settings.pad_to}; no token has them.")
+    return rules
+
+
+_TOKEN_VECTORS = {
+    ("ngram", True): "A token is looked up by decode(id).strip(), for special tokens too (parity).",
+    ("ngram", False): "A token is looked up by its exact bytes as UTF-8, stripped; special tokens, parts of characters "
+    "and blanks have no vector.",
+    ("tfr", False): "A token's vector is the frequency-weighted mean over the words whose encoding holds it, with and without "
+    "a space.",
+    ("native", False): "A token is looked up by its own spelling among tokens that the word vectors were trained on.",
+}
+_OVERLAP = {
+    "exact": "Tokens with the same bytes and the same start of a word are copied.",
+    "nospace": "Tokens with the same bytes are copied, whether or not they start a word; one that agrees in that is preferred.",
+    "fuzzy": "Tokens with the same text but for case and the start of a word are copied; the most alike is preferred.",
+}
+_WEIGHTING = {
+    "unique": "Each distinct pair of spellings (as given, lower case, title case) in the dictionary counts once.",
+    "wechsel": "Pairs of spellings in the dictionary count as often as wechsel 0.0.4 repeats them (parity).",
+    "legacy": "Dictionary pairs count once in lower and once in title case, as in the WECHSEL paper's scripts.",
+    "identical": "The words that both languages spell the same stand in for a dictionary.",
+}
+_NOISE = {
+    "source": "Random rows have the source table's mean and deviation of each dimension, keyed by seed and row.",
+    "source_sample": "Random rows have the source table's mean and sample deviation of each dimension, keyed by seed and row.",
+    "multivariate": "Random rows have the source table's mean and covariance, keyed by seed and row.",
+    "mean": "Tokens without an origin get the mean of the source table.",
+    "xavier": "Random rows are uniform with Xavier's bound, keyed by seed and row; random entries of a bias are zero.",
+    "initializer_range": "Random rows are N(0, initializer_range), keyed by seed and row; random entries of a bias are zero.",
+}
+_PARITY_NOISE = "Random rows have the source table's mean and deviation of each dimension, from RandomState({seed}) (parity)."
+_REFERENCE_OVERLAP = {
+    "deepfocus": "Tokens, special ones too, are compared by their decoded text, as in PyPI deepfocus 1.0.1 (parity).",
+    "ofa": "Tokens, special ones too, are compared by their decoded text, and the last of equal ones counts, as in cisnlp/ofa "
+    "(parity).",
+}
+# Method -> how its weights come about, by our choices and by those of its reference implementation.
+_MIXTURE = {
+    "anker": 2
+    * (
+        "Tokens are compared by the anchors within {window} tokens before and after them in text (positive PMI, {dimensions} "
+        "dimensions); anchors are pairs of tokens from the dictionary and of equal bytes, then also mutual CSLS nearest "
+        "neighbors (self-learning rounds: {rounds}).",
+    ),
+    "focus": (
+        "Weights are the sparsemax of the cosine similarity to all shared tokens that have a vector, special tokens left out.",
+        "Weights are the sparsemax of the cosine similarity to all shared tokens that have a vector, special tokens too "
+        "(parity).",
+    ),
+    "salt": 2
+    * (
+        "Weights are the least squares, in the helper, over those shared tokens that the sparsemax of the word vectors' "
+        "cosine similarity chooses, special tokens left out.",
+    ),
+    "omp": (
+        "Shared tokens are chosen by the cosine with what is left of the helper's row, at most {atoms}; special tokens are "
+        "left out.",
+        "Shared tokens are chosen by the inner product with what is left of the helper's row, at most {atoms} (parity).",
+    ),
+    "clp": (
+        "Weights are the cosine similarities, in the helper, to the {neighbors} most similar shared tokens, negative ones as "
+        "zero, divided by their sum; special tokens are left out.",
+        "Weights are the cosine similarities, in the helper, to all shared tokens, divided by their sum (parity).",
+    ),
+}
+
+
+def examples(plan: TransferPlan, source: Vocabulary, target: Vocabulary, seed: int) -> list[dict]:
+    """Draws 30 target tokens (no special ones) and says where each came from, its heaviest source tokens first."""
+    ordinary = np.flatnonzero(~np.asarray(target.special) & np.array([bool(string) for string in target.strings], bool))
+    chosen = np.sort(np.random.default_rng(seed).permutation(ordinary)[:_EXAMPLES])
+    return [origin(plan, source, target, int(token_id)) for token_id in chosen]
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions of Python and of the packages that decide the result."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found
