@@ -27,7 +27,8 @@ from configs.anker import DICTIONARIES, LEARNING_RATE, STEPS, WARMUP
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.checkpoint.tensors import write_tensors
 from wechsel_jax.files import new_directory, new_file
-from wechsel_jax.report import read_run, steps_needed
+from wechsel_jax.records import read_run
+from wechsel_jax.report import steps_needed
 from wechsel_jax.text.files import read_lines
 from wechsel_jax.vectors import read_dictionary
 
@@ -155,6 +156,17 @@ def title_of(setting: str) -> str:
     return ", ".join([NAMES[language], *map(_told, others)])
 
 
+def label(name: str, found: dict | None = None) -> str:
+    """A method's name in a table, apart from the same method with other settings in other tables.
+
+    Args:
+      name: of the run.
+      found: what was gathered of it, with its settings.
+    """
+    overlap = " `--overlap=fuzzy`" if name == "ofa" and found and found["settings"].get("overlap") == "fuzzy" else ""
+    return f"`{name}`{overlap}" + (", centred" if name.startswith(("wechsel", "ofa")) else "")
+
+
 def _told(other: str) -> str:
     if other == "roberta":
         return "RoBERTa"
@@ -187,18 +199,17 @@ def _at_zero(method: dict) -> dict:
 def _saved(seeds: dict[str, dict], tokens: int) -> dict[str, list[dict]]:
     """By other method, for each of its evaluations: steps that anker needs for the same perplexity, seed by seed.
 
-    `factor` is the other's steps divided by anker's, `tokens` the difference, both the mean over the seeds that reach it.
+    `factor` is the other's steps divided by the mean of anker's, `tokens` the difference; None where a seed never gets there.
     """
     saved = defaultdict(list)
     for other in {name: None for methods in seeds.values() for name in methods if name != "anker"}:
         both = [methods for methods in seeds.values() if {"anker", other} <= methods.keys()]
         for i, (step, _) in enumerate(both[0][other]["evaluations"] if both else ()):
             needed = [_needed(methods["anker"], methods[other], i) for methods in both]
-            reached = [value for value in needed if value is not None]
             entry = {"step": step, "needed": needed, "factor": None, "tokens": None}
-            if reached:
-                entry["tokens"] = round((step - float(np.mean(reached))) * tokens)
-                entry["factor"] = round(step / float(np.mean(reached)), 2) if np.mean(reached) > 0 else None
+            if None not in needed:
+                entry["tokens"] = round((step - float(np.mean(needed))) * tokens)
+                entry["factor"] = round(step / float(np.mean(needed)), 2) if np.mean(needed) > 0 else None
             saved[other].append(entry)
     return saved
 
@@ -217,9 +228,10 @@ def curves_table(result: dict) -> str:
         lines.append("|---|---|---:|" + "---:|" * len(shown))
         for language, seeds in languages.items():
             for method in _methods(seeds):
-                curves = [dict(map(tuple, methods[method]["evaluations"])) for methods in seeds.values() if method in methods]
+                runs = [methods[method] for methods in seeds.values() if method in methods]
+                curves = [dict(map(tuple, run["evaluations"])) for run in runs]
                 cells = [_with_spread([curve[step] for curve in curves if step in curve]) for step in shown]
-                lines.append(f"| {title_of(language)} | `{method}` | {len(curves)} | " + " | ".join(cells) + " |")
+                lines.append(f"| {title_of(language)} | {label(method, runs[0])} | {len(curves)} | " + " | ".join(cells) + " |")
         tables.append("\n".join(lines))
     return "\n\n".join(tables)
 
@@ -230,18 +242,20 @@ def saved_table(result: dict) -> str:
     for evaluated, languages in _by_length(result):
         lines = ["| language | method | " + " | ".join(f"its step {s:,}" for s in evaluated) + " |"]
         lines.append("|---|---|" + "---:|" * len(evaluated))
-        for language in languages:
+        for language, seeds in languages.items():
             for other, entries in result["saved"][language].items():
                 cells = [_needed_cell(entry) for entry in entries] + [""] * (len(evaluated) - len(entries))
-                lines.append(f"| {title_of(language)} | `{other}` | " + " | ".join(cells) + " |")
+                run = next(methods[other] for methods in seeds.values() if other in methods)
+                lines.append(f"| {title_of(language)} | {label(other, run)} | " + " | ".join(cells) + " |")
         tables.append("\n".join(lines))
     return "\n\n".join(tables)
 
 
 def _needed_cell(entry: dict) -> str:
-    reached = [value for value in entry["needed"] if value is not None]
+    if never := entry["needed"].count(None):
+        return "never" if never == len(entry["needed"]) else f"never in {never} of {len(entry['needed'])} seeds"
     factor = f" ({entry['factor']:.2f} x)" if entry["factor"] else ""
-    return f"{np.mean(reached):,.0f}{factor}" if reached else "never"
+    return f"{np.mean(entry['needed']):,.0f}{factor}"
 
 
 def lengths_table(result: dict) -> str:
@@ -262,7 +276,7 @@ def lengths_table(result: dict) -> str:
                 cell = f"{min(rates.values()):,.0f} ({min(rates, key=rates.get):g} of {len(rates)})" if rates else ""
                 needed = _length_for(min(rates.values()), best["anker"]) if rates and name != "anker" else None
                 cells.append(cell + (f"; anker {needed:,.0f}, {length / needed:.2f} x" if needed else ""))
-            lines.append(f"| {title_of(base)} | `{name}` | " + " | ".join(cells) + " |")
+            lines.append(f"| {title_of(base)} | {label(name)} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
@@ -296,7 +310,7 @@ def zero_table(result: dict) -> str:
     for language, seeds in result["step_zero"].items():
         for name, found in seeds[min(seeds, key=int)].items():
             cells = f"{found['perplexity']:,.0f}", _anchors(found), _share(found["precision_at_1"])
-            lines.append(f"| {title_of(language)} | `{name}` | " + " | ".join(cells) + " |")
+            lines.append(f"| {title_of(language)} | {label(name, found)} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 

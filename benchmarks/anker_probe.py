@@ -179,7 +179,7 @@ def probe_table(result: dict) -> str:
             for method, seeds in methods.items():
                 ends = zip(*([score[task]["accuracy"] for score in steps.values()] for steps in seeds.values()), strict=True)
                 cells = " | ".join(_percent(values) for values in ends)
-                lines.append(f"| {anker.title_of(setting)} | {task} | `{method}` | {len(seeds)} | {cells} |")
+                lines.append(f"| {anker.title_of(setting)} | {task} | {anker.label(method)} | {len(seeds)} | {cells} |")
             one = next(iter(next(iter(next(iter(methods.values())).values())).values()))[task]
             lines.append(f"| {anker.title_of(setting)} | {task} | the most frequent answer | | | {one['most_frequent']:.1%} |")
     return "\n".join(lines)

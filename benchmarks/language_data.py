@@ -1,10 +1,25 @@
-"""Makes the text of `configs/compare_initializers.py` and `configs/anker.py`: training and held-out lines of each language.
+"""Makes the data of `configs/compare_initializers.py` and `configs/anker.py`: text of each language, and dictionaries.
 
+    pip install jieba   # cuts Chinese into words, which word vectors need
     python -m benchmarks.language_data --data=corpora --output=data
 
-`corpora/text` holds the files of CORPORA, one line a paragraph or sentence. The last 5 % of the lines of every file are held
-out, so no novel is torn but one; lines that occur twice are kept once, and never on both sides. Chinese is also written as
-words (`zh.words.txt`), cut by jieba (`pip install jieba`), because word vectors need spaces.
+`corpora/text/NAME.txt.xz`, one line a paragraph or sentence, are the files of CORPORA. They are not part of this repository,
+since some have licences that do not allow it; each comes from a public place:
+
+    *.eltec                  github COST-ELTeC/ELTeC-{eng,deu,fra}, level1: `python -m wechsel_jax.demo.make --verb=text`
+    *.wikipedia_mlqa_xquad   contexts of MLQA and XQuAD;  *.wikipedia_tydiqa: contexts of TyDiQA-GoldP
+    sw.globalvoices_lafand   github masakhane-io/lafand-mt;  sw.masakhanews: masakhane-io/masakhane-news
+    sw.voa                   github masakhane-io/masakhane-ner;  sw.masakhaner_text: the same
+    sw.bible_suv             github freddy777-01/swahili_bible;  mg.bible_1865: npm mg-bibles
+    zh.clue_text             github CLUEbenchmark/{FewCLUE,OCNLI}
+    zh.bible_cuv_t2s         github scrollmapper/bible_databases, through OpenCC's t2s
+    su.nusa_writes_nusax     github IndoNLP/{nusa-writes,nusax}
+    ug.quran_saleh           npm @kmaslesa/quran_translation-uyghur_saleh;  ug.ud_udt: Universal Dependencies UD_Uyghur-UDT
+
+`corpora/dict/wechsel_wiktionary/LANGUAGE.tsv` are the English dictionaries `dicts/data/LANGUAGE.txt` of github CPJKU/wechsel.
+
+The last 5 % of the lines of every file are held out, so no novel is torn but one; lines that occur twice are kept once, and
+never on both sides. Chinese is also written as words (`zh.words.txt`). The dictionaries come to `data/wechsel_wiktionary/`.
 """
 
 import sys
@@ -13,6 +28,7 @@ from pathlib import Path
 
 from absl import app, flags
 
+from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file
 from wechsel_jax.program import program
 from wechsel_jax.text.files import read_lines
@@ -37,7 +53,7 @@ CORPORA = {
 HELD_OUT = 0.05
 VALIDATION_BYTES = 300_000
 
-_DATA = flags.DEFINE_string("data", None, "Folder with text/*.txt.xz.", required=True)
+_DATA = flags.DEFINE_string("data", None, "Folder with text/*.txt.xz and dict/wechsel_wiktionary/*.tsv.", required=True)
 _OUTPUT = flags.DEFINE_string("output", None, "Folder for LANGUAGE.train.txt and LANGUAGE.validation.txt.", required=True)
 
 
@@ -54,6 +70,11 @@ def main(argv: list[str]) -> None:
     del argv
     output = Path(_OUTPUT.value)
     with program("language_data"):
+        dictionaries = Path(_DATA.value, "dict", "wechsel_wiktionary")
+        if not (files := sorted(dictionaries.glob("*.tsv"))):
+            raise UserError(f"{dictionaries}: no dictionaries there; expected LANGUAGE.tsv; see benchmarks/language_data.py")
+        for file in files:
+            _write(output / "wechsel_wiktionary" / file.name, (line for _, line in read_lines(file, "a dictionary")))
         for language, names in CORPORA.items():
             parts = [split(Path(_DATA.value, "text", f"{name}.txt.xz")) for name in names]
             known = {line for train, _ in parts for line in train}
@@ -77,7 +98,10 @@ def _first(lines: list[str], known: set[str], most: int) -> Iterator[str]:
 
 
 def _words(lines: list[str]) -> Iterator[str]:
-    import jieba
+    try:
+        import jieba
+    except ImportError:
+        raise UserError("jieba: not installed; expected it to cut Chinese into words: pip install jieba") from None
 
     for line in lines:
         yield " ".join(word for word in jieba.cut(line) if word.strip())

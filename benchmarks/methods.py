@@ -22,7 +22,7 @@ from absl import app, flags
 from wechsel_jax.files import new_file
 from wechsel_jax.initializers import METHODS, Side, draw_noise
 from wechsel_jax.initializers.least_squares import least_squares
-from wechsel_jax.initializers.omp import pursue
+from wechsel_jax.search.pursuit import pursue
 from wechsel_jax.search.sparsemax import sparsemax_neighbors
 from wechsel_jax.tokens import Vocabulary
 from wechsel_jax.tokens.overlap import RULES, Overlap
@@ -30,8 +30,8 @@ from wechsel_jax.tokens.overlap import RULES, Overlap
 _SOLVED = flags.DEFINE_integer("solved", 1000, "New tokens whose least squares and pursuit are measured.", lower_bound=8)
 _PURSUED = flags.DEFINE_integer("pursued", 100, "New tokens of the pursuit.", lower_bound=8)
 FLAGS = flags.FLAGS
-SEARCHING = ("wechsel", "ofa", "focus", "clp")
-PLAIN = ("fvt", "mean", "multivariate", "trans_inner", "trans_inner_shuffle")
+SEARCHING = ("wechsel", "ofa", "focus", "clp_nearest")
+PLAIN = ("clp", "fvt", "mean", "multivariate", "trans_inner", "trans_inner_shuffle")
 
 
 def main(argv: list[str]) -> None:
@@ -86,7 +86,7 @@ def _side(prefix: str, size: int, generator: np.random.Generator) -> Side:
 def _method(name: str, source: Side, new: Side, matrix: np.ndarray) -> Callable[[], None]:
     """The whole of a method; the target of those that compare shared tokens is those and then the new ones."""
     method, target, shared = METHODS[name], new, 0
-    if name in ("focus", "clp"):
+    if name in ("focus", "clp", "clp_nearest"):
         target, shared = _joined(source, new), len(source.vocabulary)
     ids = np.where(np.arange(len(target.vocabulary)) < shared, np.arange(len(target.vocabulary)), -1).astype(np.int32)
     given = {

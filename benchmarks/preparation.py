@@ -3,16 +3,15 @@
     PYTHONPATH=. python benchmarks/preparation.py --text=german.txt.xz --tokenizer=gpt2/ --output=benchmarks/preparation.json
 
 The floor is `Tokenizer.encode_batch` on the documents of the text in memory, which reads nothing and writes nothing. Rounds
-of both follow each other, so that a busy machine is busy for both; processor seconds (of all processes) say more there than
-seconds on the clock. `prepare` is a command of its own: its figures count the start of every process, and hashing. Last, the
-peak memory of preparing --memory_megabytes of that text, made by repeating it, and its processor seconds a byte over those of
-`tokenizers`: there the start of processes no longer counts.
+of both follow each other, so that a busy machine is busy for both; processor seconds say more there than seconds on the clock.
+`prepare` is a command of its own: its figures count its start, and hashing. Last, the peak memory of preparing
+--memory_megabytes of that text, made by repeating it, and its processor seconds a byte over those of `tokenizers`: there the
+start no longer counts.
 """
 
 import json
 import os
 import platform
-import resource
 import statistics
 import subprocess
 import sys
@@ -23,13 +22,13 @@ from pathlib import Path
 from absl import app, flags
 
 from wechsel_jax.files import new_file
-from wechsel_jax.text.documents import read_documents
+from wechsel_jax.text.parts import read_documents
 
 _TEXT = flags.DEFINE_string("text", None, "A text file, a document a line.", required=True)
 _TOKENIZER = flags.DEFINE_string("tokenizer", None, "A directory with a tokenizer.json.", required=True)
 _MEGABYTES = flags.DEFINE_integer("megabytes", 20, "How much of the text is used.", lower_bound=1)
 _MEMORY_MEGABYTES = flags.DEFINE_integer("memory_megabytes", 300, "Size of the text for the peak memory.", lower_bound=1)
-_PROCESSES = flags.DEFINE_integer("processes", 2, "Processes of `prepare`, and threads of `tokenizers`.", lower_bound=1)
+_THREADS = flags.DEFINE_integer("threads", 2, "Threads of both.", lower_bound=1)
 _ROUNDS = flags.DEFINE_integer("rounds", 3, "Rounds of both.", lower_bound=1)
 _OUTPUT = flags.DEFINE_string("output", None, "JSON file for the result.")
 
@@ -66,7 +65,7 @@ def main(argv: list[str]) -> None:
             "python": platform.python_version(),
         },
         "text": {"name": Path(_TEXT.value).name, "bytes": size, "tokenizer": Path(_TOKENIZER.value).name},
-        "processes": _PROCESSES.value,
+        "threads": _THREADS.value,
         "rounds": rounds,
         "prepare_over_tokenizers": {
             unit: statistics.median(one["prepare"][unit] / one["tokenizers"][unit] for one in rounds)
@@ -97,36 +96,36 @@ def write_text(path: Path, size: int) -> int:
 
 
 def floor(text: Path) -> dict[str, float]:
-    environment = {**os.environ, "RAYON_NUM_THREADS": str(_PROCESSES.value), "TOKENIZERS_PARALLELISM": "true"}
+    environment = {**os.environ, "RAYON_NUM_THREADS": str(_THREADS.value), "TOKENIZERS_PARALLELISM": "true"}
     command = [sys.executable, "-c", _FLOOR, str(text), str(Path(_TOKENIZER.value) / "tokenizer.json")]
     seconds, processor_seconds, tokens = subprocess.check_output(command, env=environment, text=True).split()
     return {"seconds": float(seconds), "processor_seconds": float(processor_seconds), "tokens": int(tokens)}
 
 
 def prepare(text: Path, output: Path) -> dict[str, float]:
-    arguments = [f"--input={text}", f"--tokenizer={_TOKENIZER.value}", f"--output={output}", f"--processes={_PROCESSES.value}"]
-    before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    arguments = [f"--input={text}", f"--tokenizer={_TOKENIZER.value}", f"--output={output}", f"--processes={_THREADS.value}"]
+    started = time.perf_counter()
     child = subprocess.Popen([sys.executable, "-m", "wechsel_jax.cli", "prepare", *arguments], stdout=subprocess.DEVNULL)
     peak = 0
-    while child.poll() is None:
+    # The system's own record of the peak counts what the process that started it had, too.
+    while not (ended := os.wait4(child.pid, os.WNOHANG))[0]:
         peak = max(peak, resident(child.pid))
         time.sleep(0.05)
-    seconds, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
-    if child.returncode:
-        raise SystemExit(child.returncode)
-    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    _, status, used = ended
+    seconds = time.perf_counter() - started
+    if status:
+        raise SystemExit(f"prepare ended with status {status}")
     tokens = json.loads((output / "manifest.json").read_text())["tokens"]
-    return {"seconds": seconds, "processor_seconds": used, "tokens": tokens, "peak_resident_bytes_of_all": peak}
+    processor_seconds = used.ru_utime + used.ru_stime
+    return {"seconds": seconds, "processor_seconds": processor_seconds, "tokens": tokens, "peak_resident_bytes": peak}
 
 
 def resident(pid: int) -> int:
-    """Resident memory of a process and those that it started, shared pages counted for each."""
+    """Resident memory of a process in bytes; 0 where it has ended."""
     try:
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        pages = sum(int(Path(f"/proc/{process}/statm").read_text().split()[1]) for process in (pid, *children))
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return 0
-    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def processor() -> str:

@@ -353,7 +353,7 @@ def write_tables(document: str, results: list[dict[str, Any]]) -> None:
 def memory_table(results: list[dict[str, Any]]) -> str:
     """GiB of a device, a line a plan."""
     lines = [
-        "| slice | model | mesh | rows a device at once | remat | state | step besides | of | fits |",
+        "| slice | model | mesh | rows per device | remat | state | step's own | of | fits |",
         "|---|---|---|---:|---|---:|---:|---:|---|",
     ]
     for result in results:

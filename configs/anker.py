@@ -1,8 +1,9 @@
 """Anker beside the published methods, under one protocol: English to LANG, seed by seed.
 
-Command:  python -m benchmarks.language_data --data=corpora --output=data
-          python -m benchmarks.anker dictionaries data
-          for lang in de sw zh; do for seed in 0 1; do
+Needs:    pip install -e ".[train,vectors]" jieba scikit-learn, and corpora/ as benchmarks/language_data.py describes it.
+Command:  python -m benchmarks.language_data --data=corpora --output=data   # text, and data/wechsel_wiktionary/
+          python -m benchmarks.anker dictionaries data                      # data/dictionaries/: smaller and shuffled ones
+          for lang in de sw zh; do for seed in 0 1 2; do
             python -m train.compare --config=configs/anker.py:lang=$lang,seed=$seed,data=data --workdir=runs/anker/$lang-$seed
           done; done
           python -m benchmarks.anker gather runs/anker
@@ -17,11 +18,12 @@ Command:  python -m benchmarks.language_data --data=corpora --output=data
             lang=sw,methods=anker,steps=100: other lengths (and 400; with rate=0.003, and then wechsel: 400, 800)
             lang=sw,methods=wechsel_tfr+ofa+trans_inner+anker_dictionary_5000 (the first three also in de, zh): the other rivals
             lang=de,methods=anker+wechsel+focus,rate=0.003 (and zh; anker+wechsel with steps=800; anker with steps=100)
-            lang=sw,seed=2 (and de, zh): a third seed; lang=zh,methods=anker_calibrated: calibration in another language
-            lang=sw,methods=anker+wechsel,model=roberta,source=runs/masked_english/export (and de, zh): a masked model
+            lang=zh,methods=anker_calibrated: calibration in another language
+            lang=sw,methods=anker+wechsel,model=roberta,source=runs/masked_english/export (and de, zh): a masked model, which
+              configs/masked_english.py trains
             lang=sw,methods=trained_rows,rate=0.003,source=sw-trained (and steps=800): rows as anker has them after 800 steps at
               this rate, from `python -m benchmarks.anker trained_rows runs/anker/sw-0-NAME/anker sw-trained`
-          python -m benchmarks.anker_probe data/labelled runs/anker
+          python -m benchmarks.anker_probe corpora/labelled runs/anker   # MasakhaPOS, MasakhaNEWS, UD: see that file
           Not run: matrix=full, for one GPU (languages de, fr, sw, zh, vi, mg, seeds 0 to 2, seven methods and 2,000 steps);
           variants=1, all variants, perplexity before training only
 Cost:     about 4 minutes of training a method, language and seed on 2 CPU cores; word vectors not counted.

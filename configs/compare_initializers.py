@@ -4,7 +4,7 @@ Command:  python -m benchmarks.language_data --data=corpora --output=data
           python -m train.compare --config=configs/compare_initializers.py:lang=de,data=data --workdir=runs/initializers-de
           (lang: de, fr, sw, zh; steps=1 for the perplexity before training only; methods=focus+salt+wechsel for some of them)
 Cost:     24 minutes for German on 2 CPU cores that had other work, word vectors (minutes more) not counted.
-Expected: docs/initializers.md, and the figures in benchmarks/initializers.json.
+Expected: docs/methods.md, and the figures in benchmarks/initializers.json.
 
 The source is the bundled English GPT-2 (4 layers x 256). `data` holds LANG.train.txt and LANG.validation.txt, en.train.txt (for
 the English word vectors) and the dictionaries wechsel_wiktionary/*.tsv of CPJKU/wechsel. Methods that compare tokens inside the

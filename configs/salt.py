@@ -27,7 +27,7 @@ def get_config(arguments: str = "") -> ConfigDict:
     config.block_length = 1024
     config.accumulation = 16
     config.dtype = "bfloat16"
-    config.optimizer.update({"peak_learning_rate": 1e-5, "b2": 0.999, "eps": 1e-8, "weight_decay": 0.0})
+    config.optimizer.update({"peak_learning_rate": 1e-5, "b2": 0.999, "eps": 1e-8, "weight_decay": 0.0, "clip_norm": 1.0})
     config.phases = one_phase(warmup=0.05, decay="cosine")
     config.eval_every = 500
     config.checkpoint_every = 500

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from ml_collections import ConfigDict
 
-from wechsel_jax.comparison import _validate
+from wechsel_jax.comparison import _settings, _validate
 from wechsel_jax.errors import UserError
 from wechsel_jax.training import config_arguments, validate
 from wechsel_jax.training.config import phases
@@ -48,6 +48,17 @@ def test_some_methods_of_a_config_can_be_compared_alone(tmp_path):
         _validate(config, tmp_path)
 
 
+def test_a_setting_for_all_goes_to_those_that_read_it_and_to_all_where_none_does():
+    config = load("anker", "methods=anker+wechsel,data=d")
+    config.transfer.rounds = 3
+    inputs = {"dictionary": "d", **dict.fromkeys(("source_text", "target_text", "source_vectors", "target_vectors"), "x")}
+    anker_settings, wechsel_settings = (_settings(config, name, inputs) for name in config.methods)
+    assert anker_settings["rounds"] == 3 and "normalize" not in anker_settings
+    assert wechsel_settings["normalize"] and "rounds" not in wechsel_settings
+    config.methods = ("wechsel",)
+    assert _settings(config, "wechsel", inputs)["rounds"] == 3
+
+
 def test_wechsel_schedules_are_the_papers():
     (one,) = phases(load("wechsel_gpt2"))
     assert (one.steps, one.warmup_steps, one.peak, one.trainable) == (250_000, 25_000, 5e-4, "all")
@@ -57,6 +68,9 @@ def test_wechsel_schedules_are_the_papers():
     assert (first.steps, first.trainable, second.end) == (7_500, "embeddings", 75_000)
     (frozen,) = phases(load("wechsel_gpt2", "schedule=frozen"))
     assert (frozen.trainable, frozen.steps) == ("embeddings", 75_000)
+    for name, peak in (("wechsel_gpt2", 5e-4), ("wechsel_roberta", 1e-4)):
+        table_6 = {"peak_learning_rate": peak, "b1": 0.9, "b2": 0.98, "eps": 1e-6, "weight_decay": 0.01, "clip_norm": None}
+        assert dict(load(name).optimizer) == table_6
     low = load("wechsel_gpt2", "low_resource=1,bytes=16777216")
     assert (low.eval_every, low.patience, low.data.max_bytes) == (2_500, 10_000, 16 * 2**20)
 

@@ -25,7 +25,8 @@ FLOORS = (
     ("report",),
     ("hub",),
     ("transfers", "training"),
-    ("comparison", "demo"),
+    ("comparison",),
+    ("demo",),
     ("commands",),
     ("cli",),
 )

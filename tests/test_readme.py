@@ -1,4 +1,4 @@
-"""The README is true: its tables are the committed results, its files exist, its options are options."""
+"""README and docs are true: their tables are the committed results, their files exist, their options are options."""
 
 import re
 import subprocess
@@ -6,31 +6,62 @@ import sys
 from pathlib import Path
 
 import pytest
+from markdown_it import MarkdownIt
 
+from wechsel_jax import cli
 from wechsel_jax.initializers import METHODS
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-COMMANDS = re.findall(r"^(wechsel-jax (?:[a-z]+ ?)+)((?:.|\\\n)*?)(?<!\\)$", README, re.MULTILINE)
+DOCUMENTS = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in sorted(ROOT.glob("docs/*.md"))}
+DOCUMENTS["README.md"] = README = (ROOT / "README.md").read_text(encoding="utf-8")
+ALL = "\n".join(DOCUMENTS.values())
+COMMANDS = re.findall(r"^(wechsel-jax (?:[a-z]+ ?)+)((?:.|\\\n)*?)(?<!\\)$", ALL, re.MULTILINE)
 
 
 def test_tables_are_the_committed_results():
-    done = subprocess.run([sys.executable, "-m", "benchmarks.readme", "--check"], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", "benchmarks.tables", "--check"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
-def test_linked_and_named_files_exist():
-    links = re.findall(r"\]\((?!http)([^)]+)\)", README)
-    configs = re.findall(r"configs/[a-z]\w*\.py", README)
-    modules = re.findall(r"`((?:wechsel_jax|train|configs|benchmarks)/[\w/.]*)`", README)
-    assert len(links) >= 2 and len(configs) >= 2 and len(modules) >= 5
-    missing = [name for name in (*links, *configs, *modules) if not (ROOT / name).exists()]
-    assert not missing
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_linked_and_named_files_exist(name):
+    text, folder = DOCUMENTS[name], (ROOT / name).parent
+    links = re.findall(r"\]\((?!http)([^)]+)\)", text)
+    for link in links:
+        file, _, heading = link.partition("#")
+        target = folder / file if file else ROOT / name
+        assert target.exists(), link
+        headings = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), re.MULTILINE) if heading else []
+        assert not heading or heading in {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in headings}, link
+    named = re.findall(r"configs/[a-z]\w*\.py", text)
+    named += re.findall(r"`((?:wechsel_jax|train|configs|benchmarks|tests|docs)/[\w/.]*)`", text)
+    assert not [file for file in named if not (ROOT / file).exists()]
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_nothing_is_shown_as_code_by_an_indent(name):
+    assert not [token.content for token in MarkdownIt().parse(DOCUMENTS[name]) if token.type == "code_block"]
+
+
+def test_the_readme_is_short():
+    lines = README.splitlines()
+    assert len(lines) <= 150
+    assert not [line for line in lines if len(line) > 110 and not line.startswith("|")]
+
+
+def test_the_readme_has_the_two_commands():
+    commands = [token.content.strip() for token in MarkdownIt().parse(README) if token.type == "fence"]
+    assert 'pip install -e ".[train]" && wechsel-jax demo --workdir=runs/demo' in commands
+    assert 'pip install -e ".[test]" && pytest' in commands
 
 
 def test_every_method_is_in_the_table_and_every_one_in_the_table_is_a_method():
-    assert set(re.findall(r"^\| `(\w+)` \| .*\|.*\|.*\|$", README, re.MULTILINE)) >= set(METHODS)
-    assert set(re.findall(r"--method=(\w+)", README)) <= set(METHODS)
+    assert set(re.findall(r"^\| `(\w+)` \| .*\|.*\|$", README, re.MULTILINE)) == set(METHODS)
+    assert set(re.findall(r"--method=(\w+)", ALL)) <= {*METHODS, "NAME"}
+
+
+def test_usage_names_every_verb():
+    assert not [verb for verb in cli.VERBS if not re.search(rf"(wechsel-jax |`){verb}\b", DOCUMENTS["docs/usage.md"])]
 
 
 @pytest.mark.parametrize("verb", sorted({words.strip() for words, _ in COMMANDS}))

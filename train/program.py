@@ -12,6 +12,20 @@ from ml_collections import config_flags
 from wechsel_jax.errors import UserError, one_line, refuse_undecodable
 from wechsel_jax.files import require_file
 
+
+class _OrNone(flags.ArgumentParser):
+    """A number, or "none" for a setting that may be without one; the settings' own check refuses it elsewhere."""
+
+    def __init__(self, number: flags.ArgumentParser):
+        super().__init__()
+        self._number = number
+
+    def parse(self, argument: str) -> float | None:
+        return None if str(argument).lower() == "none" else self._number.parse(argument)
+
+
+config_flags.register_flag_parser_for_type(int, _OrNone(flags.IntegerParser()))
+config_flags.register_flag_parser_for_type(float, _OrNone(flags.FloatParser()))
 _CONFIG = config_flags.DEFINE_config_file("config", None, "A file of configs/, with :name=value behind it for its arguments.")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the run; the same command again goes on where it stopped.")
 

@@ -26,7 +26,7 @@ _HOME = {
     "score": "inspection",
     "train": "training",
     "train_tokenizer": "tokens.training",
-    "transfer": "transfers",
+    "transfer": "transfers.job",
     "write_report": "report",
 }
 

@@ -25,6 +25,7 @@ VERBS = {
     "report": "write one HTML file about training runs",
     "export": "write a checkpoint of a training run as a model",
     "push": "upload a model to the hub",
+    "demo": "make a small English model German by four methods, offline",
 }
 _HELP = ("-h", "--help", "-help", "help")
 

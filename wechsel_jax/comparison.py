@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import dataclasses
 import json
 import os
 import platform
@@ -17,16 +16,18 @@ from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.data import prepare
 from wechsel_jax.data.manifest import remove_prepared
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import foreign, new_file, refuse_workdir, remove_leftovers, require_file
+from wechsel_jax.files import foreign, refuse_workdir, remove_leftovers, require_file
 from wechsel_jax.initializers import METHODS
-from wechsel_jax.report import comparison_table, read_run, steps_needed, write_report
+from wechsel_jax.records import ComparisonRecord, read_run
+from wechsel_jax.records.comparison import COMPARISON_FILE
+from wechsel_jax.report import comparison_table, steps_needed, write_report
 from wechsel_jax.tokens.training import train_tokenizer
 from wechsel_jax.training import default_config as default_training_config
 from wechsel_jax.training import record_config, train, validate
-from wechsel_jax.training.config import as_dict, differences
-from wechsel_jax.training.lock import has_begun, only_run
+from wechsel_jax.training.config import as_dict
+from wechsel_jax.training.workdir import differences, has_begun, only_run
 from wechsel_jax.transfers.job import transfer
-from wechsel_jax.transfers.settings import ALIGNED, IDENTICAL, INPUTS, TransferSettings
+from wechsel_jax.transfers.settings import ALIGNED, IDENTICAL, INPUTS, TransferSettings, described_settings
 from wechsel_jax.vectors import train_vectors
 
 BASELINE, SETTINGS = "full_rand", "config.json"
@@ -54,6 +55,8 @@ def default_config() -> ConfigDict:
     config.helper = ConfigDict({"checkpoint": "", "training": default_training_config()})
     config.methods = ("wechsel_tfr", "trans_inner", "full_rand")
     config.transfer = _transfer_defaults()
+    # All methods, also those without a source's turn tokens, train on the tokens of one tokenizer.
+    config.transfer.special_tokens = "replace"
     config.variants = ConfigDict()
     config.training = default_training_config()
     config.overrides = ConfigDict()
@@ -62,10 +65,9 @@ def default_config() -> ConfigDict:
 
 def _transfer_defaults() -> ConfigDict:
     config = ConfigDict()
-    for field in dataclasses.fields(TransferSettings):
-        if field.name not in (*INPUTS, "seed"):
-            unset = config_dict.placeholder({"max_words": int, "word_start": float}.get(field.name, str))
-            config[field.name] = unset if field.default is None else field.default
+    for name, described in described_settings().items():
+        if name not in (*INPUTS, "seed"):
+            config[name] = config_dict.placeholder(described.kind) if described.default is None else described.default
     return config
 
 
@@ -170,9 +172,9 @@ def _validate(config: ConfigDict, workdir: Path) -> None:
         raise UserError(f"methods: unknown method {unknown[0]!r}; expected some of {', '.join(sorted(METHODS))}")
     if not config.methods or len({*config.methods}) < len(config.methods):
         raise UserError(f"methods: is {as_dict(config.methods)}; expected at least one method, and each once")
-    known = {field.name for field in dataclasses.fields(TransferSettings)}
+    known = described_settings()
     for where, given in [("transfer", config.transfer), *((f"variants.{name}", one) for name, one in config.variants.items())]:
-        wrong = sorted({*given} - known - {"method"})
+        wrong = sorted({*given} - {*known, "method"})
         if wrong:
             raise UserError(f"{where}.{wrong[0]}: no such setting; expected one of {', '.join(sorted(known))}")
     for name, given in config.overrides.items():
@@ -278,7 +280,8 @@ def _unread(config: ConfigDict, name: str) -> set[str]:
     """Which of the settings for all methods one method does not read."""
     own = as_dict(config.variants.get(name, ConfigDict()))
     given = as_dict(config.transfer) | {key: value for key, value in own.items() if key != "method"}
-    return {*TransferSettings(**given).unused(METHODS[_base(config, name)])} - {*own}
+    method = METHODS[_base(config, name)]
+    return {*TransferSettings.filled(method, **given).unused(method)} - {*own}
 
 
 def _helper_config(config: ConfigDict, workdir: Path) -> ConfigDict:
@@ -308,33 +311,28 @@ def _training_config(config: ConfigDict, method: str, run: Path, workdir: Path) 
 def _write_results(config: ConfigDict, workdir: Path, seconds: dict[str, float]) -> dict:
     runs = [workdir / method for method in config.methods]
     curves = {run.name: [list(point) for point in read_run(run).curve] for run in runs}
-    result = {
-        "methods": {name: {"evaluations": curve} for name, curve in curves.items()},
-        "steps_needed": {
+    earlier = ComparisonRecord.read(workdir).seconds if (workdir / COMPARISON_FILE).exists() else {}
+    result = ComparisonRecord(
+        methods={name: {"evaluations": curve} for name, curve in curves.items()},
+        steps_needed={
             name: steps_needed(curves[BASELINE], curve)
             for name, curve in curves.items()
             if BASELINE in curves and name != BASELINE
         },
-        "seed": config.seed,
-        "machine": _machine(),
-        "seconds": _earlier_seconds(workdir) | seconds,
-    }
-    with new_file(workdir / "comparison.json", "w") as handle:
-        json.dump(result, handle, indent=1)
+        seed=config.seed,
+        machine=_machine(),
+        seconds={**earlier, **seconds},
+    )
+    result.write(workdir)
     print(comparison_table(runs), flush=True)
     report = write_report(runs, workdir / "report.html")
     print(f"report: {report}\nmodels: " + ", ".join(str(run / "export") for run in runs), flush=True)
-    return result
+    return vars(result)
 
 
 def _machine() -> str:
     devices = f"{jax.device_count()} x {jax.devices()[0].device_kind}"
     return f"{devices}, {os.cpu_count()} cores ({platform.machine()}), jax {jax.__version__}"
-
-
-def _earlier_seconds(workdir: Path) -> dict[str, float]:
-    file = workdir / "comparison.json"
-    return json.loads(file.read_text(encoding="utf-8"))["seconds"] if file.exists() else {}
 
 
 class _timed:

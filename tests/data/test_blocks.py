@@ -19,7 +19,7 @@ def test_blocks_are_the_stream_in_order(prepared):
     stream = np.fromfile(prepared / "tokens.bin", "<u2")
     blocks = TokenBlocks.open(prepared, 5)
     assert len(blocks) == len(stream) // 5 == 6
-    assert np.concatenate([blocks.block(i) for i in range(6)]).tolist() == stream[:30].tolist()
+    assert blocks.blocks(np.arange(6)).ravel().tolist() == stream[:30].tolist()
     several = blocks.blocks(np.asarray([4, 0, 4]))
     assert several.dtype == np.int32
     assert several.tolist() == [stream[20:25].tolist(), stream[:5].tolist(), stream[20:25].tolist()]
@@ -29,7 +29,7 @@ def test_blocks_are_the_stream_in_order(prepared):
 @pytest.mark.parametrize("index", [-1, 6])
 def test_there_is_no_block_behind_the_last(prepared, index):
     with pytest.raises(IndexError):
-        TokenBlocks.open(prepared, 5).block(index)
+        TokenBlocks.open(prepared, 5).blocks(np.asarray([0, index]))
 
 
 def test_the_fingerprint_is_the_stream_s_alone(prepared, tmp_path, tokenizers):

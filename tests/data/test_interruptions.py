@@ -12,13 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wechsel_jax.data import TokenBlocks, manifest, prepare, prepare_split, processes, unfinished
-from wechsel_jax.data.encoder import Encoder
-from wechsel_jax.data.processes import work_through
-from wechsel_jax.data.work import Task, Worker
+from wechsel_jax.data import TokenBlocks, manifest, prepare, prepare_split, unfinished
 from wechsel_jax.errors import UserError
 from wechsel_jax.text.parts import Part
-from wechsel_jax.tokens import load_tokenizer
 
 module = importlib.import_module("wechsel_jax.data.prepare")
 SETTINGS = {"validation_fraction": 0.2, "max_bytes": 60_000, "deduplicate": True}
@@ -34,7 +30,7 @@ settings = json.loads(sys.argv[4])
 _RANDOM_KILLS = """
 # A fork takes no threads along, so there must be none; and what is imported once is not part of what is measured.
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
-prepare_split(text, tokenizer, output + "-whole", processes=0, **settings)
+prepare_split(text, tokenizer, output + "-whole", **settings)
 
 def child(seconds):
     pid = os.fork()
@@ -42,7 +38,7 @@ def child(seconds):
         # Nothing handles the alarm: the system ends the process wherever it is. It counts processor time, so that a busy
         # machine does not change how far a child comes.
         signal.setitimer(signal.ITIMER_PROF, seconds)
-        prepare_split(text, tokenizer, output, processes=0, **settings)
+        prepare_split(text, tokenizer, output, **settings)
         os._exit(0)
     _, status, used = os.wait4(pid, 0)
     return status, used.ru_utime + used.ru_stime
@@ -107,31 +103,62 @@ def test_kills_at_random_moments_change_no_byte(tmp_path, tokenizers, text):
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["out", "out-whole", "text.jsonl"]
 
 
-def test_a_kill_takes_the_workers_along_and_the_next_call_goes_on(tmp_path, tokenizers, text, monkeypatch, small_parts):
+@pytest.fixture
+def parts_read(monkeypatch):
+    """Gets the place of each part whose documents are read."""
+    read, documents = [], Part.documents
+    monkeypatch.setattr(Part, "documents", lambda part: read.append(part.start) or documents(part))
+    return read
+
+
+def test_after_a_kill_the_next_call_goes_on(tmp_path, tokenizers, text, small_parts, parts_read):
     output, settings = tmp_path / "out", {"validation_fraction": 0.2}
     slow = "unfinished.os.fsync = lambda _: time.sleep(0.02)\n"
-    code = slow + "prepare_split(text, tokenizer, output, processes=2, **settings)"
+    code = slow + "prepare_split(text, tokenizer, output, **settings)"
     child = run(code, text, tokenizers["gpt2"], output, json.dumps(settings))
     wait_for_parts(output, 10)
-    workers = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
     child.kill()
     child.wait()
-    assert len(workers) == 2 and not output.exists()
-    for worker in workers:
-        for _ in range(500):
-            state = Path(f"/proc/{worker}/stat")
-            if not state.exists() or state.read_text().split(") ")[1][0] == "Z":
-                break
-            time.sleep(0.01)
-        else:
-            raise AssertionError("a worker outlives the process that started it")
-    read = []
-    real = module.work_through
-    monkeypatch.setattr(module, "work_through", lambda worker, tasks, n: real(worker, (read.append(t) or t for t in tasks), n))
-    prepare_split(text, tokenizers["gpt2"], output, processes=1, **settings)
-    assert read[0].number >= 10
-    prepare_split(text, tokenizers["gpt2"], tmp_path / "whole", processes=0, **settings)
+    assert not output.exists()
+    done = json.loads((tmp_path / ".out.partial" / "progress.json").read_text())["tokens"]["parts"]
+    prepare_split(text, tokenizers["gpt2"], output, **settings)
+    rest = parts_read.copy()
+    parts_read.clear()
+    prepare_split(text, tokenizers["gpt2"], tmp_path / "whole", **settings)
+    assert done >= 10 and rest == parts_read[done:]
     assert contents(output) == contents(tmp_path / "whole")
+
+
+def test_one_part_is_read_ahead(tmp_path, tokenizers, text, monkeypatch, small_parts, parts_read):
+    append, ahead = unfinished.Stage.append, []
+
+    def slow(self, number, *rest):
+        time.sleep(0.01)
+        ahead.append(len(parts_read) - number)
+        append(self, number, *rest)
+
+    monkeypatch.setattr(unfinished.Stage, "append", slow)
+    prepare(text, tokenizers["gpt2"], tmp_path / "out")
+    assert max(ahead) == 1 and len(ahead) == len(parts_read)
+
+
+def test_a_file_that_goes_away_is_named_and_what_was_read_before_is_done(tmp_path, tokenizers, text, monkeypatch, small_parts):
+    append, moved = unfinished.Stage.append, tmp_path / "moved.jsonl"
+
+    def move(self, number, *rest):
+        append(self, number, *rest)
+        if number == 20:
+            text.rename(moved)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(unfinished.Stage, "append", move)
+        with pytest.raises(FileNotFoundError, match=r"text\.jsonl"):
+            prepare(text, tokenizers["gpt2"], tmp_path / "out")
+    # Part 21 may have been read ahead; part 22 was not.
+    assert json.loads((tmp_path / ".out.partial" / "progress.json").read_text())["tokens"]["parts"] in (20, 21)
+    moved.rename(text)
+    made = prepare(text, tokenizers["gpt2"], tmp_path / "out")
+    assert made == prepare(text, tokenizers["gpt2"], tmp_path / "whole")
 
 
 def interrupted_after(monkeypatch, parts, error):
@@ -145,19 +172,19 @@ def interrupted_after(monkeypatch, parts, error):
     monkeypatch.setattr(unfinished.Stage, "append", stop)
 
 
-def test_an_interruption_keeps_what_is_done(tmp_path, tokenizers, text, monkeypatch, small_parts, capsys):
+def test_an_interruption_keeps_what_is_done(tmp_path, tokenizers, text, monkeypatch, small_parts, capsys, parts_read):
     with monkeypatch.context() as patch:
         interrupted_after(patch, 20, KeyboardInterrupt())
         with pytest.raises(KeyboardInterrupt, match="out: the same command goes on from there"):
-            prepare(text, tokenizers["gpt2"], tmp_path / "out", processes=2)
+            prepare(text, tokenizers["gpt2"], tmp_path / "out")
     assert capsys.readouterr().err == ""
     assert not (tmp_path / "out").exists()
-    read = []
-    real = module.work_through
-    monkeypatch.setattr(module, "work_through", lambda worker, tasks, n: real(worker, (read.append(t) or t for t in tasks), n))
-    made = prepare(text, tokenizers["gpt2"], tmp_path / "out", processes=0)
-    assert read[0].number == 20
-    assert made == prepare(text, tokenizers["gpt2"], tmp_path / "whole", processes=2)
+    parts_read.clear()
+    made = prepare(text, tokenizers["gpt2"], tmp_path / "out")
+    rest = parts_read.copy()
+    parts_read.clear()
+    assert made == prepare(text, tokenizers["gpt2"], tmp_path / "whole")
+    assert rest == parts_read[20:]
 
 
 def test_an_interruption_before_anything_is_done_leaves_nothing(tmp_path, tokenizers, text, monkeypatch):
@@ -207,24 +234,6 @@ def test_other_text_does_not_go_on_with_old_work(tmp_path, tokenizers, text, mon
     assert prepare(text, tokenizers["gpt2"], tmp_path / "out")["documents"] == 1
 
 
-def test_a_worker_that_is_killed_is_said_and_the_next_call_goes_on(tmp_path, tokenizers, text, monkeypatch, small_parts):
-    append = unfinished.Stage.append
-
-    def kill(self, number, *rest):
-        if number == 20:
-            worker = Path(f"/proc/{os.getpid()}/task/{threading.get_native_id()}/children").read_text().split()[-1]
-            os.kill(int(worker), signal.SIGKILL)
-        append(self, number, *rest)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(unfinished.Stage, "append", kill)
-        with pytest.raises(UserError, match=r"was ended from outside.*it goes on where it stopped"):
-            prepare(text, tokenizers["gpt2"], tmp_path / "out", processes=1)
-    assert (tmp_path / ".out.partial").exists()
-    made = prepare(text, tokenizers["gpt2"], tmp_path / "out")
-    assert made == prepare(text, tokenizers["gpt2"], tmp_path / "whole")
-
-
 def test_text_that_changes_while_it_is_read(tmp_path, tokenizers, text, monkeypatch):
     append = unfinished.Stage.append
     monkeypatch.setattr(unfinished.Stage, "append", lambda *arguments: append(*arguments) or os.utime(text, (1, 1)))
@@ -233,9 +242,22 @@ def test_text_that_changes_while_it_is_read(tmp_path, tokenizers, text, monkeypa
     assert os.listdir(tmp_path) == ["text.jsonl"]
 
 
+def test_text_that_grows_between_the_two_readings(tmp_path, tokenizers, text, monkeypatch, small_parts):
+    def grow(*arguments, **settings):
+        with open(text, "a") as handle:
+            handle.write('{"text": "mehr"}\n' * 1000)
+        return choose(*arguments, **settings)
+
+    choose = module.choose
+    monkeypatch.setattr(module, "choose", grow)
+    with pytest.raises(UserError, match="a source has changed while it was read"):
+        prepare(text, tokenizers["gpt2"], tmp_path / "out", deduplicate=True)
+    assert os.listdir(tmp_path) == ["text.jsonl"]
+
+
 def test_two_at_once_make_one_result(tmp_path, tokenizers, text):
     slow = "unfinished.os.fsync = lambda _: time.sleep(0.01)\n"
-    code = slow + "print(json.dumps(prepare(text, tokenizer, output, processes=0)))"
+    code = slow + "print(json.dumps(prepare(text, tokenizer, output)))"
     arguments = text, tokenizers["gpt2"], tmp_path / "out", "{}"
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     children = [run(code, *arguments, **pipes) for _ in range(2)]
@@ -279,61 +301,46 @@ def test_a_lack_of_memory_says_what_to_lower_and_the_next_call_goes_on(tmp_path,
     with monkeypatch.context() as patch:
         patch.setattr(module.Encoder, "tokens", fail)
         patch.setattr(module, "PART_BYTES", 1)
-        with pytest.raises(MemoryError, match=r"text\.jsonl: use fewer processes or a smaller max_document_bytes"):
-            prepare(text, tokenizers["gpt2"], tmp_path / "out", processes=0)
+        with pytest.raises(MemoryError, match=r"text\.jsonl: use a smaller max_document_bytes"):
+            prepare(text, tokenizers["gpt2"], tmp_path / "out")
     assert json.loads((tmp_path / ".out.partial" / "progress.json").read_text())["tokens"]["parts"] == 200
 
 
-def test_what_a_worker_cannot_do_ends_as_here(tmp_path, tokenizers, text):
+def test_threads_change_no_byte_and_are_as_many_as_asked_for(tmp_path, tokenizers, text):
     code = """
-from wechsel_jax.data import processes
-from wechsel_jax.data.encoder import Encoder
-from wechsel_jax.text.parts import Part
-from wechsel_jax.data.work import Task, Worker
-from wechsel_jax.tokens import load_tokenizer
-worker = Worker(Encoder.of(load_tokenizer(tokenizer), tokenizer))
-parts = [Part(text, "lines", 1, path=text, size=7), Part(text + ".gone", "lines", 1, path=text + ".gone", size=7)]
-try:
-    for task, _ in processes.work_through(worker, [Task(i, part, 1) for i, part in enumerate(parts)], 1):
-        print(task.number)
-except processes.UserError as error:
-    print(error)
+from pathlib import Path
+from wechsel_jax import cli
+cli.main(["prepare", f"--input={text}", f"--tokenizer={tokenizer}", f"--output={output}", *settings])
+# A thread that has been joined may still be listed for a moment.
+time.sleep(0.5)
+print(len(list(Path("/proc/self/task").iterdir())))
 """
-    child = run(
-        code, text, tokenizers["gpt2"], tmp_path / "out", "{}", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    printed, errors = child.communicate(timeout=100)
-    assert (printed.splitlines(), errors) == (["0", f"{text}.gone: No such file or directory"], "")
+    threads = []
+    for count in (1, 6):
+        arguments = text, tokenizers["gpt2"], tmp_path / f"{count}", json.dumps([f"--processes={count}"])
+        printed, _ = run(code, *arguments, stdout=subprocess.PIPE, text=True).communicate(timeout=100)
+        threads.append(int(printed.splitlines()[-1]))
+    assert threads[1] - threads[0] == 5
+    assert contents(tmp_path / "1") == contents(tmp_path / "6")
 
 
-def test_long_documents_are_tokenised_one_at_a_time(tokenizers, monkeypatch):
-    monkeypatch.setattr(processes, "_LONG", 100)
-    running, most = [], []
-    send, receive = processes.send, processes.receive
-
-    def sent(connection, pieces):
-        send(connection, pieces)
-        if len(pieces) > 2:
-            running.append((connection, len(pieces[2])))
-            most.append(sum(size > 100 for _, size in running))
-
-    def received(connection):
-        running[:] = [item for item in running if item[0] is not connection]
-        return receive(connection)
-
-    monkeypatch.setattr(processes, "send", sent)
-    monkeypatch.setattr(processes, "receive", received)
-    worker = Worker(Encoder.of(load_tokenizer(tokenizers["gpt2"]), "gpt2"))
-    sizes = [10, 500, 500, 10, 500, 10, 10, 500, 500]
-    tasks = [Task(i, Part("text", "lines", 1, raw=b"x" * size), 1) for i, size in enumerate(sizes)]
-    found = [(task.number, result.counts["train_text_bytes"]) for task, result in work_through(worker, iter(tasks), 3)]
-    assert found == list(enumerate(sizes)) and max(most) == 1 and len(most) == len(sizes)
+def test_a_long_line_takes_bounded_memory(tmp_path, tokenizers):
+    text = tmp_path / "long.txt"
+    text.write_text("Grüße aus Köln, " * 600_000, encoding="utf-8")
+    code = """
+from pathlib import Path
+prepare(text, tokenizer, output)
+print(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
+"""
+    child = run(code, text, tokenizers["gpt2"], tmp_path / "out", "{}", stdout=subprocess.PIPE, text=True)
+    peak = int(child.communicate(timeout=300)[0]) / 1024
+    assert text.stat().st_size > 10e6 and peak < 400
 
 
 @pytest.mark.parametrize(
     ("number", "status", "said"), [(signal.SIGTERM, 143, "stopped by SIGTERM"), (signal.SIGINT, 130, "interrupted")]
 )
-def test_a_signal_ends_the_command_with_one_line_and_its_workers(tmp_path, tokenizers, text, number, status, said):
+def test_a_signal_ends_the_command_with_one_line(tmp_path, tokenizers, text, number, status, said):
     output = tmp_path / "out"
     slow = "unfinished.os.fsync = lambda _: time.sleep(0.02)\n"
     code = (
@@ -341,15 +348,13 @@ def test_a_signal_ends_the_command_with_one_line_and_its_workers(tmp_path, token
         + """
 from wechsel_jax import cli
 signal.signal(signal.SIGINT, signal.default_int_handler)
-cli.main(["prepare", f"--input={text}", f"--tokenizer={tokenizer}", f"--output={output}", "--processes=2"])
+cli.main(["prepare", f"--input={text}", f"--tokenizer={tokenizer}", f"--output={output}"])
 """
     )
     child = run(code, text, tokenizers["gpt2"], output, "{}", stderr=subprocess.PIPE, text=True)
     wait_for_parts(output, 10)
-    workers = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
     child.send_signal(number)
     _, errors = child.communicate(timeout=100)
     assert child.returncode == status
     assert errors == f"wechsel-jax prepare: {said}; {output}: the same command goes on from there\n"
-    assert len(workers) == 2 and not any(Path(f"/proc/{worker}").exists() for worker in workers)
     assert sorted(os.listdir(tmp_path)) == [".out.partial", "text.jsonl"]

@@ -10,7 +10,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from wechsel_jax.data import TokenBlocks, prepare
 from wechsel_jax.errors import UserError
-from wechsel_jax.text.documents import read_documents
+from wechsel_jax.text.parts import read_documents
 from wechsel_jax.tokens import encoding
 
 TEXT = "Grüße aus  Köln \n\n \nzwei\n\u2028drei\x85\r\nvier"
@@ -69,7 +69,7 @@ def test_ids_fit_whatever_the_vocabulary(tmp_path, text, largest, dtype):
     manifest = prepare(text, tmp_path / "tokenizer", tmp_path / "out")
     assert (manifest["dtype"], manifest["vocabulary_size"]) == (dtype, largest + 1)
     blocks = TokenBlocks.open(tmp_path / "out", 8)
-    assert blocks.block(0).tolist() == [1, 1, 1, 0, largest, 0, 1, 0]
+    assert blocks.blocks(np.asarray([0])).tolist()[0] == [1, 1, 1, 0, largest, 0, 1, 0]
 
 
 def test_a_tokenizer_that_cuts_and_pads_texts_loses_none_here(tmp_path, tokenizers, text):
@@ -248,6 +248,6 @@ def test_what_others_put_where_the_lock_lies_stays(tmp_path, tokenizers, text):
 
 
 def test_absurd_numbers_are_refused(tmp_path, tokenizers, text):
-    for name in ("processes", "max_bytes", "max_document_bytes"):
+    for name in ("max_bytes", "max_document_bytes"):
         with pytest.raises(UserError, match=f"{name}.*expected"):
             prepare(text, tokenizers["gpt2"], tmp_path / "out", **{name: 2**63})

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from wechsel_jax.data import prepare, prepare_split, selection
-from wechsel_jax.data.encoder import DROPPED, TRAIN, VALIDATION, facts
+from wechsel_jax.data.selection import DROPPED, TRAIN, VALIDATION, facts
 from wechsel_jax.errors import UserError
 
 module = importlib.import_module("wechsel_jax.data.prepare")
@@ -90,13 +90,12 @@ def test_memory_is_bounded_without_changing_the_choice(monkeypatch):
     assert dropped["duplicates"]["documents"] == 2300
 
 
-@pytest.mark.parametrize("processes", [0, 2])
-def test_a_prepared_split_holds_what_was_chosen(tmp_path, tokenizers, monkeypatch, processes):
+def test_a_prepared_split_holds_what_was_chosen(tmp_path, tokenizers, monkeypatch):
     monkeypatch.setattr(module, "PART_BYTES", 500)
     documents = [f"Satz {i % 300} von vielen" for i in range(400)]
     (tmp_path / "a.txt").write_text("\n".join(documents))
     settings = {"validation_fraction": 0.2, "max_bytes": 2000, "deduplicate": True}
-    made = prepare_split(tmp_path / "a.txt", tokenizers["gpt2"], tmp_path / "out", processes=processes, **settings)
+    made = prepare_split(tmp_path / "a.txt", tokenizers["gpt2"], tmp_path / "out", **settings)
     choice, dropped = chosen(documents, True, 0.2, 2000)
     for side, number in (("train", TRAIN), ("validation", VALIDATION)):
         expected = [text for text, here in zip(documents, choice, strict=True) if here == number]

@@ -18,10 +18,10 @@ from huggingface_hub import constants
 from safetensors.numpy import save_file
 
 from tests.hub.stub import StubHub
-from tests.hub.test_card import RECORD
+from tests.report.test_card import RECORD
 from wechsel_jax.errors import UserError
 from wechsel_jax.hub import push
-from wechsel_jax.hub.card import completed_card
+from wechsel_jax.report.card import completed_card
 
 TOKEN = "hf_" + "Zx9" * 11
 REPO = "me/german"
@@ -234,7 +234,7 @@ def test_the_token_is_never_shown(hub, model, path, status, capfd, caplog, monke
     for method in ("POST", "PUT"):
         hub.fail(method, path, status, times=99, headers=echo, body=body)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    monkeypatch.setattr("wechsel_jax.hub.client.TRIES", 2)
+    monkeypatch.setattr("wechsel_jax.hub.upload.TRIES", 2)
     with pytest.raises(UserError) as caught:
         push(model, REPO, endpoint=hub.endpoint)
     shown = capfd.readouterr()
@@ -396,10 +396,31 @@ def test_a_repository_is_user_and_name(hub, model, repo):
 
 def test_a_damaged_record_is_refused_before_anything_is_sent(hub, linked):
     (linked / "README.md").unlink()
-    (linked / "transfer.json").write_text('{"method": "mean"}')
-    with pytest.raises(UserError, match=r"model/transfer\.json: field paper is missing; expected text"):
+    (linked / "transfer.json").write_text('{"method": "mean", "paper": 3}')
+    with pytest.raises(UserError, match=r"model/transfer\.json: field paper is 3; expected text"):
         upload(hub, linked)
     assert hub.requests == []
+
+
+def test_the_card_of_an_export_is_of_the_step_that_was_exported(hub, linked):
+    """It is the best one, and the run went on from there."""
+    (linked / "README.md").unlink()
+    lines = [{"kind": "eval", "step": step, "loss": loss, "perplexity": 20.0 + step} for step, loss in ((0, 1), (5, 3), (9, 4))]
+    lines.append({"kind": "end", "step": 9, "exported_step": 5})
+    (linked.parent / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    upload(hub, linked)
+    card = hub.files(REPO)["README.md"].decode()
+    assert "These weights are those of step 5." in card and "| 5 | 25.0 | the best |" in card and "| 9 |" not in card
+
+
+def test_what_a_run_began_with_is_not_called_trained(hub, linked):
+    (linked / "README.md").unlink()
+    (linked / "transfer.json").write_text(json.dumps(RECORD))
+    (linked.parent / "metrics.jsonl").write_text('{"kind": "eval", "step": 5, "loss": 3.0, "perplexity": 20.1}\n')
+    for began_with, told in ((linked, "has not been trained"), ("elsewhere", "then trained in the new language")):
+        (linked.parent / "config.json").write_text(json.dumps({"steps": 5, "model": {"checkpoint": str(began_with)}}))
+        upload(hub, linked)
+        assert told in hub.files(REPO)["README.md"].decode()
 
 
 def test_a_hostile_class_does_not_become_python(hub, linked):

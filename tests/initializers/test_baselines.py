@@ -7,7 +7,7 @@ import pytest
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers import METHODS, Side, TransferPlan
-from wechsel_jax.initializers.full_rand import full_rand, redraw
+from wechsel_jax.initializers.full_rand import ARCHITECTURES, full_rand, redraw, require_architecture
 from wechsel_jax.initializers.trans_inner import trans_inner, trans_inner_shuffle
 from wechsel_jax.tokens.overlap import RULES, Overlap, find_overlap
 
@@ -52,11 +52,12 @@ def test_what_the_methods_ask_for():
         "wechsel": (both, "ngram", False, "special", "source"),
         "wechsel_tfr": (both, "tfr", False, "special", "source"),
         "anker": (("source_text", "target_text"), None, False, "special", "source"),
-        "ofa": (both, "ngram", False, "fuzzy", "source"),
+        "ofa": (both, "ngram", False, "case", "source"),
         "focus": (one, "native", False, "exact", "source_sample"),
         "salt": (one, "ngram", True, "nospace", "source"),
         "omp": ((), None, True, "exact", "source"),
         "clp": ((), None, True, "exact", "source"),
+        "clp_nearest": ((), None, True, "exact", "source"),
         "fvt": ((), None, False, "exact", "source"),
         "mean": ((), None, False, "exact", "mean"),
         "multivariate": ((), None, False, "exact", "multivariate"),
@@ -98,26 +99,37 @@ def test_ids_without_a_token_are_no_source(fakes):
     assert plan.copy[1:].max() == 29 and plan.copy[1:].min() == 1
 
 
-GPT2 = {"n_layer": 3, "n_embd": 96, "n_head": 4, "n_positions": 64, "vocab_size": 50, "initializer_range": 0.05}
-ROBERTA = {
-    "num_hidden_layers": 2, "hidden_size": 96, "num_attention_heads": 4, "intermediate_size": 128,
-    "max_position_embeddings": 66, "vocab_size": 50, "initializer_range": 0.05, "pad_token_id": 1, "type_vocab_size": 1,
+SIZES = {
+    "num_hidden_layers": 2, "hidden_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 128,
+    "head_dim": 24, "max_position_embeddings": 66, "vocab_size": 50, "initializer_range": 0.05, "pad_token_id": 1,
+}  # fmt: skip
+OWN_SIZES = {
+    "gpt2": {"n_layer": 3, "n_embd": 96, "n_head": 4, "n_positions": 64, "vocab_size": 50, "initializer_range": 0.05},
+    "roberta": SIZES | {"type_vocab_size": 1},
+    "xglm": {
+        "num_layers": 2, "d_model": 96, "attention_heads": 4, "ffn_dim": 128, "max_position_embeddings": 66, "vocab_size": 50,
+        "init_std": 0.05,
+    },
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("architecture", ["gpt2", "roberta"])
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_redrawn_tensors_have_the_statistics_of_a_new_model(architecture):
     torch = pytest.importorskip("torch")
     import transformers
 
     torch.manual_seed(0)
-    if architecture == "gpt2":
-        model, layers = transformers.GPT2LMHeadModel(transformers.GPT2Config(**GPT2)), 3
-    else:
-        model, layers = transformers.RobertaForMaskedLM(transformers.RobertaConfig(**ROBERTA)), 2
-    settings = {"seed": 1, "initializer_range": 0.05, "layers": layers, "architecture": architecture, "padding_row": 1}
-    tensors = dict(model.named_parameters())
-    assert len(tensors) > 30
+    config = transformers.AutoConfig.for_model(architecture, **OWN_SIZES.get(architecture, SIZES))
+    masked = architecture in ("roberta", "bert")
+    model = (transformers.AutoModelForMaskedLM if masked else transformers.AutoModelForCausalLM).from_config(config)
+    settings = {"seed": 1, "initializer_range": 0.05, "layers": 3, "architecture": architecture, "padding_row": 1}
+    # The tables with a vocabulary axis are the plan's, whose noise knows of padding rows what it has to.
+    tensors = {
+        name: tensor
+        for name, tensor in model.named_parameters()
+        if architecture in ("gpt2", "roberta") or config.vocab_size not in tensor.shape
+    }
+    assert len(tensors) > 15
     for name, parameter in tensors.items():
         theirs, mine = parameter.detach().numpy(), redraw(name, tuple(parameter.shape), np.float32, **settings)
         np.testing.assert_array_equal((mine == 0).all(axis=-1), (theirs == 0).all(axis=-1), err_msg=name)
@@ -126,6 +138,8 @@ def test_redrawn_tensors_have_the_statistics_of_a_new_model(architecture):
             continue
         assert mine.std() == pytest.approx(theirs.std(), rel=6 / np.sqrt(theirs.size)), name
         assert abs(mine.mean()) < 5 * theirs.std() / np.sqrt(theirs.size), name
+    for name, _ in model.named_buffers():
+        assert redraw(name, (2, 2), np.float32, **settings) is None, name
 
 
 def test_a_redrawn_tensor_depends_on_seed_and_name_only():
@@ -142,8 +156,13 @@ def test_buffers_stay_and_strangers_are_refused():
     for name in ("transformer.h.0.attn.bias", "h.0.attn.masked_bias", "roberta.embeddings.position_ids"):
         assert redraw(name, (1, 1, 4, 4), np.float32, architecture="gpt2", **settings) is None
     assert redraw("h.0.attn.c_attn.bias", (4,), np.float16, architecture="gpt2", **settings).dtype == np.float16
-    with pytest.raises(UserError, match="cannot initialise a llama model"):
-        redraw("model.norm.weight", (4,), np.float32, architecture="llama", **settings)
+    for name, value in (("bert.embeddings.LayerNorm.gamma", 1), ("bert.embeddings.LayerNorm.beta", 0)):
+        assert (redraw(name, (4,), np.float32, architecture="bert", **settings) == value).all()
+    with pytest.raises(UserError, match="cannot initialise a t5 model; expected one of gpt2, roberta, bert, llama"):
+        redraw("shared.weight", (4, 4), np.float32, architecture="t5", **settings)
+    require_architecture("mistral")
+    with pytest.raises(UserError, match="cannot initialise a bloom model"):
+        require_architecture("bloom")
     with pytest.raises(UserError, match=r"the tensor h\.0\.gate is no parameter"):
         redraw("h.0.gate", (4,), np.float32, architecture="gpt2", **settings)
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wechsel_jax.errors import UserError
+from wechsel_jax.initializers import METHODS, draw_noise
 from wechsel_jax.initializers.focus import focus
 from wechsel_jax.initializers.plan import Side, TransferPlan
 from wechsel_jax.tokens import Vocabulary, load_tokenizer
@@ -65,6 +66,10 @@ def test_equals_deepfocus(monkeypatch, real):
     made = plan.apply(matrix, np.zeros_like(expected))
     np.testing.assert_array_equal(made[theirs >= 0], expected[theirs >= 0])
     np.testing.assert_allclose(made[plan.is_mixed], expected[plan.is_mixed], atol=1e-5, rtol=0)
+
+    options = {"parity": True, "parity_seed": METHODS["focus"].reference_seed, "where": plan.random}
+    noise = draw_noise(matrix, size, kind=METHODS["focus"].noise, seed=0, name="input", **options)
+    np.testing.assert_allclose(noise[plan.random], expected[plan.random], atol=1e-5, rtol=0)
 
     # The same tokens are shared by our rule, but for what deepfocus compares after decoding has lost something.
     ours = find_overlap(sides[0].vocabulary, sides[1].vocabulary)

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.initializers import Side, draw_noise
+from wechsel_jax.initializers import METHODS, Side, draw_noise
 from wechsel_jax.initializers.ofa import factorised_apply, ofa
 from wechsel_jax.tokens import Vocabulary
-from wechsel_jax.tokens.overlap import find_overlap
+from wechsel_jax.tokens.overlap import RULES, find_overlap
 from wechsel_jax.tokens.reference_overlap import ofa_overlap
 
 M, D = 12, 16
@@ -129,6 +129,23 @@ def test_the_references_overlap():
     assert ofa_overlap(words, pieces)[0][:3].tolist() == [0, -1, 1]
     later = _vocabulary("sentencepiece", "x", "▁haus", *(f"▁l{i}" for i in range(101)))
     assert ofa_overlap(later, words)[0][:3].tolist() == [1, -1, -1]
+
+
+def test_no_copy_crosses_the_start_of_a_word():
+    """The default shares text with its space, as the reference does: "haus" inside a word is not " haus"."""
+    source = _vocabulary("byte_bpe", "a", "Haus", "Ġhaus", "Ġb", "x", "Ärger")
+    target = _vocabulary("byte_bpe", "haus", "Ġhaus", "ĠHAUS", "B", "ĠB", "ärger", "Ġx", "X")
+    overlap = find_overlap(source, target, METHODS["ofa"].overlap)
+    assert overlap.source.tolist() == [1, 2, 2, -1, 3, 5, -1, 4]
+    assert [RULES[rule] for rule in overlap.rule] == ["case", "exact", "case", "none", "case", "case", "none", "case"]
+    generator = np.random.default_rng(2)
+    sides = [Side(v, generator.standard_normal((len(v), M)).astype(np.float32)) for v in (source, target)]
+    plan = ofa(*sides, overlap=overlap, neighbors=3)
+    copied = plan.copy >= 0
+    assert copied.sum() == 6 and (source.word_start[plan.copy] == target.word_start)[copied].all()
+    reference = find_overlap(source, target, METHODS["ofa"].overlap, parity="ofa")
+    np.testing.assert_array_equal(reference.source, find_overlap(source, target, "fuzzy", parity="ofa").source)
+    np.testing.assert_array_equal(reference.source, overlap.source)
 
 
 def test_wrong_settings_are_refused(sides):

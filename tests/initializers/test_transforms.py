@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wechsel_jax.checkpoint.surgery import write_factors
 from wechsel_jax.checkpoint.tensors import read_header
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers import noise
@@ -23,7 +24,6 @@ from wechsel_jax.initializers.transforms import (
     sinusoidal_positions,
     standardize,
     unshuffle,
-    write_factors,
 )
 
 FLOATS = [np.float32, np.float16, ml_dtypes.bfloat16, np.float64]

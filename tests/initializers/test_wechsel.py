@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.initializers import Side, draw_noise
+from wechsel_jax.initializers import Side, TransferPlan, draw_noise
 from wechsel_jax.initializers.wechsel import nearest_similarity, softmax, wechsel
 
 reference = pytest.importorskip("wechsel")
@@ -131,6 +131,17 @@ def test_the_plan_follows_a_permutation_of_the_tokens(fakes, seed):
     plan, permuted = wechsel(*sides, neighbors=5), wechsel(*moved, neighbors=5)
     np.testing.assert_array_equal(orders[0][permuted.neighbors], plan.neighbors[orders[1]])
     np.testing.assert_array_equal(permuted.weights, plan.weights[orders[1]])
+
+
+def test_the_similarity_counts_tokens_that_were_compared(fakes):
+    """Not those whose row comes from a token of the same bytes or from other vectors: they have a neighbor, and no vector."""
+    vectors = np.eye(8, dtype=np.float32)
+    source, target = (Side(fakes.vocabulary(name, 8, {}), vectors.copy()) for name in "st")
+    target.vectors[4:] = 0
+    plan = TransferPlan.mixed(np.arange(8)[:, None], np.ones((8, 1)))
+    np.testing.assert_allclose(nearest_similarity(plan, source, target), np.ones(4))
+    source.vectors[0] = 0
+    np.testing.assert_allclose(nearest_similarity(plan, Side(source.vocabulary, source.vectors), target), np.ones(3))
 
 
 def test_a_low_temperature_does_not_overflow():

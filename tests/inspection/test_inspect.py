@@ -10,7 +10,7 @@ from wechsel_jax import cli
 from wechsel_jax.commands import inspect
 from wechsel_jax.errors import UserError
 from wechsel_jax.inspection import origins
-from wechsel_jax.inspection.text import origin_line
+from wechsel_jax.report.score import origin_line
 
 TOKENS = ["--vectors=one.bin,two.bin", "--dictionary=d.tsv", "--tokens=a"]
 

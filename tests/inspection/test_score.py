@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import shutil
 
@@ -10,7 +11,9 @@ from tests.transfers.conftest import make_model
 from wechsel_jax import TransferPlan, UserError, transfer
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.evaluation.step_zero import perplexity_at_zero
-from wechsel_jax.inspection import score, score_vectors
+from wechsel_jax.inspection import completed, measure, score, score_vectors
+from wechsel_jax.records import read_transfer
+from wechsel_jax.tokens import Vocabulary, load_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +40,19 @@ def test_a_score_is_what_the_transfer_recorded_and_what_its_tables_hold(facts, t
     assert table["ratios"]["std"] == pytest.approx(table["target"]["std"] / table["source"]["std"])
     assert sum(facts["shares"].values()) == pytest.approx(1) and facts["vocabulary_size"] == 600
     assert json.loads(json.dumps(facts, allow_nan=False)) == facts
+
+
+def test_what_was_measured_at_the_transfer_tells_what_its_files_tell(transferred, source, tmp_path):
+    """So a report needs neither the model nor its tables."""
+    record, plan = read_transfer(transferred), TransferPlan.load(transferred / "transfer_plan.npz")
+    target = Vocabulary.from_tokenizer(load_tokenizer(transferred))
+    found = measure(plan, Checkpoint.open(transferred), Checkpoint.open(source), target, record.source["vocabulary_size"])
+    dataclasses.replace(record, measures=found).write(tmp_path)
+    recorded, looked_up = completed(read_transfer(tmp_path)), completed(dataclasses.replace(record, measures=None))
+    assert recorded.findings == looked_up.findings and len(recorded.findings) > 5
+    assert recorded.tables == looked_up.tables != () and recorded.mixture == looked_up.mixture is not None
+    table, norms = recorded.tables[0], record.norms
+    assert [table[side]["norm_mean"] for side in norms] == [pytest.approx(norms[side]["mean"]) for side in norms]
 
 
 def test_samples_are_drawn_by_the_seed(facts, transferred):

@@ -12,7 +12,7 @@ from tests.models.helpers import ALL, TOKENS, logits, small_model
 from tests.models.make_golden import CONFIGS
 from wechsel_jax.errors import UserError
 from wechsel_jax.models import attention, family
-from wechsel_jax.models.layers import SelfAttention
+from wechsel_jax.models.layers import Attention
 from wechsel_jax.models.weights import unflatten
 
 TOLERANCE = 2e-5
@@ -83,7 +83,7 @@ def test_dropout_is_where_the_rates_say_and_nowhere_in_evaluation(name):
 
     key = jax.random.key(0)
     assert draws(key) == 0
-    assert draws(key, inner_dropout=0.1) == (1 if record.prefix == "model." else 0)
+    assert draws(key, inner_dropout=0.1) == 1
     assert draws(key, embedding_dropout=0.1) == 1
     assert draws(key, attention_dropout=0.1) == 1
     assert draws(key, residual_dropout=0.1) == 2
@@ -101,7 +101,7 @@ def test_attention_dropout_drops_probabilities():
         "qkv": {"kernel": kernel, "bias": np.zeros((3, size), np.float32)},
         "output": {"kernel": np.eye(size, dtype=np.float32), "bias": np.zeros(size, np.float32)},
     }
-    module = SelfAttention(config, jnp.float32, False, 0.02, causal=False)
+    module = Attention(config, jnp.float32, False, causal=False)
     x = np.broadcast_to(np.eye(size, dtype=np.float32), (4, size, size))
     apply = jax.jit(lambda p, key: module.apply({"params": p}, x, None, rngs={"dropout": key}))
     probabilities = np.asarray(apply(params, jax.random.key(0)))

@@ -35,7 +35,8 @@ def test_the_page_fits_its_window_and_shows_the_right_drawing(report, tmp_path, 
         encoding="utf-8",
     )
     found = chromium(tmp_path, "--window-size=1400,900", "--dump-dom", wrapper.as_uri())
-    assert f"<title>{width} {width} {'narrow' if width < 641 else 'wide'}</title>" in found
+    kind = "narrow" if width < 641 else "wide"
+    assert f"<title>{width} {width} {kind},{kind},{kind}</title>" in found
 
 
 @pytest.mark.parametrize(("mode", "setting"), [("light", 1), ("dark", 0)])

@@ -1,4 +1,3 @@
-import itertools
 import math
 
 import numpy as np
@@ -6,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.report.conftest import CURVES, STEPS
-from wechsel_jax.report import read_run, steps_needed
-from wechsel_jax.report.axes import linear, logarithmic, spread_apart
+from tests.records.runs import CURVES, STEPS
+from wechsel_jax.records import read_run
+from wechsel_jax.report import steps_needed
 from wechsel_jax.report.curves import best_at, chosen_steps, head_start
 
 CURVE = {method: list(zip(STEPS, values, strict=True)) for method, values in CURVES.items()}
@@ -62,31 +61,3 @@ def test_chosen_steps_keep_both_ends():
     assert chosen_steps(range(5), 9) == [0, 1, 2, 3, 4]
     chosen = chosen_steps(range(1001), 25)
     assert len(chosen) == 25 and chosen[0] == 0 and chosen[-1] == 1000 and chosen == sorted(set(chosen))
-
-
-def test_ticks_of_the_measured_run_are_round():
-    low, high, ticks = logarithmic([value for values in CURVES.values() for value in values])
-    assert ticks == [500, 1000, 2000, 5000, 10000]
-    assert low < 296 and high > 8587
-
-
-@given(st.lists(positive, min_size=1, max_size=5))
-def test_logarithmic_axis_holds_its_values_and_has_ticks(values):
-    low, high, ticks = logarithmic(values)
-    assert low < min(values) and max(values) < high
-    assert 1 <= len(ticks) <= 7 and all(low <= tick <= high for tick in ticks)
-
-
-@given(st.integers(0, 10**7))
-def test_linear_ticks_stay_on_the_axis(high):
-    ticks = linear(high)
-    assert ticks[0] == 0 and ticks[-1] <= high and len(ticks) <= 8
-    assert high == 0 or len(ticks) >= 2
-
-
-@given(st.lists(st.floats(0, 400), min_size=1, max_size=8))
-def test_labels_do_not_overlap(positions):
-    placed = spread_apart(positions, 40, 0, 400)
-    ordered = sorted(placed)
-    assert all(after - before >= 40 - 1e-6 for before, after in itertools.pairwise(ordered))
-    assert ordered[0] >= -1e-6 and ordered[-1] <= 400 + 1e-6

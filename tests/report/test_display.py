@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wechsel_jax.report.display import duration, number, percent, split_token, token_html, visible
+from wechsel_jax.report.display import duration, number, percent, shortened, shown, split_token, visible
 
 
 @pytest.mark.parametrize(
@@ -72,8 +72,13 @@ def test_byte_level_spelling_of_any_text_comes_back(text):
         assert rest == shown
 
 
-def test_nothing_of_a_token_is_markup():
-    assert token_html('Ġ<b a="1">&') == '<bdi class="token"><span class="space">␣</span>&lt;b␣a=&quot;1&quot;&gt;&amp;</bdi>'
+def test_a_token_is_shown_with_its_space():
+    assert [shown(token) for token in ("ĠfÃ¼r", "▁haus", "##s", "Ċ")] == ["␣für", "␣haus", "##s", "⏎"]
+
+
+def test_a_long_label_keeps_both_ends():
+    assert shortened("short", 13) == "short"
+    assert shortened("group-3-with-a-long-name", 13) == "group-…g-name" and len(shortened("x" * 99, 22)) == 22
 
 
 def test_characters_that_turn_or_hide_text_are_named():

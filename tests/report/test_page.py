@@ -1,5 +1,4 @@
 import html.parser
-import itertools
 import json
 import os
 import re
@@ -11,13 +10,14 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 
-from tests.report.conftest import make_run, metrics, record
+from tests.records.runs import make_run, metrics, record
 from wechsel_jax import cli
 from wechsel_jax.errors import UserError
+from wechsel_jax.initializers import METHODS
 from wechsel_jax.initializers.plan import TransferPlan
 from wechsel_jax.report import comparison_table, write_report
 from wechsel_jax.report.palette import INK, MUTED, PAGE, SERIES, SLOTS, hue, is_dashed, marker, slots
-from wechsel_jax.report.records import METHOD_NAMES, read_runs
+from wechsel_jax.report.runs import read_runs
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 
@@ -82,8 +82,9 @@ def test_headline_and_key_figures(page):
 
 def test_perplexities_are_those_of_the_metrics(page):
     rows = page.table("Step")
-    assert rows[0] == ["Step", "WECHSEL", "TransInner", "FullRand", "FullRand needs (steps)"]
-    assert rows[1] == ["0 before training", "5,806 (lowest)", "8,203", "8,587", "8"]
+    assert rows[0] == ["Step", "WECHSEL", "TransInner", "FullRand", "FullRand needs"]
+    assert rows[1] == ["0", "5,806 (lowest)", "8,203", "8,587", "8"] and "step 0 is before training" in page.text
+    assert "after how many steps FullRand is where WECHSEL is in this row" in page.text
     assert rows[9] == ["200", "296 (lowest)", "349", "576", "> 200"]
     assert len(rows) == 10
 
@@ -92,16 +93,23 @@ def test_origins_are_those_of_the_transfers(page):
     rows = page.table("Run")[1:]
     assert rows[:2] == [["WECHSEL", "3", "91", "6", "100"], ["TransInner", "3", "0", "97", "100"]]
     assert rows[2:] == [["FullRand", "0", "0", "100", "100"]]
-    bars = [attributes for tag, attributes in page.elements if tag == "rect" and "class" in attributes]
-    widths = [(bar["class"], bar["width"]) for bar in bars]
-    assert widths[:3] == [("copied", "3.000%"), ("mixed", "91.000%"), ("random", "6.000%")]
+    assert "WECHSEL: 3 % copied, 91 % mixed, 6 % random; TransInner: 3 % copied, 97 % random" in page.text
     assert "leans on 2.8 source tokens on average" in page.text
 
 
 def test_alignment_in_plain_words(page):
-    for part in ("31 %P@1: share of 912 held-out", "0.61Mean cosine similarity", "(median 0.63)", "0.68Residual:"):
-        assert part in page.text
-    assert "21,384Pairs of spellings that both languages have a vector for, out of 49,211 dictionary entries." in page.text
+    rows = page.table("Measured")
+    assert rows[1][:2] == ["Translations found", "31\xa0%"] and rows[1][2].startswith(
+        "P@1: share of 912 held-out dictionary words"
+    )
+    assert rows[2][:2] == ["Nearest source token", "0.61"] and "Mean cosine similarity" in rows[2][2] and "0.63" in rows[2][2]
+    assert rows[3][:2] == ["Residual of the rotation", "0.68"] and "about 1.4" in rows[3][2]
+    given = "Pairs of spellings that both languages have a vector for, out of 49,211 dictionary entries."
+    assert rows[4][:2] == ["Pairs of words", "21,384"] and rows[4][2].startswith(given)
+    bars = [
+        attributes["style"] for tag, attributes in page.elements if tag == "i" and attributes.get("class") in ("mixed", "loss")
+    ]
+    assert bars[:3] == ["width:31.5%", "width:61.2%", "width:48.2%"]
 
 
 def test_anchors_in_plain_words(tmp_path):
@@ -129,15 +137,16 @@ def test_anchors_in_plain_words(tmp_path):
 def test_examples_show_tokens_and_weights(page):
     rows = page.table("New token")
     assert rows[1][0] == "␣für" and rows[2][0] == "␣haus" and rows[3][0] == "Ã"
-    assert rows[1][1] == "␣for0.50␣of0.30␣to0.20" and rows[2][1] == "␣housecopied" and rows[3][1].startswith("random")
-    bars = [attributes["style"] for tag, attributes in page.elements if tag == "i" and attributes.get("class") == "weight"]
-    assert bars == ["width:50.0%", "width:30.0%", "width:20.0%"]
+    assert rows[1][1] == "␣for 0.50 ␣of 0.30 ␣to 0.20" and rows[2][1] == "␣house copied" and rows[3][1].startswith("random")
+    bars = [attributes["style"] for tag, attributes in page.elements if tag == "i" and attributes.get("class") == "mixed"]
+    assert bars[-3:] == ["width:50.0%", "width:30.0%", "width:20.0%"]
     assert "TransInner and FullRand draw such tokens at random" in page.text
 
 
 def test_norms_timings_settings_versions(page):
-    assert page.table("Embeddings of")[1] == ["source model", "", "1.84", "0.310", "–"]
-    assert page.table("Embeddings of")[2] == ["WECHSEL", "", "1.21", "0.240", "0.66\xa0×"]
+    assert page.table("Embeddings of")[1] == ["source model", "1.84", "0.310", "–"]
+    assert page.table("Embeddings of")[2] == ["WECHSEL", "1.21", "0.240", "0.66\xa0×"]
+    assert "source model 1.84 ± 0.310; WECHSEL 1.21 ± 0.240" in page.text
     steps = next(table for table in page.tables if ["making the plan", "1.1 s", "1.1 s", "1.1 s"] in table)
     assert ["training", "2 min 20 s", "2 min 20 s", "2 min 20 s"] in steps
     assert "Machine: x86_64, 1 x cpu." in page.text and "tokenizer 2.9 s" in page.text
@@ -148,41 +157,45 @@ def test_norms_timings_settings_versions(page):
 
 
 def test_curves_are_drawn_for_both_widths_with_names_and_the_phase_switch(page):
-    drawings = [
-        attributes for tag, attributes in page.elements if tag == "svg" and attributes.get("class") in ("wide", "narrow")
-    ]
-    assert [drawing["class"] for drawing in drawings] == ["wide", "narrow"]
+    drawings = [attributes for tag, attributes in page.elements if tag == "svg" and attributes.get("class") != "small"]
+    assert [drawing["class"] for drawing in drawings] == ["wide", "narrow"] * 3
     assert all(drawing["role"] == "img" for drawing in drawings)
-    curves = [
-        attributes for tag, attributes in page.elements if tag == "path" and attributes.get("class", "").startswith("curve")
-    ]
-    assert len(curves) == 6 and all(curve["d"].count(",") == 9 for curve in curves)
+    ids = {attributes.get("id") for _, attributes in page.elements}
+    assert {f"learning-curves-{width}-curve-{i}" for width in ("wide", "narrow") for i in range(3)} <= ids
+    assert all(f"{name} {value}" in page.text for name, value in (("WECHSEL", 296), ("TransInner", 349), ("FullRand", 576)))
+    assert "WECHSEL, after 25 steps: perplexity 1,120" in page.text and "3.2 × fewer steps" in page.text
     assert "TransInner: all parameters from step 20" in page.text
     assert "TransInner trains all parameters from step 20 on." in page.text
 
 
-def test_points_lie_where_their_values_are(report):
-    """The lowest curve's heights are linear in the logarithm of its values."""
-    path = re.search(r'class="curve s0" d="M([^"]+)"', report.read_text())[1]
-    heights = [float(point.split(",")[1]) for point in path.split("L")]
-    slope, start = np.polyfit(np.log([5806, 1120, 655, 500, 421, 369, 331, 306, 296]), heights, 1)
-    assert slope < 0
-    assert np.allclose(heights, start + slope * np.log([5806, 1120, 655, 500, 421, 369, 331, 306, 296]), atol=0.06)
+def test_phases_that_begin_at_one_step_are_told_apart(tmp_path):
+    runs = [make_run(tmp_path, method) for method in ("trans_inner", "wechsel")]
+    settings = json.loads((runs[0] / "config.json").read_text())
+    settings["phases"][1]["trainable"] = "embeddings"
+    (runs[1] / "config.json").write_text(json.dumps(settings))
+    page = page_of(runs, tmp_path)
+    assert "TransInner trains all parameters from step 20 on." in page.text
+    assert "WECHSEL trains embeddings only from step 20 on." in page.text
+    ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
+    assert len(ids) == len(set(ids))
 
 
 def test_ids_are_unique_and_references_resolve(page):
     ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
     assert len(ids) == len(set(ids))
     named = [name for _, attributes in page.elements for name in attributes.get("aria-labelledby", "").split()]
-    filled = re.findall(r"url\(#([^)]+)\)", " ".join(str(attributes.get("fill")) for _, attributes in page.elements))
-    assert named and filled and set(named + filled) <= set(ids)
+    values = " ".join(str(value) for _, attributes in page.elements for value in attributes.values())
+    filled = re.findall(r"url\(#([^)]+)\)", values)
+    used = [attributes["href"].removeprefix("#") for tag, attributes in page.elements if tag == "use"]
+    assert named and filled and used and set(named + filled + used) <= set(ids)
 
 
 def test_nothing_is_loaded_from_elsewhere(report, page):
     text = report.read_text(encoding="utf-8")
     assert not re.search(r"https?:|//[a-z]|@import|url\((?!#)", text.replace("<!--", ""))
     assert not {"script", "link", "img", "iframe", "object"} & {tag for tag, _ in page.elements}
-    assert not {"src", "href", "xlink:href"} & {name for _, attributes in page.elements for name in attributes}
+    assert not {"src", "xlink:href"} & {name for _, attributes in page.elements for name in attributes}
+    assert all(attributes["href"].startswith("#") for _, attributes in page.elements if "href" in attributes)
 
 
 def test_tables_have_headers_for_rows_and_columns(page):
@@ -253,7 +266,7 @@ def test_everything_is_escaped(tmp_path):
     settings = json.loads((run / "config.json").read_text())
     settings["phases"][1].update(name=evil, trainable=evil)
     (run / "config.json").write_text(json.dumps({**settings, evil: {evil: evil}}))
-    (tmp_path / "comparison.json").write_text(json.dumps({"machine": evil, "seconds": {evil: 1.0}}))
+    (tmp_path / "comparison.json").write_text(json.dumps({"methods": {evil: {}}, "machine": evil, "seconds": {evil: 1.0}}))
     page = page_of([run], tmp_path, title=evil)
     assert not {"script"} & {tag for tag, _ in page.elements}
     assert page.text.count('<script>alert("1")</script>') > 8
@@ -320,6 +333,7 @@ def test_a_failure_leaves_nothing_behind(tmp_path, runs, monkeypatch):
     with pytest.raises(UserError, match=re.escape('pip install "wechsel-jax[report]"')):
         write_report(runs, tmp_path / "out" / "report.html")
     assert not (tmp_path / "out").exists()
+    monkeypatch.undo()
     assert write_report(runs, tmp_path / "out" / "report.html", plots=False).exists()
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["report.html"]
 
@@ -339,18 +353,42 @@ def test_text_has_contrast(mode):
 
 
 def test_a_method_keeps_its_colour(runs, tmp_path):
-    other = make_run(tmp_path, "wechsel", seed=1)
-    assert slots(read_runs(runs)) == [0, 1, 2] and slots(read_runs(runs[::-1])) == [2, 1, 0]
-    assert slots(read_runs(runs[2:])) == [2]
-    found = slots(read_runs([*runs, other]))
+    methods = [run.name for run in runs]
+    assert slots(methods) == [0, 1, 2] and slots(methods[::-1]) == [2, 1, 0] and slots(methods[2:]) == [2]
+    found = slots([*methods, "wechsel"])
     assert found[:3] == [0, 1, 2] and len(set(found)) == 4
+    # Of WECHSEL's two forms each has a place of its own where both are there.
+    assert slots(["wechsel_tfr"]) == [0] and slots(["wechsel_tfr", "wechsel"]) == [8, 0]
+    page = page_of([*runs, make_run(tmp_path, "wechsel", seed=1)], tmp_path)
+    names = [attributes["class"] for tag, attributes in page.elements if "run" in attributes.get("class", "").split()]
+    assert {"run s0", "run s1", "run s2"} < {*names}
+
+
+def test_every_method_has_a_name_and_a_colour_of_its_own():
+    labels = {name: method.label for name, method in METHODS.items()}
+    assert "anker" in labels and all(labels.values()) and len(set(labels.values())) == len(METHODS)
+    colors = [method.color for method in METHODS.values() if method.color is not None]
+    assert len(set(colors)) == len(colors) and all(0 <= color < SLOTS for color in colors)
+    assert METHODS["anker"].color is not None and METHODS["wechsel"].color == 0
+    # So it is in a report of all of them, and none takes another's place in a report of two.
+    assert len(set(slots([*METHODS]))) == len(METHODS)
+    for name, method in METHODS.items():
+        if method.color is not None and name != "wechsel_tfr":
+            assert slots(["unknown", name])[1] == method.color == slots([name])[0]
+
+
+def test_a_method_that_is_not_registered_has_its_own_name_and_a_free_colour(tmp_path, runs):
+    run = make_run(tmp_path, "full_rand", name="mine")
+    (run / "transfer" / "transfer.json").write_text(json.dumps(record("full_rand") | {"method": "brand_new"}))
+    assert "brand_new" in page_of([runs[0], run], tmp_path).text
+    assert slots(["brand_new", "wechsel", "trans_inner"]) == [2, 0, 1]
 
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory):
-    """Fourteen methods with twenty-one evaluations each, the first one best at the end."""
+    """All methods and an unknown one with twenty-one evaluations each, the first one best at the end."""
     root = tmp_path_factory.mktemp("many")
-    names = [*METHOD_NAMES, "wechsel_csls"]
+    names = [*METHODS, "wechsel_csls"]
     found = []
     for i, name in enumerate(names):
         run = make_run(root, "full_rand" if name == "full_rand" else "wechsel", name=name)
@@ -362,32 +400,23 @@ def many(tmp_path_factory):
     return found
 
 
-def test_fourteen_runs_differ_in_hue_and_marker_and_line(many, tmp_path):
-    taken = slots(read_runs(many))
-    assert len(many) == 14 and len(set(taken)) == 14
+def test_sixteen_runs_differ_in_hue_and_marker_and_line(many, tmp_path):
+    taken = slots([run.method for run in read_runs(many)])
+    assert len(many) == len(set(taken)) == 16
     looks = {(hue(slot), marker(slot)) for slot in range(SLOTS)}
     assert len(looks) == SLOTS == 16 and {is_dashed(slot) for slot in taken} == {False, True}
     page = page_of(many, tmp_path)
-    curves = [
-        attributes for tag, attributes in page.elements if tag == "path" and attributes.get("class", "").startswith("curve")
-    ]
-    # Two drawings, and in the wide one a sample of the line beside each name.
-    assert len(curves) == 3 * 14
-    wide = {}
-    for tag, attributes in page.elements:
-        if tag == "text" and "small" in attributes.get("class", ""):
-            wide.setdefault(attributes["x"], []).append(float(attributes["y"]))
-    for places in wide.values():
-        places.sort()
-        assert len(places) == 14 and min(b - a for a, b in itertools.pairwise(places)) >= 15
+    ids = {attributes.get("id") for _, attributes in page.elements}
+    # Beside each name of the wide drawing is a sample of its line.
+    assert {f"learning-curves-wide-{what}-{i}" for what in ("curve", "sample", "name") for i in range(16)} <= ids
 
 
 def test_many_runs_are_rows_of_the_table_the_best_first(many, tmp_path):
     rows = page_of(many, tmp_path).table("Step")
     assert rows[0] == ["Step", "0", "20", "50", "80", "100", "120", "150", "180", "200"]
-    assert len(rows) == 15 and rows[1][0] == "WECHSEL" and rows[1][-1].startswith("325")
+    assert len(rows) == 17 and rows[1][0] == "WECHSEL" and rows[1][-1].startswith("325")
     text = comparison_table(many).splitlines()
-    assert max(map(len, text[:18])) < 110 and text[4].split()[0] == "WECHSEL" and text[4].endswith("325*")
+    assert max(map(len, text[4:22])) < 110 and text[6].split()[0] == "WECHSEL" and text[6].endswith("325*")
 
 
 def test_the_verdict_names_what_is_off_and_who_is_fine(tmp_path):

@@ -2,26 +2,28 @@ import json
 
 import pytest
 
-from tests.report.conftest import make_run, metrics
+from tests.records.runs import make_run, metrics
 from wechsel_jax.report import comparison_table
-from wechsel_jax.report.headline import evidence, headline, plain
-from wechsel_jax.report.records import read_runs
+from wechsel_jax.report.headline import evidence, headline
+from wechsel_jax.report.runs import Report, read_runs
+from wechsel_jax.report.section import plain
 
 
 def test_the_table_of_the_measured_runs(runs):
     lines = comparison_table(runs).splitlines()
     cells = [line.split() for line in lines]
-    assert cells[2] == ["step", "WECHSEL", "TransInner", "FullRand", "FullRand", "needs"]
-    assert cells[4] == ["0", "5,806*", "8,203", "8,587", "8"]
-    assert cells[12] == ["200", "296*", "349", "576", ">", "200"]
+    assert lines[2] == "On held-out text over 98,304 tokens, along the way; step 0 is before training."
+    assert cells[4] == ["Step", "WECHSEL", "TransInner", "FullRand", "FullRand", "needs"]
+    assert cells[6] == ["0", "5,806*", "8,203", "8,587", "8"]
+    assert cells[14] == ["200", "296*", "349", "576", ">", "200"]
     assert "WECHSEL ends at perplexity 296, 15 % lower than TransInner (349) and 49 % lower than FullRand (576)." in lines
-    assert "FullRand does not reach 296 within its 200 steps." in lines
-    assert "WECHSEL reaches the last value of FullRand (576) after 62 steps instead of 200: 3.2 times fewer." in lines
-    assert "WECHSEL has the lowest perplexity at all 9 evaluations, before training included." in lines
+    assert "- FullRand does not reach 296 within its 200 steps." in lines
+    assert "- WECHSEL reaches the last value of FullRand (576) after 62 steps instead of 200: 3.2 times fewer." in lines
+    assert "- WECHSEL has the lowest perplexity at all 9 evaluations, before training included." in lines
 
 
 def test_the_numbers_of_a_column_end_below_each_other(runs):
-    rows = comparison_table(runs).splitlines()[4:13]
+    rows = comparison_table(runs).splitlines()[6:15]
     assert len({row.index("*") for row in rows}) == 1
 
 
@@ -51,8 +53,7 @@ def test_runs_of_different_length_are_compared_where_both_are(tmp_path, runs):
 
 def test_a_tie_has_no_winner(tmp_path):
     same = [make_run(tmp_path, "wechsel", name=name, seed=i) for i, name in enumerate("ab")]
-    sentences = headline(read_runs(same))
-    assert plain(sentences) == "WECHSEL, seed 0 and WECHSEL, seed 1 are level at perplexity 296."
+    assert plain(headline(Report(read_runs(same)))) == "WECHSEL, seed 0 and WECHSEL, seed 1 are level at perplexity 296."
 
 
 @pytest.mark.parametrize(
@@ -70,9 +71,9 @@ def test_what_cannot_be_compared_is_not(tmp_path, runs, name, old, new, told):
 
 
 def test_one_run_tells_how_far_it_came(runs):
-    records = read_runs(runs[:1])
-    assert plain(headline(records)) == "WECHSEL goes from perplexity 5,806 to 296 in 200 steps."
-    assert evidence(records) == []
+    report = Report(read_runs(runs[:1]))
+    assert plain(headline(report)) == "WECHSEL goes from perplexity 5,806 to 296 in 200 steps."
+    assert evidence(report) == []
 
 
 def test_runs_without_a_common_evaluation_have_no_winner(tmp_path, runs):

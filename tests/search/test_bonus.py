@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers import METHODS, Side
-from wechsel_jax.search.bonus import Bonus
+from wechsel_jax.search.columns import Bonus
 from wechsel_jax.search.neighbors import nearest_neighbors
 from wechsel_jax.search.sparsemax import sparsemax_neighbors
 from wechsel_jax.tokens import Vocabulary
@@ -54,13 +54,31 @@ def test_neighbors_equal_brute_force(amount, all_keys):
     given = None if all_keys else candidates
     similarity, ids = everywhere(nearest_neighbors, queries, keys, 10, bonus=bonus, candidates=given)
     scores = np.where(True if all_keys else candidates, boosted(queries, keys, bonus), -np.inf)
+    # A query of zeros is compared with nothing.
+    scores[3] = np.minimum(scores[3], 0)
     np.testing.assert_allclose(similarity, -np.sort(-scores, axis=1)[:, :10], atol=1e-6)
     np.testing.assert_allclose(np.take_along_axis(scores, ids.astype(int), 1), similarity, atol=1e-6)
     assert (np.diff(similarity, axis=1) <= 0).all() and all(len(set(row)) == 10 for row in ids)
-    agree = flags[0][3] == flags[1]
     allowed = np.ones(len(keys), bool) if all_keys else candidates
-    np.testing.assert_array_equal(ids[3], np.flatnonzero(agree & allowed)[:10])
-    np.testing.assert_array_equal(similarity[3], np.full(10, np.float32(amount)))
+    np.testing.assert_array_equal(ids[3], np.flatnonzero(allowed)[:10])
+    assert not similarity[3].any()
+
+
+def test_all_ids_equal_those_of_the_full_matrix():
+    """Where no two similarities are within rounding of each other; and keys of zeros have similarity 0, and the bonus."""
+    generator = np.random.default_rng(8)
+    queries, keys = (generator.standard_normal((n, 50)).astype(np.float32) for n in (300, 3000))
+    keys[::40] = 0
+    bonus = Bonus(0.1, generator.random(300) < 0.5, generator.random(3000) < 0.5)
+    scores = boosted(queries, keys, bonus)
+    similarity, ids = nearest_neighbors(queries, keys, 10, bonus=bonus)
+    expected = np.argsort(-scores, axis=1, kind="stable")[:, :10]
+    np.testing.assert_array_equal(ids, expected)
+    np.testing.assert_allclose(similarity, np.take_along_axis(scores, expected, 1), atol=1e-6, rtol=0)
+    similarity, ids = nearest_neighbors(queries, keys, 75, bonus=bonus, candidates=~keys.any(axis=1))
+    agrees = np.take_along_axis(bonus.queries[:, None] == bonus.keys, ids.astype(int), 1)
+    np.testing.assert_allclose(similarity, np.where(agrees, 0.1, 0), atol=1e-6, rtol=0)
+    assert all((np.diff(row[same]) > 0).all() for row, same in zip(ids, agrees, strict=True))
 
 
 @settings(max_examples=30, deadline=None)
@@ -143,7 +161,7 @@ def make_sides():
     return sides
 
 
-@pytest.mark.parametrize("name", ["wechsel", "wechsel_tfr", "ofa", "focus", "clp"])
+@pytest.mark.parametrize("name", ["wechsel", "wechsel_tfr", "ofa", "focus", "clp_nearest"])
 def test_every_method_that_mixes_prefers_tokens_that_agree(name):
     source, target = make_sides()
     overlap = find_overlap(source.vocabulary, target.vocabulary)

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.text.documents import read_documents
+from wechsel_jax.text.parts import read_documents, read_parts
+from wechsel_jax.text.sources import find_sources
 
 # Characters that Python's str.splitlines would break lines at, or str.strip would remove.
 TEXT = "  Käse\u2028und\x85Brot\x0b\x0c \t"
@@ -39,10 +40,10 @@ def test_no_character_is_lost_or_changed(tmp_path_factory, lines):
 
 @pytest.mark.parametrize("compress", [gzip.compress, lzma.compress, bytes])
 def test_the_compression_is_told_by_the_content(tmp_path, compress):
-    path, seen = tmp_path / "text.txt", []
+    path = tmp_path / "text.txt"
     path.write_bytes(compress(f"{TEXT}\n{TEXT}".encode()))
-    assert list(read_documents(path, "lines", seen.append)) == [TEXT, TEXT]
-    assert sum(seen) == path.stat().st_size
+    assert list(read_documents(path, "lines")) == [TEXT, TEXT]
+    assert sum(part.progress for part in read_parts(*find_sources([path]), "lines")) == path.stat().st_size
 
 
 @pytest.mark.parametrize("kind", ["lines", "paragraphs", "files"])

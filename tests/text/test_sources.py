@@ -163,7 +163,7 @@ def test_a_bad_line_is_named(tmp_path, tokenizers, compression, bad, message):
         documents_of(path)
 
 
-def test_the_first_mistake_is_reported_whatever_the_number_of_processes(tmp_path, tokenizers, monkeypatch):
+def test_the_first_mistake_is_reported_although_text_is_read_ahead(tmp_path, tokenizers, monkeypatch):
     import importlib
 
     monkeypatch.setattr(importlib.import_module("wechsel_jax.data.prepare"), "PART_BYTES", 1000)
@@ -171,9 +171,8 @@ def test_the_first_mistake_is_reported_whatever_the_number_of_processes(tmp_path
     lines[100], lines[300] = b"{", b"{"
     path = tmp_path / "corpus.jsonl.gz"
     path.write_bytes(gzip.compress(b"\n".join(lines))[:-200])
-    for processes in (0, 3):
-        with pytest.raises(UserError, match="line 101: not JSON"):
-            prepare(path, tokenizers["gpt2"], tmp_path / "out", processes=processes)
+    with pytest.raises(UserError, match="line 101: not JSON"):
+        prepare(path, tokenizers["gpt2"], tmp_path / "out")
     assert [entry.name for entry in tmp_path.iterdir()] == ["corpus.jsonl.gz"]
 
 

@@ -1,18 +1,28 @@
 """A tiny tokenizer, text, and settings of a tiny run, shared by the tests of training."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import jax
 import pytest
 from ml_collections import ConfigDict
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from tests.training.runs import Runs
 from wechsel_jax.training import default_config, trans_inner_phases
 
 WORDS = ("alpha", "beta", "gamma", "delta", "house", "garden", "river", "stone", "winter", "light")
 MODEL = {"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 32}
+
+
+@pytest.fixture(scope="package", autouse=True)
+def quick_compilation():
+    """Optimised machine code is not what the tests of training are about, and takes three times as long to make."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture(scope="session")
@@ -37,8 +47,12 @@ def texts(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def make_config(texts) -> Callable[..., ConfigDict]:
-    """Returns a function (field=value, ...) -> settings of a run of a few seconds; "a__b" names field a.b."""
+def make_config(texts, tmp_path_factory) -> Callable[..., ConfigDict]:
+    """Returns a function (field=value, ...) -> settings of a run of a few seconds; "a__b" names field a.b.
+
+    All share one cache of compiled programs: most runs of these tests take the same steps.
+    """
+    cache = str(tmp_path_factory.mktemp("compiled"))
 
     def make(**changes) -> ConfigDict:
         config = default_config()
@@ -51,6 +65,7 @@ def make_config(texts) -> Callable[..., ConfigDict]:
         config.eval_every, config.checkpoint_every, config.log_every = 10, 5, 2
         config.optimizer.peak_learning_rate = 1e-2
         config.phases = trans_inner_phases(first=0.3)
+        config.compilation_cache = cache
         for name, value in changes.items():
             *parents, field = name.split("__")
             place = config
@@ -61,3 +76,11 @@ def make_config(texts) -> Callable[..., ConfigDict]:
         return config
 
     return make
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory) -> Iterator[Runs]:
+    """Starts runs as processes of their own."""
+    runs = Runs(tmp_path_factory.mktemp("runs"))
+    yield runs
+    runs.close()

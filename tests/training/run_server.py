@@ -76,6 +76,8 @@ def run(
 
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", devices)
+    # As in the process of the tests, whose compiled programs serve here too.
+    jax.config.update("jax_disable_most_optimizations", True)
     from wechsel_jax.program import program
     from wechsel_jax.training import default_config, train
 

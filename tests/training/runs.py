@@ -36,10 +36,17 @@ class Run:
             self.status = self._runs.ask({"wait": self.pid})["status"]
         return self.status
 
+    @property
+    def alive(self) -> bool:
+        try:
+            return " Z " not in Path(f"/proc/{self.pid}/stat").read_text()
+        except FileNotFoundError:
+            return False
+
     def reach(self, step: int) -> None:
         """Waits until the metrics hold a line of at least this step."""
         while last_step(self.workdir) < step:
-            assert Path(f"/proc/{self.pid}").exists() and " Z " not in Path(f"/proc/{self.pid}/stat").read_text(), self.output
+            assert self.alive, self.output
             time.sleep(0.005)
 
 
@@ -48,7 +55,7 @@ class Runs:
 
     def __init__(self, folder: Path):
         self.folder, self._number = folder, itertools.count()
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": "--xla_backend_optimization_level=0"}
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         command = [sys.executable, str(Path(__file__).with_name("run_server.py"))]
         self._server = subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True

@@ -110,8 +110,7 @@ def test_other_errors_stay_what_they_are():
 PROGRAM = """
 import sys, jax, jax.numpy as jnp
 import jax.monitoring
-from wechsel_jax.training.compilation import compile_step
-from wechsel_jax.training.devices import compiled_programs
+from wechsel_jax.training.compilation import compile_step, compiled_programs
 hits = []
 jax.monitoring.register_event_listener(lambda name, **_: hits.append(name))
 step = jax.jit(lambda state, batch, rate: (state + rate * jnp.sin(batch["x"]), {"loss": jnp.sum(state)}), donate_argnums=0)

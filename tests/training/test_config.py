@@ -1,6 +1,9 @@
 import json
 import math
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,6 +50,9 @@ def test_a_good_config_passes(make_config):
         ({"mesh__data": 0}, "mesh.data"),
         ({"mesh__fsdp": -1}, "more than one axis is -1"),
         ({"eval_batches": 0}, "eval_batches"),
+        ({"optimizer__clip_norm": 0.0}, "optimizer.clip_norm: is 0.0; expected more than 0, or None for no clipping"),
+        ({"optimizer__clip_norm": "off"}, "optimizer.clip_norm: is 'off'; expected a finite number"),
+        ({"optimizer__eps": None}, "optimizer.eps: is None; expected a finite number"),
         ({"phases": ({"name": "x", "fraction": 1.0, "speed": 2},)}, r"phases\[0\].speed"),
         ({"mesh": 8}, "mesh: is 8"),
     ],
@@ -88,6 +94,37 @@ def test_no_number_is_too_large_for_a_clear_line(make_config, value):
 
 def test_a_fraction_can_stand_for_validation_files(make_config):
     validate(make_config(data__validation=(), data__validation_fraction=0.1))
+
+
+def test_clipping_can_be_switched_off(make_config, tmp_path):
+    """And a run that was begun with a number, as all were once, goes on with it."""
+    record_config(make_config(), tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["optimizer"]["clip_norm"] == 1.0
+    record_config(make_config(optimizer__clip_norm=1.0), tmp_path)
+    without = make_config(optimizer__clip_norm=None)
+    validate(without)
+    with pytest.raises(UserError, match=r"optimizer\.clip_norm was 1\.0, now null"):
+        record_config(without, tmp_path)
+    record_config(without, tmp_path / "other")
+
+
+def test_none_is_a_value_on_the_command_line(tmp_path):
+    """In a process of its own: the flags of a program are global."""
+    (tmp_path / "settings.py").write_text("from wechsel_jax.training import default_config as get_config\n", encoding="utf-8")
+    shown = "config.optimizer.clip_norm, config.optimizer.b1, config.eval_batches, config.keep"
+    (tmp_path / "shows.py").write_text(f"def show(config, workdir):\n    print({shown})\n", encoding="utf-8")
+    given = ("optimizer.clip_norm=none", "optimizer.b1=0.5", "eval_batches=None", "keep=3")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-c", "from train.program import run; run('shows', 'show')"),
+            *(f"--config={tmp_path}/settings.py", f"--workdir={tmp_path}"),
+            *(f"--config.{setting}" for setting in given),
+        ],
+        env={**os.environ, "PYTHONPATH": f"{Path(__file__).parents[2]}{os.pathsep}{tmp_path}"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "None 0.5 None 3\n", done.stderr
 
 
 def test_a_missing_field_is_named(make_config):

@@ -9,15 +9,15 @@ import pytest
 import yaml
 from safetensors.numpy import load_file
 
-from tests.report.conftest import record as transfer_record
+from tests.records.runs import record as transfer_record
 from wechsel_jax.cli import main
 from wechsel_jax.data import TokenBlocks
 from wechsel_jax.errors import UserError
 from wechsel_jax.training import train
 from wechsel_jax.training.exports import export_checkpoint, record_model
-from wechsel_jax.training.ingredients import gather
-from wechsel_jax.training.machine import read_starts, record_start
 from wechsel_jax.training.metrics import read_metrics
+from wechsel_jax.training.run_spec import named_model
+from wechsel_jax.training.workdir import read_starts, record_start
 
 
 @pytest.fixture(scope="module")
@@ -48,16 +48,16 @@ def test_transformers_computes_the_same_logits(run, bare, tmp_path):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     config, workdir = run
-    ingredients = gather(config)
+    spec = named_model(config)
     tokens = TokenBlocks.open(workdir / "data" / "validation", 16).blocks(np.arange(6))
     targets = torch.tensor(tokens[:, 1:]).long().reshape(-1)
     losses_seen = []
     for step in (5, 15):
         output = tmp_path / f"step{step}"
         assert export_checkpoint(bare, output, step) == step
-        params = ingredients.family.from_hugging_face(load_file(output / "model.safetensors"), ingredients.model)
-        hidden = ingredients.family.hidden(params, ingredients.model, tokens)
-        ours = np.asarray(ingredients.family.logits(params, ingredients.model, hidden))
+        params = spec.family.from_hugging_face(load_file(output / "model.safetensors"), spec.config)
+        hidden = spec.family.hidden(params, spec.config, tokens)
+        ours = np.asarray(spec.family.logits(params, spec.config, hidden))
         model = AutoModelForCausalLM.from_pretrained(output).eval()
         with torch.no_grad():
             theirs = model(torch.tensor(tokens).long()).logits
@@ -169,7 +169,7 @@ def test_a_run_that_began_with_a_transfer_keeps_its_record(run, bare, tmp_path):
     (tmp_path / "source" / "transfer.json").write_text(json.dumps(record))
     began = config.copy_and_resolve_references()
     began.model.checkpoint = str(tmp_path / "source")
-    record_model(gather(config), began, tmp_path / "kept")
+    record_model(named_model(config), began, tmp_path / "kept")
     shutil.copy(tmp_path / "kept" / "model" / "transfer.json", bare / "model")
     export_checkpoint(bare, tmp_path / "out")
     assert json.loads((tmp_path / "out" / "transfer.json").read_text()) == record

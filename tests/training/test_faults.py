@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tests.training.runs import Runs, assert_same_run, lines_without_timing
+from tests.training.runs import assert_same_run, lines_without_timing
 from wechsel_jax.training.metrics import read_metrics
 
 pytestmark = pytest.mark.slow
@@ -13,29 +13,21 @@ STEPS = 30
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    runs = Runs(tmp_path_factory.mktemp("runs"))
-    yield runs
-    runs.close()
-
-
-@pytest.fixture(scope="module")
-def config(make_config, tmp_path_factory):
+def config(make_config):
     return make_config(
         steps=STEPS,
         eval_every=10,
         checkpoint_every=4,
         log_every=3,
-        model__dropout=0.0,
         phases=({"name": "all", "fraction": 1.0, "warmup": 0.5},),
-        compilation_cache=str(tmp_path_factory.mktemp("compiled")),
     )
 
 
 @pytest.fixture(scope="module")
-def whole(runs, config):
+def whole(runs, config, tmp_path_factory):
     """A run that nobody disturbed: (workdir, kinds of the operations on its files in the order of the first of each)."""
-    workdir, events = runs.folder / "whole", runs.folder / "events"
+    folder = tmp_path_factory.mktemp("whole")
+    workdir, events = folder / "run", folder / "events"
     runs.finish(config, workdir, events=str(events))
     return workdir, list(dict.fromkeys(events.read_text().splitlines()))
 

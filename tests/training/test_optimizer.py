@@ -1,5 +1,6 @@
 """AdamW against torch."""
 
+import jax
 import numpy as np
 import pytest
 
@@ -12,10 +13,11 @@ from wechsel_jax.training.optimizer import decayed, join, kept, make_optimizer, 
 SHAPES = {"token_embedding/embedding": (11, 4), "mlp/up/kernel": (4, 8), "mlp/up/bias": (8,), "final_norm/scale": (4,)}
 
 
-def test_updates_equal_torch_adamw():
+@pytest.mark.parametrize("clip_norm", [1.0, None])
+def test_updates_equal_torch_adamw(clip_norm):
     torch = pytest.importorskip("torch")
     settings = default_config().optimizer
-    settings.weight_decay = 0.3
+    settings.weight_decay, settings.clip_norm = 0.3, clip_norm
     generator = np.random.default_rng(0)
     params = {path: generator.normal(size=shape).astype(np.float32) for path, shape in SHAPES.items()}
     theirs = {path: torch.nn.Parameter(torch.tensor(value)) for path, value in params.items()}
@@ -26,12 +28,13 @@ def test_updates_equal_torch_adamw():
     adamw = torch.optim.AdamW(groups, lr=1.0, betas=(settings.b1, settings.b2), eps=settings.eps)
     optimizer = make_optimizer(settings)
     state = optimizer.init(params)
-    # The second gradient is above the norm that is clipped to, the first and the others below.
+    # The second gradient is above the norm of 1, the first and the others below.
     for scale, rate in ((0.01, 0.0), (5.0, 1e-2), (0.02, 3e-2), (0.03, 1e-2), (0.001, 1e-3)):
         gradient = {path: scale * generator.normal(size=shape).astype(np.float32) for path, shape in SHAPES.items()}
         for path, parameter in theirs.items():
             parameter.grad = torch.tensor(gradient[path])
-        torch.nn.utils.clip_grad_norm_(list(theirs.values()), settings.clip_norm)
+        if clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(list(theirs.values()), clip_norm)
         for group in adamw.param_groups:
             group["lr"] = rate
         adamw.step()
@@ -39,6 +42,13 @@ def test_updates_equal_torch_adamw():
         params = {path: np.asarray(value - rate * direction[path], np.float32) for path, value in params.items()}
         for path, value in params.items():
             np.testing.assert_allclose(value, theirs[path].detach().numpy(), rtol=2e-6, atol=2e-7, err_msg=path)
+
+
+def test_checkpoints_have_one_structure_with_and_without_clipping():
+    settings, params = default_config().optimizer, {"a/kernel": np.ones((2, 2), np.float32)}
+    clipped = make_optimizer(settings).init(params)
+    settings.clip_norm = None
+    assert jax.tree.structure(make_optimizer(settings).init(params)) == jax.tree.structure(clipped)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "roberta"])

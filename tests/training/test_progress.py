@@ -1,7 +1,12 @@
 """What a person sees of a run, on terminals of several widths and in plain logs."""
 
+import contextlib
+import fcntl
 import io
 import os
+import pty
+import struct
+import termios
 
 import pytest
 
@@ -14,61 +19,81 @@ LINE = {
 }  # fmt: skip
 
 
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
+class Terminal:
+    """A terminal of the system: what is written to `stream` can be read as text, or as what stands on the screen."""
+
+    def __init__(self, columns: int, encoding: str):
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        os.set_blocking(self._master, False)
+        self.stream, self._text, self._encoding = os.fdopen(slave, "w", encoding=encoding), "", encoding
+
+    def text(self) -> str:
+        self.stream.flush()
+        with contextlib.suppress(BlockingIOError):
+            while read := os.read(self._master, 4096):
+                self._text += read.decode(self._encoding).replace("\r\n", "\n")
+        return self._text
+
+    def screen(self) -> list[str]:
+        """Lines; a carriage return goes back to the start of one."""
+        shown = []
+        for line in self.text().split("\n"):
+            text = ""
+            for part in line.split("\r"):
+                text = part + text[len(part) :]
+            shown.append(text.rstrip())
+        return shown
+
+    def close(self) -> None:
+        self.stream.close()
+        os.close(self._master)
 
 
 @pytest.fixture
-def columns(monkeypatch):
-    """Sets the width of the terminal."""
+def terminal():
+    """Returns a function (columns, encoding) -> Terminal."""
+    opened = []
 
-    def choose(width: int) -> None:
-        monkeypatch.setattr(module.shutil, "get_terminal_size", lambda: os.terminal_size((width, 24)))
+    def open_(columns: int, encoding: str = "utf-8") -> Terminal:
+        opened.append(Terminal(columns, encoding))
+        return opened[-1]
 
-    return choose
-
-
-def screen(stream: io.StringIO) -> list[str]:
-    """What stands on the screen: a carriage return goes back to the start of its line."""
-    shown = []
-    for line in stream.getvalue().split("\n"):
-        text = ""
-        for part in line.split("\r"):
-            text = part + text[len(part) :]
-        shown.append(text.rstrip())
-    return shown
+    yield open_
+    for made in opened:
+        made.close()
 
 
-def test_a_bar_on_a_terminal(columns):
-    columns(140)
-    stream = Terminal()
-    progress = Progress(1000, stream)
+def test_a_bar_on_a_terminal(terminal):
+    shown = terminal(140)
+    progress = Progress(1000, shown.stream)
     progress.train(LINE, seconds_left=4 * 86400 + 3 * 3600 + 300)
-    (shown,) = screen(stream)
-    bar, text = shown.split(" ", 1)
-    assert bar == "█" * (len(bar) // 4) + "░" * (len(bar) - len(bar) // 4) and len(bar) > 10
-    assert text.strip() == ("25.0 %  step 250/1,000  loss 3.1416  4 d 03:05 h left  189,630 tokens/s  lr 1.00e-04  MFU 31.2%")
+    text = "4 d 03:05 h left  189,630 tokens/s  lr 1.00e-04  MFU 31.2%"
+    assert shown.screen()[-1].strip() == f"25.0 %|██▌       | step 250/1,000, loss 3.1416  {text}"
     progress.train({**LINE, "step": 500, "seconds": 110.0, "data_wait": 3.0}, seconds_left=9.4)
     progress.evaluation({"step": 500, "perplexity": 20.5, "tokens": 98304.0})
     progress.say("exported")
-    assert screen(stream) == ["step 500/1,000: held-out perplexity 20.50 (98,304 tokens)", "exported", ""]
-    progress.train({**LINE, "step": 510, "seconds": 120.0, "data_wait": 3.0}, seconds_left=9.4)
-    assert screen(stream)[-1].endswith("MFU 31.2%  waiting for data 30%")
+    *said, bar = shown.screen()
+    assert said == ["step 500/1,000: held-out perplexity 20.50 (98,304 tokens)", "exported"]
+    assert bar.strip().startswith("50.0 %|█████     | step 500/1,000, loss 3.1416  9 s left")
+    assert bar.endswith("MFU 31.2%  waiting for data 30%")
     progress.close()
-    assert stream.getvalue().endswith("\n")
+    assert shown.text().endswith("\n") and shown.screen()[-2] == bar
+    # What is said before the first line and after the last one is on lines of its own.
+    progress.say("done")
+    assert shown.screen()[-2:] == ["done", ""]
 
 
 @pytest.mark.parametrize("width", [20, 40, 60, 80, 100, 200])
-def test_a_bar_never_wraps(columns, width):
-    columns(width)
-    stream = Terminal()
-    progress = Progress(250_000, stream)
+def test_a_bar_never_wraps(terminal, width):
+    shown = terminal(width)
+    progress = Progress(250_000, shown.stream)
     for step in (1, 125_000, 250_000):
         progress.train({**LINE, "step": step}, seconds_left=1e6)
-        assert len(screen(stream)[-1]) < width
-    assert "100.0 %" in screen(stream)[-1]
-    assert ("loss 3.1416" in screen(stream)[-1]) == (width >= 60)
+        assert len(shown.screen()[-1]) <= width
+    assert "100.0 %" in shown.screen()[-1]
+    assert ("loss 3.1416" in shown.screen()[-1]) == (width >= 60)
+    progress.close()
 
 
 def test_plain_logs_get_a_line_now_and_then(monkeypatch):
@@ -84,28 +109,22 @@ def test_plain_logs_get_a_line_now_and_then(monkeypatch):
     assert lines[0].startswith("step 10/1,000 (1.0%)  loss 3.1416  1:00 min left") and lines[-1].startswith("step 1,000/1,000")
 
 
-def test_quiet_prints_nothing():
-    stream = Terminal()
-    progress = Progress(1000, stream, quiet=True)
+def test_quiet_prints_nothing(terminal):
+    shown = terminal(80)
+    progress = Progress(1000, shown.stream, quiet=True)
     progress.train(LINE, seconds_left=1.0)
     progress.evaluation({"step": 1, "perplexity": 2.0, "tokens": 3})
     progress.say("x")
     progress.close()
-    assert stream.getvalue() == ""
+    assert shown.text() == ""
 
 
-def test_a_terminal_without_blocks_gets_plain_signs(columns):
-    columns(100)
-
-    class Ascii(io.TextIOWrapper):
-        def isatty(self):
-            return True
-
-    stream = Ascii(io.BytesIO(), encoding="ascii")
-    Progress(1000, stream).train(LINE, seconds_left=5.0)
-    stream.seek(0)
-    text = stream.read()
-    assert text.startswith("#") and "." in text.split()[0] and "loss 3.1416" in text
+def test_a_terminal_without_blocks_gets_plain_signs(terminal):
+    shown = terminal(100, "ascii")
+    progress = Progress(1000, shown.stream)
+    progress.train(LINE, seconds_left=5.0)
+    assert shown.screen()[-1].strip().startswith("25.0 %|##5       | step 250/1,000, loss 3.1416")
+    progress.close()
 
 
 @pytest.mark.parametrize(

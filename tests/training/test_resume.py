@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from tests.training.runs import Runs, assert_same_run, last_step, lines_without_timing
+from tests.training.runs import assert_same_run, last_step, lines_without_timing
 
 pytestmark = pytest.mark.slow
 STEPS = 120
@@ -14,28 +14,21 @@ SPLIT = {"mesh__fsdp": 2, "mesh__tensor": 2}
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    runs = Runs(tmp_path_factory.mktemp("runs"))
-    yield runs
-    runs.close()
-
-
-@pytest.fixture(scope="module")
-def settings(make_config, tmp_path_factory):
-    """Returns a function (field=value, ...) -> settings; all share one cache of compiled programs."""
-    cache = str(tmp_path_factory.mktemp("compiled"))
+def settings(make_config):
+    """Returns a function (field=value, ...) -> settings."""
 
     def make(**changes):
-        return make_config(steps=STEPS, eval_every=30, checkpoint_every=11, log_every=3, compilation_cache=cache, **changes)
+        return make_config(steps=STEPS, eval_every=30, checkpoint_every=11, log_every=3, **changes)
 
     return make
 
 
 @pytest.fixture(scope="module")
-def whole(runs, settings):
+def whole(runs, settings, tmp_path_factory):
     """The workdir of a run on one device that nobody disturbed."""
-    runs.finish(settings(), runs.folder / "whole")
-    return runs.folder / "whole"
+    workdir = tmp_path_factory.mktemp("whole") / "run"
+    runs.finish(settings(), workdir)
+    return workdir
 
 
 def test_runs_killed_at_random_moments_go_on_exactly(runs, settings, whole, tmp_path):

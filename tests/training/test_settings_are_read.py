@@ -49,7 +49,7 @@ def read(monkeypatch):
 
 def test_every_setting_is_read(make_config, tmp_path, read, monkeypatch):
     names, watch = read
-    config = make_config(steps=2, eval_every=2, checkpoint_every=2, patience=100)
+    config = make_config(steps=2, eval_every=2, checkpoint_every=2, patience=100, mesh__data=1)
     for check in ("validate", "check_config", "record_config"):
         monkeypatch.setattr(loop, check, lambda *_: None)
     watch(config)

@@ -32,7 +32,9 @@ def lines(first: int, last: int) -> list[dict]:
 def session(workdir, settings: dict, restored: int | None, last: int, **options) -> None:
     """A start of the run from a checkpoint, up to a step; the process then dies without a word."""
     metrics = MetricsFile(workdir / "metrics.jsonl", restored)
-    trackers = Trackers(ConfigDict({"tensorboard": False, "wandb": "", **settings}), workdir, CONFIG, write=True, **options)
+    trackers = Trackers(
+        ConfigDict({"tensorboard": False, "wandb": "", **settings}), workdir, CONFIG, metrics.lines, write=True, **options
+    )
     for line in lines(restored or 0, last):
         metrics.write(line)
         trackers.write(line)
@@ -84,7 +86,7 @@ def test_event_files_need_no_torch(tmp_path):
     program = (
         "import sys\nfrom ml_collections import ConfigDict\nfrom wechsel_jax.training.trackers import Trackers\n"
         "settings = ConfigDict({'tensorboard': True, 'wandb': ''})\n"
-        "Trackers(settings, sys.argv[1], {}, write=True).write({'kind': 'train', 'step': 1, 'loss': 2.0})\n"
+        "Trackers(settings, sys.argv[1], {}, [], write=True).write({'kind': 'train', 'step': 1, 'loss': 2.0})\n"
         "print({'torch', 'tensorflow'} & set(sys.modules))"
     )
     command = [sys.executable, "-c", program, str(tmp_path)]
@@ -163,7 +165,7 @@ def test_a_tracker_that_fails_later_does_not_end_the_run(wandb, tmp_path):
     metrics = MetricsFile(tmp_path / "metrics.jsonl", None)
     said = []
     settings = ConfigDict({"tensorboard": False, "wandb": "german"})
-    trackers = Trackers(settings, tmp_path, CONFIG, write=True, say=said.append)
+    trackers = Trackers(settings, tmp_path, CONFIG, metrics.lines, write=True, say=said.append)
     wandb.fail = ConnectionError("the network\nis away")
     for line in lines(0, 3):
         trackers.write(line)
@@ -173,7 +175,7 @@ def test_a_tracker_that_fails_later_does_not_end_the_run(wandb, tmp_path):
         "Weights & Biases: failed and is given up (the network is away); training goes on; metrics.jsonl has all lines"
     ]
     with pytest.raises(UserError, match=r"trackers\.wandb: cannot begin \(the network is away\); expected a login"):
-        Trackers(settings, tmp_path, CONFIG, write=True)
+        Trackers(settings, tmp_path, CONFIG, metrics.lines, write=True)
 
 
 @pytest.mark.parametrize(("settings", "package"), [({"tensorboard": True}, "tensorboard"), ({"wandb": "german"}, "wandb")])
@@ -186,7 +188,7 @@ def test_a_missing_package_names_its_extra(settings, package, tmp_path, monkeypa
 
 def test_processes_but_the_first_write_nothing(wandb, tmp_path):
     settings = ConfigDict({"tensorboard": True, "wandb": "german"})
-    trackers = Trackers(settings, tmp_path, CONFIG, write=False)
+    trackers = Trackers(settings, tmp_path, CONFIG, [], write=False)
     trackers.write(lines(0, 1)[0])
     trackers.close()
     assert not list(tmp_path.iterdir()) and wandb.starts == []

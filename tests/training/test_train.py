@@ -16,19 +16,14 @@ from wechsel_jax.data import TokenBlocks, training_batch
 from wechsel_jax.errors import UserError
 from wechsel_jax.tokens import load_tokenizer
 from wechsel_jax.training import train
-from wechsel_jax.training.ingredients import gather
 from wechsel_jax.training.metrics import TIMING, read_metrics
+from wechsel_jax.training.run_spec import build_run
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory):
-    return str(tmp_path_factory.mktemp("compiled"))
-
-
-@pytest.fixture(scope="module")
-def finished(make_config, cache, tmp_path_factory):
+def finished(make_config, tmp_path_factory):
     """A run of two phases on one device: (config, workdir, what train returned)."""
-    config = make_config(mesh__data=1, compilation_cache=cache)
+    config = make_config(mesh__data=1)
     workdir = tmp_path_factory.mktemp("run") / "run"
     return config, workdir, train(config, workdir)
 
@@ -88,11 +83,11 @@ def test_a_finished_run_is_not_trained_again(finished, capsys):
     assert before == {path: path.stat().st_mtime_ns for path in workdir.rglob("*") if path.is_file()}
 
 
-def test_a_run_goes_on_on_another_mesh(finished, make_config, cache, tmp_path):
+def test_a_run_goes_on_on_another_mesh(finished, make_config, tmp_path):
     """What is left of a run that was stopped after step 15 is trained on eight devices instead of one."""
     _, workdir, result = finished
     shutil.copytree(workdir, tmp_path / "run", ignore=shutil.ignore_patterns("export", "20"))
-    config = make_config(mesh__data=2, mesh__fsdp=2, mesh__tensor=2, compilation_cache=cache)
+    config = make_config(mesh__data=2, mesh__fsdp=2, mesh__tensor=2)
     again = train(config, tmp_path / "run")
     assert again["loss"] == pytest.approx(result["loss"], abs=2e-4)
     expected, lines = without_timing(workdir), without_timing(tmp_path / "run")
@@ -100,10 +95,10 @@ def test_a_run_goes_on_on_another_mesh(finished, make_config, cache, tmp_path):
     assert [line for line in lines if line["step"] <= 15] == [line for line in expected if line["step"] <= 15]
 
 
-def test_settings_of_speed_and_memory_change_nothing(finished, make_config, cache, tmp_path):
+def test_settings_of_speed_and_memory_change_nothing(finished, make_config, tmp_path):
     """305 tokens become 384 rows on the device, layers are unrolled and computed again: the same run but for rounding."""
     _, workdir, _ = finished
-    config = make_config(mesh__data=1, compilation_cache=cache, prefetch=0, statistics=True, loss_chunk=5)
+    config = make_config(mesh__data=1, prefetch=0, statistics=True, loss_chunk=5)
     config.model.update({"pad_vocabulary": 128, "scan_layers": False, "remat": "dots"})
     train(config, tmp_path / "run")
     lines = read_metrics(tmp_path / "run" / "metrics.jsonl")
@@ -120,7 +115,7 @@ def test_settings_of_speed_and_memory_change_nothing(finished, make_config, cach
     assert shapes[0] == shapes[1] and shapes[0]["transformer.wte.weight"][0] % 128
 
 
-def test_a_model_that_another_run_exported_can_be_trained_on(finished, make_config, cache, tmp_path):
+def test_a_model_that_another_run_exported_can_be_trained_on(finished, make_config, tmp_path):
     _, workdir, result = finished
     changes = {"model__checkpoint": str(workdir / "export"), "model__config": ConfigDict(), "model__tokenizer": ""}
     changes |= {
@@ -129,7 +124,7 @@ def test_a_model_that_another_run_exported_can_be_trained_on(finished, make_conf
         "export_dtype": "bfloat16",
         "mesh__data": 1,
     }
-    train(make_config(**changes, compilation_cache=cache), tmp_path / "run")
+    train(make_config(**changes), tmp_path / "run")
     start = read_metrics(tmp_path / "run" / "metrics.jsonl")[0]
     assert (start["step"], start["loss"]) == (0, pytest.approx(result["loss"], abs=1e-6))
     # The only update has learning rate 0, so the export is the source, rounded.
@@ -141,7 +136,7 @@ def test_a_model_that_another_run_exported_can_be_trained_on(finished, make_conf
     assert json.loads((tmp_path / "run" / "export" / "config.json").read_text())["dtype"] == "bfloat16"
 
 
-def test_a_masked_model_is_trained(make_config, texts, cache, tmp_path):
+def test_a_masked_model_is_trained(make_config, texts, tmp_path):
     tokenizer = load_tokenizer(texts / "tokenizer")
     names = {"cls_token": "<s>", "sep_token": "</s>", "pad_token": "<pad>", "mask_token": "<mask>"}
     tokenizer.add_special_tokens({**names, "bos_token": "<s>", "eos_token": "</s>"})
@@ -159,7 +154,7 @@ def test_a_masked_model_is_trained(make_config, texts, cache, tmp_path):
     }
     phases = ({"name": "all", "fraction": 1.0, "warmup": 0.5},)
     changes |= {"objective": "mlm", "steps": 4, "phases": phases, "mesh__data": 1, "batch_size": 32, "accumulation": 2}
-    result = train(make_config(**changes, compilation_cache=cache), tmp_path / "run")
+    result = train(make_config(**changes), tmp_path / "run")
     stream = TokenBlocks.open(tmp_path / "run" / "data" / "validation", 16).stream
     rows = [~np.isin(stream[start : start + 16], tokenizer.all_special_ids) for start in range(0, len(stream), 16)]
     assert result["tokens"] == sum(round(0.15 * int(row.sum())) for row in rows)
@@ -168,9 +163,9 @@ def test_a_masked_model_is_trained(make_config, texts, cache, tmp_path):
     assert "lm_head.bias" in exported and np.any(exported["lm_head.bias"] != 0)
 
 
-def test_a_loss_that_is_not_finite_stops_the_run(make_config, cache, tmp_path):
+def test_a_loss_that_is_not_finite_stops_the_run(make_config, tmp_path):
     """After as many skipped updates as allowed, with what is needed to make the batch again; likewise when started again."""
-    config = make_config(optimizer__peak_learning_rate=1e30, mesh__data=1, compilation_cache=cache, eval_every=100)
+    config = make_config(optimizer__peak_learning_rate=1e30, mesh__data=1, eval_every=100)
     config.skip_nonfinite, config.checkpoint_every = 2, 1
     message = (
         r"loss .* at step (\d+) after 2 skipped updates; expected finite numbers; .*nonfinite-step-\1.json holds the batch"
@@ -196,12 +191,12 @@ def test_a_loss_that_is_not_finite_stops_the_run(make_config, cache, tmp_path):
     assert [line["step"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if line["kind"] == "skipped"] == skipped
 
 
-def test_a_run_without_gain_stops_early_and_exports_its_best(make_config, cache, tmp_path, capsys):
+def test_a_run_without_gain_stops_early_and_exports_its_best(make_config, tmp_path, capsys):
     """After eight good steps the learning rate destroys the model; a run of those eight steps is the oracle."""
     good, bad = (
         {"name": name, "steps": 8, "decay": "constant", "peak": peak} for name, peak in (("good", 1.0), ("bad", 3000.0))
     )
-    settings = {"mesh__data": 1, "compilation_cache": cache, "keep": 1}
+    settings = {"mesh__data": 1, "keep": 1}
     config = make_config(eval_every=2, patience=6, checkpoint_every=5, steps=16, phases=(good, bad), **settings)
     result = train(config, tmp_path / "run")
     lines = read_metrics(tmp_path / "run" / "metrics.jsonl")
@@ -238,9 +233,9 @@ def test_a_run_without_gain_stops_early_and_exports_its_best(make_config, cache,
         ({"nonsense": 1}, "nonsense: no such setting"),
     ],
 )
-def test_a_workdir_keeps_to_its_settings(finished, make_config, cache, changes, named):
+def test_a_workdir_keeps_to_its_settings(finished, make_config, changes, named):
     with pytest.raises(UserError, match=named):
-        train(make_config(mesh__data=1, compilation_cache=cache, **changes), finished[1])
+        train(make_config(mesh__data=1, **changes), finished[1])
 
 
 @pytest.mark.parametrize(
@@ -267,23 +262,23 @@ def test_a_new_model_begins_with_a_given_table(make_config, texts, tmp_path):
     size = len(load_tokenizer(texts / "tokenizer"))
     table = np.random.default_rng(0).standard_normal((size, 32)).astype(np.float32)
     write_tensors(tmp_path / "table.safetensors", {"embeddings": table})
-    plain, given = (gather(make_config(model__embeddings=place)) for place in ("", str(tmp_path / "table.safetensors")))
+    plain, given = (build_run(make_config(model__embeddings=place)) for place in ("", str(tmp_path / "table.safetensors")))
     assert plain.load_parameters is None
-    drawn = plain.family.to_hugging_face(jax.device_get(plain.initial(0, None)), plain.model)
-    made = given.family.to_hugging_face(given.load_parameters(), given.model)
+    drawn = plain.model.family.to_hugging_face(jax.device_get(plain.initial(0, None)), plain.model.config)
+    made = given.model.family.to_hugging_face(given.load_parameters(), given.model.config)
     assert [name for name in drawn if not np.array_equal(drawn[name], made[name])] == ["transformer.wte.weight"]
     assert np.array_equal(made["transformer.wte.weight"], table)
     write_tensors(tmp_path / "table.safetensors", {"embeddings": table[1:]})
     with pytest.raises(UserError, match=r"table\.safetensors: expected a tensor 'embeddings' of shape"):
-        gather(make_config(model__embeddings=str(tmp_path / "table.safetensors")))
+        build_run(make_config(model__embeddings=str(tmp_path / "table.safetensors")))
 
 
-def test_changed_text_is_refused(finished, make_config, cache, texts, tmp_path):
+def test_changed_text_is_refused(finished, make_config, texts, tmp_path):
     _, workdir, _ = finished
     shutil.copytree(workdir, tmp_path / "run", ignore=shutil.ignore_patterns("export", "train"))
     text = tmp_path / "train.txt"
     text.write_text((texts / "train.txt").read_text() + "one more line\n")
-    config = make_config(mesh__data=1, compilation_cache=cache, data__train=(str(text),))
+    config = make_config(mesh__data=1, data__train=(str(text),))
     recorded = json.loads((tmp_path / "run" / "config.json").read_text())
     recorded["data"]["train"] = [str(text)]
     (tmp_path / "run" / "config.json").write_text(json.dumps(recorded))
@@ -291,7 +286,7 @@ def test_changed_text_is_refused(finished, make_config, cache, texts, tmp_path):
         train(config, tmp_path / "run")
 
 
-def test_another_tokenizer_is_refused_and_another_version_is_said(finished, make_config, cache, texts, tmp_path, capsys):
+def test_another_tokenizer_is_refused_and_another_version_is_said(finished, make_config, texts, tmp_path, capsys):
     config, workdir, _ = finished
     shutil.copytree(workdir, tmp_path / "run", ignore=shutil.ignore_patterns("export"))
     file = tmp_path / "run" / "data" / "fingerprints.json"

@@ -10,7 +10,7 @@ import pytest
 from wechsel_jax.models import family
 from wechsel_jax.models.weights import flatten, unflatten
 from wechsel_jax.objectives import make_objective
-from wechsel_jax.training.vocabulary_padding import pad, padded, strip
+from wechsel_jax.training.run_spec import pad, padded, strip
 
 FIELDS = {
     "gpt2": {"vocab_size": 61, "n_positions": 24, "n_embd": 16, "n_layer": 1, "n_head": 2, "tie_word_embeddings": False},

@@ -11,16 +11,14 @@ from wechsel_jax import comparison
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import RECORD, new_directory
 from wechsel_jax.training import record_config, train
-from wechsel_jax.training.lock import LOCK, has_begun, only_run
+from wechsel_jax.training.workdir import LOCK, has_begun, only_run
 
 
 @pytest.fixture(scope="module")
 def finished(make_config, tmp_path_factory):
     """A short run of one phase: (config, workdir, what train returned)."""
     root = tmp_path_factory.mktemp("run")
-    config = make_config(
-        mesh__data=1, compilation_cache=str(root / "compiled"), steps=2, phases=({"name": "all", "fraction": 1.0},)
-    )
+    config = make_config(mesh__data=1, steps=2, phases=({"name": "all", "fraction": 1.0},))
     return config, root / "run", train(config, root / "run")
 
 

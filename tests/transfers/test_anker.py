@@ -8,7 +8,7 @@ import pytest
 from wechsel_jax import cli
 from wechsel_jax.errors import UserError
 from wechsel_jax.inspection import score
-from wechsel_jax.inspection.text import lines
+from wechsel_jax.report.score import lines
 from wechsel_jax.transfers.job import transfer
 from wechsel_jax.transfers.settings import TransferSettings
 
@@ -62,10 +62,9 @@ def test_inspect_tells_the_regression_and_does_not_scold_about_translations(made
 
 def test_the_card_tells_the_anchors_and_no_folder(made, world):
     card, found = (made[0] / "README.md").read_text(), made[1]["alignment"]
-    texts = " and ".join(f"{found[f'{side}_text']['tokens']:,} {side}" for side in ("source", "target"))
-    assert f"Tokens compared by their contexts in text ({texts} tokens)" in card
-    learned = f"{found['anchors']['learned']:,} that each chose the other, learned in 1 round, precision at 1 on held-out words"
-    assert f"{found['anchors']['dictionary']:,} from the dictionary" in card and learned in card
+    assert all(f"| Text, {side} side | {found[f'{side}_text']['tokens']:,} |" in card for side in ("source", "target"))
+    assert f"{found['anchors']['dictionary']:,} from the dictionary" in card and "| Translations found | " in card
+    assert f"{found['anchors']['learned']:,} that are each other's nearest" in card
     assert "| source_text | `english.txt` |" in card and str(world.root) not in card
 
 

@@ -19,6 +19,7 @@ from wechsel_jax.initializers import METHODS, TransferPlan
 from wechsel_jax.tokens import Vocabulary, load_tokenizer
 from wechsel_jax.tokens.overlap import match_special
 from wechsel_jax.tokens.training import train_tokenizer
+from wechsel_jax.transfers.job import transfer
 
 PADDING = 3
 _SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
@@ -427,15 +428,39 @@ def test_two_vocabularies_in_one_model_are_refused(tokens, tmp_path):
 
 def test_drawing_everything_again_is_refused_where_it_is_not_known_how(tokens, tmp_path):
     mine = tokens("gpt2")
-    with pytest.raises(UserError, match="full_rand: cannot initialise a qwen2 model"):
+    with pytest.raises(UserError, match="full_rand: cannot initialise a phi model"):
         cut(
-            build("qwen2", 703),
+            build("phi", 703),
             tmp_path / "source",
             mine,
             tmp_path / "out",
             method="full_rand",
             plan=TransferPlan.all_random(600),
         )
+
+
+def test_it_is_refused_before_the_weights_are_read(world, tmp_path, monkeypatch):
+    build("phi", 703).save_pretrained(tmp_path / "source")
+    load_tokenizer(world.tokenizer("english", "gpt2")).save_pretrained(tmp_path / "source")
+    monkeypatch.setattr(Checkpoint, "require_finite", lambda *_: pytest.fail("weights were read"))
+    with pytest.raises(UserError, match="full_rand: cannot initialise a phi model"):
+        transfer(tmp_path / "source", world.tokenizer("german", "gpt2"), tmp_path / "out", method="full_rand")
+
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "bert", "xglm"])
+def test_drawing_everything_again_makes_a_new_model(tokens, tmp_path, name):
+    mine = tokens(FAMILIES[name].style)
+    model = build(name, 703)
+    plan = TransferPlan.all_random(600)
+    cut(model, tmp_path / "source", mine, tmp_path / "out", method="full_rand", noise="initializer_range", plan=plan)
+    old, new = stored(tmp_path / "source"), stored(tmp_path / "out")
+    for tensor, values in reload(model, tmp_path / "out").state_dict().items():
+        if "norm" in tensor.lower():
+            assert (values == (0 if "gemma" in name or tensor.endswith("bias") else 1)).all(), tensor
+        elif tensor.endswith("bias"):
+            assert not values.any(), tensor
+        elif tensor in new:
+            assert values.std() == pytest.approx(0.02, rel=0.15) and old[tensor].std() > 0.2, tensor
 
 
 def test_the_format_says_pytorch(tokens, tmp_path):

@@ -158,9 +158,10 @@ def ngrams(world, made: Made) -> np.ndarray:
 
 
 def helper_table(made: Made, helper: Path) -> np.ndarray:
-    """The helper's rows of the target tokens that it has, by string."""
+    """The helper's rows of the target tokens that it has, by string; of the special one by its role."""
     checkpoint, tokenizer = Checkpoint.open(helper), load_tokenizer(helper)
     table, place = checkpoint.read(checkpoint.table), tokenizer.get_vocab()
+    place.setdefault(SPECIAL, tokenizer.eos_token_id)
     return np.stack([table[place[t]] if t in place else np.zeros(table.shape[1]) for t in made.new]).astype(np.float64)
 
 
@@ -186,12 +187,12 @@ def test_focus_with_vectors_of_words(world, command):
 
 
 @pytest.mark.parametrize("other", [False, True], ids=["same", "other"])
-@pytest.mark.parametrize("method", ["salt", "omp", "clp"])
+@pytest.mark.parametrize("method", ["salt", "omp", "clp", "clp_nearest"])
 def test_methods_with_a_helper(world, helper, other_helper, make, method, other):
     helper = other_helper if other else helper
     options = {"target_vectors": world.vectors("german")} if method == "salt" else {"atoms": 3}
-    if method == "clp":
-        options = {"neighbors": 4}
+    if method.startswith("clp"):
+        options = {"neighbors": 4} if method == "clp_nearest" else {}
     made = make(method=method, helper=helper, **options)
     table = helper_table(made, helper)
     lacking = sum(not row.any() for row, token in zip(table, made.new, strict=True) if token != SPECIAL)
@@ -233,6 +234,16 @@ def expected_omp(world, made: Made, table: np.ndarray) -> dict[int, np.ndarray]:
 
 
 def expected_clp(world, made: Made, table: np.ndarray) -> dict[int, np.ndarray]:
+    shared = {i: s for i, s in same_strings(made).items() if table[i].any()}
+    units, anchors, found = unit(table), list(shared), {}
+    for i in np.flatnonzero(table.any(axis=1)):
+        if i not in shared:
+            cosines = units[anchors] @ units[i]
+            found[int(i)] = cosines @ made.source[[shared[a] for a in anchors]].astype(np.float64) / cosines.sum()
+    return found
+
+
+def expected_clp_nearest(world, made: Made, table: np.ndarray) -> dict[int, np.ndarray]:
     def weigh(cosines: np.ndarray) -> np.ndarray:
         kept = np.where(cosines >= np.sort(cosines)[-4], np.maximum(cosines, 0), 0)
         return kept / kept.sum()
@@ -240,10 +251,10 @@ def expected_clp(world, made: Made, table: np.ndarray) -> dict[int, np.ndarray]:
     return shares(made, same_strings(made), table, weigh)
 
 
-_EXPECTED = {"salt": expected_salt, "omp": expected_omp, "clp": expected_clp}
+_EXPECTED = {"salt": expected_salt, "omp": expected_omp, "clp": expected_clp, "clp_nearest": expected_clp_nearest}
 
 
-@pytest.mark.parametrize("overlap", ["exact", "nospace", "fuzzy"])
+@pytest.mark.parametrize("overlap", ["exact", "case", "nospace", "fuzzy"])
 def test_the_overlap_decides_what_is_copied(world, command, overlap):
     made = command("--map=Ġand:Ġund", overlap=overlap, **world.inputs())
     rows = {row["rule"]: row for row in made.record["coverage"]["rows"]}
@@ -254,8 +265,8 @@ def test_the_overlap_decides_what_is_copied(world, command, overlap):
     exact = {i for i in same_strings(made) if made.new[i] not in (SPECIAL, "Ġund")}
     assert rows["exact"]["tokens"] == len(exact)
     nospace = {i for i in same_after_space(made) if made.new[i] not in (SPECIAL, "Ġund")} - exact
-    assert rows["nospace"]["tokens"] == (len(nospace) if overlap != "exact" else 0) and nospace
-    assert (rows["fuzzy"]["tokens"] > 0) == (overlap == "fuzzy")
+    assert rows["nospace"]["tokens"] == (len(nospace) if overlap in ("nospace", "fuzzy") else 0) and nospace
+    assert (rows["fuzzy"]["tokens"] > 0) == (overlap == "fuzzy") and (rows["case"]["tokens"] > 0) == (overlap == "case")
     und, other = made.new.index("Ġund"), made.old.index("Ġand")
     assert made.plan.copy[und] == other and made.table[und].tobytes() == made.source[other].tobytes()
     assert "Pairs of tokens given by hand come before every other rule: Ġand:Ġund." in made.record["behaviour"]
@@ -338,7 +349,7 @@ def test_an_alignment_without_a_dictionary(world, command, tmp_path, monkeypatch
     told = " ".join(made.record["behaviour"])
     assert "aligned adversarially, without a dictionary. The alignment was refined in 1 round on mutual CSLS" in told
     card = (made.directory / "README.md").read_text(encoding="utf-8")
-    assert f"aligned without a dictionary, {report['pairs']:,} word pairs found, residual" in card
+    assert f"| Pairs of words | {report['pairs']:,} | Translations that the aligned vectors themselves proposed" in card
     capsys.readouterr()
     cli.main(["inspect", str(made.directory)])
     assert f"{report['pairs']:,} pairs" in capsys.readouterr().out

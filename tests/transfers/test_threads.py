@@ -112,7 +112,7 @@ CALCULATIONS = {
     "low_rank": lambda x, **_: low_rank(np.tile(x[:, :75], 2), 100).coordinates,
     "dense": lambda x, turn, **_: Factors(x, turn.astype(np.float32)).dense(),
     "least_squares": lambda wide, ids, **_: least_squares(wide, ids, np.ones(ids.shape, bool), wide[:5] + 1).weights,
-    "decompose": lambda x, **_: decompose(csr_array(np.maximum(x - 1, 0)), 64, 0)[0],
+    "decompose": lambda x, **_: decompose(csr_array(np.maximum(x - 1, 0)), 64)[0],
     "refine_rotation": lambda x, z, turn, **_: refine_rotation(x, z, turn, Refinement(rounds=1)).rotation,
     "similarity_map": lambda x, z, **_: similarity_map(x[:200], z[:200], np.random.default_rng(0), patience=1),
     "map": lambda x, turn, **_: SideMap(turn.astype(np.float32))(x),

@@ -227,7 +227,7 @@ def test_the_record_says_what_was_done(world, source, tmp_path):
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     assert (
         "GPT2LMHeadModel" in card
-        and "| special | 1 | 1 | 0 | 0 |" in card
+        and "| special | 1 | under 1 % |" in card
         and str(world.root) not in card.split("How the vocabulary was replaced")[1]
     )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]

@@ -3,10 +3,13 @@
 import gzip
 import lzma
 
+import numpy as np
 import pytest
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.vectors import dictionaries, read_dictionary
+from wechsel_jax.vectors.alignment import find_pairs
+from wechsel_jax.vectors.word_vectors import PlainVectors
 
 
 def write(path, text, encoding="utf-8"):
@@ -95,7 +98,56 @@ def test_dictd_with_its_index(tmp_path, pack):
         ("acha", "acha\n"),
     ]
     pairs = read_dictionary(dictd(tmp_path, entries, pack))
-    assert pairs == [("abiria", "passenger"), ("abudu", "worship"), ("abudu", "revere")]
+    assert pairs == [("abiria", "passenger"), ("abudu", "worship"), ("abudu", "revere"), ("abudu", "love")]
+
+
+LONG = "a first translation that fills its line, a second that goes on where the"
+# As FreeDict's stylesheets of different years lay entries out.
+ENTRIES = {
+    "numbered senses": (
+        "angalia <v>\n\n 1. look at, observe\n 2. be careful <fig.>; watch out\n 3. [mil.] guard /ga:d/\n",
+        ["look at", "observe", "be careful", "watch out", "guard"],
+    ),
+    "indented, with senses within senses": (
+        "toa <v>\n  1.   1. remove, take out\n    2. give\n  2. publish\n",
+        ["remove", "take out", "give", "publish"],
+    ),
+    "references and notes": (
+        "anza /anza/ <v>\nbegin, initiate\n See also: {anzisha}\n Synonyms: {tangulia}, {shika}\n         Note: old\n",
+        ["begin", "initiate"],
+    ),
+    "a definition in a column of its own": (
+        "asubuhi <n> [sg=pl]\n  morning\n period from 6 to 10, in Swahili time\n",
+        ["morning"],
+    ),
+    "an example and its translation": ('kula <v>\n  eat\n    "nala, ninakula" - I eat\n', ["eat"]),
+    "remarks within remarks": ("habari <n>\nnews(in greetings (e.g. Habari?, yako?)), message {n}\n", ["news", "message"]),
+    "a remark of its own line": ("bwana <n>\n(polite)\nsir\n(to men, mostly)\n", ["sir"]),
+    "lines of translations": ("kisu <n>\nknife\nblade, dagger\n", ["knife", "blade", "dagger"]),
+    "a line that goes on": (
+        f"neno <n>\n{LONG}\n first ends, third\n",
+        [*LONG.split(", ")[:-1], "a second that goes on where the first ends", "third"],
+    ),
+    "a note that goes on": (f"neno <n>\nword\n {LONG}\n first ends, third\n", ["word"]),
+    "slashes within words": ("yule <pron>\nthe one/the other, he/she\n", ["the one/the other", "he/she"]),
+    "nothing but the headword": ("acha\n", []),
+}
+
+
+@pytest.mark.parametrize("kind", ENTRIES)
+def test_a_dictd_entry_is_read_whole(tmp_path, kind):
+    entry, expected = ENTRIES[kind]
+    word = entry.split()[0]
+    pairs = read_dictionary(dictd(tmp_path, [(word, entry), ("mwisho", "mwisho <n>\nend\n")]))
+    assert pairs == [(word, target) for target in expected] + [("mwisho", "end")]
+
+
+def test_dictd_headwords_keep_their_capitals(tmp_path):
+    path = dictd(tmp_path, [("aprili", "Aprili <n>\nApril\n"), ("mei", "Mei\nMay\n")])
+    index = (tmp_path / "swh.index").read_text().splitlines()
+    # With the original spelling in a fourth column, as dictfmt --index-keep-orig writes it.
+    (tmp_path / "swh.index").write_text(f"{index[0]}\tAprili\n{index[1]}\n")
+    assert read_dictionary(path) == [("Aprili", "April"), ("Mei", "May")]
 
 
 def test_dictd_mistakes(tmp_path):
@@ -129,3 +181,11 @@ def test_a_dictionary_has_its_bounds(tmp_path, monkeypatch):
         (tmp_path / name).write_text(text)
         with pytest.raises(UserError, match=rf"{name}: more than \d pairs; expected a dictionary of words"):
             read_dictionary(tmp_path / name)
+
+
+@pytest.mark.parametrize(("weighting", "capital"), [("unique", "Don't"), ("wechsel", "Don'T")])
+def test_a_capital_changes_the_first_letter_only_but_for_parity(weighting, capital):
+    words = ("don't", "Don't", "Don'T")
+    vectors = PlainVectors(words, np.eye(3, dtype=np.float32))
+    pairs, _ = find_pairs(vectors, vectors, [("don't", "don't")], weighting)
+    assert {words[i] for i in pairs.source} == {"don't", capital}

@@ -26,6 +26,7 @@ from wechsel_jax.checkpoint.tensors import (
     write_shards,
 )
 from wechsel_jax.errors import UserError
+from wechsel_jax.files.hub import HUB_ID, download
 from wechsel_jax.files.json import read_json, write_json
 from wechsel_jax.tokens import load_tokenizer
 
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 _EXPECTED = "a model directory with config.json and model.safetensors, or the id of a model on the hub"
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _HUB_FILES = ["*.json", "*.safetensors", "tokenizer*", "vocab.*", "merges.txt", "*.model", "*.jinja"]
 # For programs that do not read tokenizer.json.
 _EXTRA_TOKENIZER_FILES = ("vocab.json", "merges.txt", "vocab.txt", "sentencepiece.bpe.model", "spiece.model", "tokenizer.model")
@@ -71,6 +71,11 @@ class Checkpoint:
       config: the content of config.json.
       tensors: name -> where the tensor lies.
       generation_config: the content of generation_config.json, where there is one.
+
+    >>> from wechsel_jax import demo
+    >>> model = Checkpoint.open(demo.path("english-gpt2"))
+    >>> model.architecture, model.table, model.vocabulary_size, model.hidden_size, model.tied
+    ('gpt2', 'transformer.wte.weight', 8192, 256, True)
     """
 
     directory: Path
@@ -309,15 +314,9 @@ def _locate(path: str | os.PathLike) -> Path:
         return place
     if os.path.lexists(place):
         raise UserError(f"{path}: {'is a file' if place.is_file() else 'is no directory'}; expected {_EXPECTED}")
-    if not _HUB_ID.fullmatch(os.fspath(path)):
+    if not HUB_ID.fullmatch(os.fspath(path)):
         raise UserError(f"{path}: no such directory; expected {_EXPECTED}")
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(os.fspath(path), allow_patterns=_HUB_FILES))
-    except Exception as error:  # huggingface_hub lets through its own errors, its HTTP client's and the system's
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-        raise UserError(f"{path}: no such directory, and not to be had from the hub ({reason}); expected {_EXPECTED}") from None
+    return download(os.fspath(path), _HUB_FILES, _EXPECTED)
 
 
 def _refuse_weights(directory: Path, config: Mapping) -> None:

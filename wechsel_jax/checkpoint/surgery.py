@@ -50,7 +50,7 @@ class Surgery:
       notes: gets a sentence for everything out of the ordinary.
       pad_to: the tables get rows up to the next multiple of it; 0: as many rows as tokens.
       noise: how random rows are drawn, in place of the method's way.
-      transform: called as `transform(table (V_t, d), role, name)` on every finished table; returns one of the same shape.
+      transform: called as `transform(table (V_t, d), role)` on every finished table; returns one of the same shape.
       latent_dimension: the plan is applied to tables factorised to this rank (OFA); 0: to the tables themselves.
       factorised: the factors of every new table are written too, to `factors-NAME.safetensors`.
     """
@@ -67,7 +67,7 @@ class Surgery:
     notes: list[str] = dataclasses.field(default_factory=list)
     pad_to: int = 0
     noise: str | None = None
-    transform: Callable[[np.ndarray, str, str], np.ndarray] | None = None
+    transform: Callable[[np.ndarray, str], np.ndarray] | None = None
     latent_dimension: int = 0
     factorised: bool = False
 
@@ -76,32 +76,43 @@ class Surgery:
         """Rows of the new tables: V_t, or the next multiple of `pad_to`."""
         return -(-len(self.plan) // self.pad_to) * self.pad_to if self.pad_to else len(self.plan)
 
+    @property
+    def noise_kind(self) -> str:
+        """How random rows are drawn, one of `initializers.NOISES`."""
+        return self.noise or self.method.noise
 
-def write_target(surgery: Surgery, directory: Path, tokenizer: "PreTrainedTokenizerFast") -> dict[str, dict[str, float]]:
+    @property
+    def initializer_range(self) -> float:
+        """The standard deviation with which the source model was initialised, as its config.json says."""
+        config = self.checkpoint.config
+        parts = (config.get("text_config") or {}, config)
+        # XGLM has its own name for it.
+        stated = [part.get("initializer_range", part.get("init_std")) for part in parts]
+        return next((value for value in stated if value is not None), 0.02)
+
+
+def write_target(surgery: Surgery, directory: Path, tokenizer: "PreTrainedTokenizerFast") -> None:
     """Writes config, tokenizer and tensors of the new model; computed tensors are made one at a time.
 
     A source in shards becomes a target in the same shards.
 
     Args:
-      surgery: what to do to which model; its `notes` get a sentence for everything out of the ordinary.
+      surgery: what to do to which model; its `notes` get a sentence for everything out of the ordinary, before anything is
+        computed.
       directory: an existing directory, usually one of `files.new_directory`.
       tokenizer: the target tokenizer.
-
-    Returns:
-      {"source", "target"}: mean and standard deviation of the lengths of the input table's rows.
     """
-    checkpoint = surgery.checkpoint
     config, generation = _configs(surgery)
-    norms = {"source": row_norms(checkpoint.read(checkpoint.table)[: surgery.source_size])}
-    tensors = _tensors(surgery, directory, norms)
-    write_checkpoint(directory, config, tensors, tokenizer, generation, checkpoint.shards)
-    return norms
+    tensors = _tensors(surgery, directory)
+    write_checkpoint(directory, config, tensors, tokenizer, generation, surgery.checkpoint.shards)
 
 
 def _configs(surgery: Surgery) -> tuple[dict, dict | None]:
     """Makes the new config.json and generation_config.json, and says what is out of the ordinary."""
     checkpoint, record, notes = surgery.checkpoint, surgery.checkpoint.record, surgery.notes
-    special = _same_special_tokens(surgery)
+    # Source id -> target id of special target tokens whose row is a copy; of several, the first.
+    copied = np.flatnonzero(np.asarray(surgery.target.special) & (surgery.plan.copy >= 0))
+    special = {int(surgery.plan.copy[i]): int(i) for i in reversed(copied)}
     config, more = adapt_config(checkpoint.config, surgery.target, surgery.shift, surgery.rows, special)
     notes.extend(more)
     # Some config.json leave the size to the default of the class, which is no longer right.
@@ -134,13 +145,7 @@ def _configs(surgery: Surgery) -> tuple[dict, dict | None]:
     return config, generation
 
 
-def _same_special_tokens(surgery: Surgery) -> dict[int, int]:
-    """Source id -> target id of special target tokens whose row is a copy."""
-    ids = np.flatnonzero(np.asarray(surgery.target.special) & (surgery.plan.copy >= 0))
-    return {int(surgery.plan.copy[i]): int(i) for i in reversed(ids)}
-
-
-def _tensors(surgery: Surgery, directory: Path, norms: dict) -> dict[str, StoredTensor | ComputedTensor]:
+def _tensors(surgery: Surgery, directory: Path) -> dict[str, StoredTensor | ComputedTensor]:
     """Lists the tensors of the new model; each is computed when its turn to be written comes."""
     checkpoint, record = surgery.checkpoint, surgery.checkpoint.record
     found = {tensor.name: tensor for tensor in checkpoint.vocabulary_tensors()}
@@ -148,11 +153,15 @@ def _tensors(surgery: Surgery, directory: Path, norms: dict) -> dict[str, Stored
     tensors: dict[str, StoredTensor | ComputedTensor] = {}
     for name, stored in checkpoint.tensors.items():
         if name in found:
-            compute = functools.partial(_vocabulary_tensor, surgery, found[name], directory, norms)
-            tensors[name] = ComputedTensor(stored.dtype, found[name].shape(stored.shape, surgery.rows), compute)
+            tensor = found[name]
+            shape = tensor.shape(stored.shape, surgery.rows)
+            if surgery.factorised and tensor.role != "bias" and shape[-1] <= surgery.latent_dimension:
+                surgery.notes.append(f"{name} has no more than {surgery.latent_dimension} dimensions: it has no factors.")
+            compute = functools.partial(_vocabulary_tensor, surgery, tensor, directory)
+            tensors[name] = ComputedTensor(stored.dtype, shape, compute)
         elif name in copies:
             surgery.notes.append(f"{name} repeated the tied input table and was left out.")
-        elif surgery.shift and record.position_buffers and _matches(record.position_buffers, name):
+        elif surgery.shift and record.position_buffers and re.fullmatch(record.position_buffers, name):
             surgery.notes.append(
                 f"{name} followed from the position table's size and was left out; transformers makes it anew."
             )
@@ -161,7 +170,7 @@ def _tensors(surgery: Surgery, directory: Path, norms: dict) -> dict[str, Stored
     return tensors
 
 
-def _vocabulary_tensor(surgery: Surgery, tensor: VocabularyTensor, directory: Path, norms: dict) -> np.ndarray:
+def _vocabulary_tensor(surgery: Surgery, tensor: VocabularyTensor, directory: Path) -> np.ndarray:
     """Applies the plan to one tensor with a vocabulary axis; the factors, where they are asked for, go to `directory`."""
     stored, size = surgery.checkpoint.tensors[tensor.name], len(surgery.plan)
     shape = tensor.shape(stored.shape, surgery.rows)
@@ -171,22 +180,27 @@ def _vocabulary_tensor(surgery: Surgery, tensor: VocabularyTensor, directory: Pa
     out = np.empty((surgery.rows, *whole.shape[1:]), whole.dtype)
     result = out[:size]
     if tensor.role != "bias" and surgery.latent_dimension:
-        factors = _factors(surgery, tensor.role, whole[: surgery.source_size])
+        factors = factorised_apply(
+            surgery.plan,
+            whole[: surgery.source_size],
+            surgery.latent_dimension,
+            kind=surgery.noise_kind,
+            seed=surgery.seed,
+            name=tensor.role,
+            initializer_range=surgery.initializer_range,
+            parity=surgery.parity,
+        )
         result[:] = factors.dense(out.dtype)
         if surgery.factorised and factors.projection is not None:
             write_factors(directory / f"factors-{tensor.name}.safetensors", factors)
-        elif surgery.factorised:
-            surgery.notes.append(f"{tensor.name} has no more than {surgery.latent_dimension} dimensions: it has no factors.")
     else:
         _apply(surgery, tensor.role, whole, result)
     if tensor.role != "bias" and surgery.transform is not None:
-        result[:] = surgery.transform(result, tensor.role, tensor.name)
+        result[:] = surgery.transform(result, tensor.role)
     pad = surgery.target.id_with_role("pad")
     if tensor.role == "input" and surgery.method.redraw_inner and surgery.checkpoint.record.positions and pad is not None:
         # A model whose positions start behind the pad token has zeros in that token's row when it is new.
         result[pad] = 0
-    if tensor.name == surgery.checkpoint.table:
-        norms["target"] = row_norms(result)
     if surgery.rows > size:
         # Zeros would give padding a logit of 0, which can be the highest. The mean row's logit is the mean one, and the lowest
         # bias keeps padding below the tokens.
@@ -197,67 +211,40 @@ def _vocabulary_tensor(surgery: Surgery, tensor: VocabularyTensor, directory: Pa
 def _apply(surgery: Surgery, role: str, whole: np.ndarray, out: np.ndarray) -> None:
     """Writes the V_t rows that the plan makes of a tensor `whole`, (V_s and padding, ...), to `out` (V_t, ...)."""
     plan, matrix = surgery.plan, whole[: surgery.source_size]
-    draw = functools.partial(_noise, surgery, role, whole if surgery.parity else matrix)
+    # By role and not by name: a bias that is stored twice, or a name without its prefix, gets the same noise.
+    draw = functools.partial(
+        draw_noise,
+        whole if surgery.parity else matrix,
+        len(plan),
+        kind=surgery.noise_kind,
+        seed=surgery.seed,
+        name=role,
+        initializer_range=surgery.initializer_range,
+        parity=surgery.parity,
+        parity_seed=surgery.method.reference_seed,
+    )
     wide = np.dtype(np.float32).itemsize * max(matrix.size, out.size)
     if role == "bias" or wide <= _BLOCK_BYTES:
-        out[:] = plan.apply(matrix, draw(plan.random) if plan.random.any() else None)
+        out[:] = plan.apply(matrix, draw(where=plan.random) if plan.random.any() else None)
         return
     columns = max(out.shape[1] * _BLOCK_BYTES // wide, 1)
     for begin in range(0, out.shape[1], columns):
         part = np.s_[:, begin : begin + columns]
         # The random rows come last; zeros that take no memory stand for them.
         out[part] = plan.apply(matrix[part], np.broadcast_to(np.zeros((), out.dtype), out[part].shape))
-    blocks = -(-wide // _BLOCK_BYTES) if _noise_kind(surgery) in _BLOCKWISE_NOISE and not surgery.parity else 1
+    blocks = -(-wide // _BLOCK_BYTES) if surgery.noise_kind in _BLOCKWISE_NOISE and not surgery.parity else 1
     for ids in np.array_split(np.flatnonzero(plan.random), blocks):
         if len(ids):
-            noise = draw(np.isin(np.arange(len(plan)), ids))
+            noise = draw(where=np.isin(np.arange(len(plan)), ids))
             for few in np.array_split(ids, -(-len(ids) // _ROWS_AT_ONCE)):
                 out[few] = noise[few].astype(out.dtype)
-
-
-def _factors(surgery: Surgery, role: str, matrix: np.ndarray) -> Factors:
-    return factorised_apply(
-        surgery.plan,
-        matrix,
-        surgery.latent_dimension,
-        kind=_noise_kind(surgery),
-        seed=surgery.seed,
-        name=role,
-        initializer_range=_initializer_range(surgery),
-        parity=surgery.parity,
-    )
-
-
-def _noise_kind(surgery: Surgery) -> str:
-    return surgery.noise or surgery.method.noise
-
-
-def _initializer_range(surgery: Surgery) -> float:
-    config = surgery.checkpoint.config
-    stated = [part.get("initializer_range") for part in (config.get("text_config") or {}, config)]
-    return next((value for value in stated if value is not None), 0.02)
-
-
-def _noise(surgery: Surgery, role: str, matrix: np.ndarray, where: np.ndarray) -> np.ndarray:
-    # By role and not by name: a bias that is stored twice, or a name without its prefix, gets the same noise.
-    return draw_noise(
-        matrix,
-        len(surgery.plan),
-        kind=_noise_kind(surgery),
-        seed=surgery.seed,
-        name=role,
-        initializer_range=_initializer_range(surgery),
-        parity=surgery.parity,
-        parity_seed=surgery.method.reference_seed,
-        where=where,
-    )
 
 
 def _inner_tensor(surgery: Surgery, name: str, stored: StoredTensor) -> StoredTensor | ComputedTensor:
     """A tensor without a vocabulary axis: as it is, but for `full_rand` and a position table that moves."""
     record = surgery.checkpoint.record
     shape = stored.shape
-    moves = bool(surgery.shift and _matches(record.positions, name))
+    moves = bool(surgery.shift and record.positions and re.fullmatch(record.positions, name))
     if moves:
         shape = (shape[0] + surgery.shift, *shape[1:])
     if surgery.method.redraw_inner:
@@ -270,7 +257,7 @@ def _inner_tensor(surgery: Surgery, name: str, stored: StoredTensor) -> StoredTe
 def _redrawn(surgery: Surgery, name: str, stored: StoredTensor, shape: tuple[int, ...]) -> np.ndarray:
     checkpoint = surgery.checkpoint
     layers = checkpoint.config.get("num_hidden_layers") or checkpoint.config.get("n_layer")
-    if layers is None:
+    if layers is None and checkpoint.record.base == "gpt2":
         place = checkpoint.directory / "config.json"
         raise UserError(f"{place}: has neither num_hidden_layers nor n_layer; expected the number of layers to draw weights by")
     drawn = redraw(
@@ -278,7 +265,7 @@ def _redrawn(surgery: Surgery, name: str, stored: StoredTensor, shape: tuple[int
         shape,
         stored.dtype,
         seed=surgery.seed,
-        initializer_range=_initializer_range(surgery),
+        initializer_range=surgery.initializer_range,
         layers=layers,
         architecture=checkpoint.record.base,
         padding_row=surgery.target.id_with_role("pad"),
@@ -294,10 +281,6 @@ def _shifted(stored: StoredTensor, shift: int) -> np.ndarray:
     return np.concatenate([np.zeros((shift, *table.shape[1:]), table.dtype), table])
 
 
-def _matches(pattern: str, name: str) -> bool:
-    return bool(pattern) and re.fullmatch(pattern, name) is not None
-
-
 def write_factors(path: str | os.PathLike, factors: Factors) -> None:
     """Writes a factorised table as safetensors: float32 `coordinates` (V, D') and `projection` (D', d).
 
@@ -308,8 +291,9 @@ def write_factors(path: str | os.PathLike, factors: Factors) -> None:
     write_tensors(path, {"coordinates": factors.coordinates.astype(np.float32), "projection": factors.projection})
 
 
-def row_norms(table: np.ndarray) -> dict[str, float]:
-    """Mean and standard deviation of the lengths of the rows of a table (V, d)."""
+def row_norms(checkpoint: Checkpoint, rows: int) -> dict[str, float]:
+    """Mean and standard deviation of the lengths of the first `rows` rows of a model's input table."""
+    table = checkpoint.read(checkpoint.table)[:rows]
     blocks = range(0, len(table), _ROWS_AT_ONCE)
     norms = [np.linalg.norm(table[start : start + _ROWS_AT_ONCE].astype(np.float32), axis=1) for start in blocks]
     lengths = np.concatenate(norms).astype(np.float64)

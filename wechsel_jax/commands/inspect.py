@@ -10,13 +10,13 @@ The verdict at the end says in plain words what looks off.
 """
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 from absl import flags
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import require_directory
 
 ARGUMENTS = "DIR"
 # Flags that name what is to be inspected in place of a directory.
@@ -42,7 +42,7 @@ def define(values: flags.FlagValues) -> None:
 
 def run(values: flags.FlagValues, arguments: list[str]) -> None:
     """Prints the checkpoint, then the score with its verdict, then the tokens."""
-    from wechsel_jax.inspection.text import lines, origin_line, verdict_lines
+    from wechsel_jax.report.score import lines, origin_line, verdict_lines
 
     directory = _directory(arguments[0]) if arguments else None
     facts = _facts(values, directory)
@@ -95,7 +95,7 @@ def _print_checkpoint(path: Path, every: bool) -> None:
     from wechsel_jax.tokens import ROLES, Vocabulary, load_tokenizer
 
     checkpoint = Checkpoint.open(path)
-    parameters = sum(_count(stored.shape) for stored in checkpoint.tensors.values())
+    parameters = sum(math.prod(stored.shape) for stored in checkpoint.tensors.values())
     print(f"model: {checkpoint.architecture}, {len(checkpoint.tensors)} tensors, {parameters:,} elements")
     head = "tied head" if checkpoint.tied else "head not tied"
     print(f"vocabulary: {checkpoint.vocabulary_size:,} rows of {checkpoint.hidden_size}, {head}")
@@ -111,26 +111,10 @@ def _print_checkpoint(path: Path, every: bool) -> None:
             print(f"  {role}: {token_id} {vocabulary.strings[token_id]}")
 
 
-def _count(shape: tuple[int, ...]) -> int:
-    import math
-
-    return math.prod(shape)
-
-
 def _print_rules(directory: Path) -> None:
-    record = _read_record(directory)
+    from wechsel_jax.records import read_transfer
+
+    record = read_transfer(directory)
     print("rules:")
-    for sentence in [*record["behaviour"], *record["notes"]]:
+    for sentence in [*record.behaviour, *record.notes]:
         print(f"  {sentence}")
-
-
-def _read_record(directory: Path) -> dict:
-    from wechsel_jax.inspection.records import read_record
-
-    require_directory(directory, "the directory of a transfer")
-    record = read_record(directory / "transfer.json")
-    if any(record.get(name) is None for name in ("method", "source", "target", "behaviour", "notes")):
-        raise UserError(
-            f"{directory / 'transfer.json'}: not a record of a transfer; expected what `wechsel-jax transfer` writes"
-        )
-    return record

@@ -1,4 +1,4 @@
-"""Makes text into tokens on disk, in parallel; the same command goes on where it was stopped, however that happened.
+"""Makes text into tokens on disk, on all cores; the same command goes on where it was stopped, however that happened.
 
   wechsel-jax prepare --input='corpus/*.jsonl.zst' --tokenizer=german/ --output=prepared/ --validation_fraction=0.01
   wechsel-jax prepare --input=datasets:saved/:train,more.parquet --tokenizer=german/ --output=prepared/ --deduplicate
@@ -27,21 +27,25 @@ def define(values: flags.FlagValues) -> None:
     number(values, "validation_fraction", 0.0, held_out, 0.0, 1.0)
     size(values, "max_bytes", "0", "Take a random sample of documents of at most this size, e.g. 256MiB; 0: all.")
     flags.DEFINE_boolean("deduplicate", False, "Of documents with exactly the same text, keep the first.", **to)
-    workers = "How many tokenise; by default as many as there are cores."
-    flags.DEFINE_integer("processes", None, workers, lower_bound=0, upper_bound=1024, **to)
+    threads = "Threads that tokenise; by default, or with 0, as many as there are cores."
+    flags.DEFINE_integer("processes", None, threads, lower_bound=0, upper_bound=1024, **to)
     flags.DEFINE_boolean("verify", False, "Read the result once more and compare it with its sha256.", **to)
 
 
 def run(values: flags.FlagValues, arguments: list[str]) -> None:
     """Prepares, and says how much there is and what was left out."""
     del arguments
+    import os
     from pathlib import Path
 
     from wechsel_jax.data import prepare, prepare_split
     from wechsel_jax.data.manifest import verify_tokens
 
-    names = ("documents", "text_field", "max_bytes", "max_document_bytes", "deduplicate", "processes")
+    names = ("documents", "text_field", "max_bytes", "max_document_bytes", "deduplicate")
     settings = {name: values[name].value for name in names}
+    if values.processes:
+        # The tokenizers library reads it when it first tokenises, and has no other way to be told.
+        os.environ["RAYON_NUM_THREADS"] = str(values.processes)
     texts, tokenizer, output = values.input, values.tokenizer, Path(values.output)
     if values.validation_fraction:
         settings["validation_fraction"] = values.validation_fraction

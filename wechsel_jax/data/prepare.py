@@ -1,4 +1,8 @@
-"""Text to flat streams of tokens on disk: once, in parallel, and from where it stopped."""
+"""Text to flat streams of tokens on disk: once, and from where it stopped.
+
+From top to bottom: what the callers see; what a preparation is (`_Job`); who makes it where several are asked to (`_prepare`);
+its one or two stages (`_make`, `_choose`), each of which reads all parts of the text (`_work_through`); its manifest.
+"""
 
 import contextlib
 import dataclasses
@@ -10,19 +14,19 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tokenizers
 from tqdm import tqdm
 
-from wechsel_jax.data.encoder import DROPPED, FACTS, TRAIN, Encoder
+from wechsel_jax.data.encoder import Encoder
 from wechsel_jax.data.manifest import FORMAT, MANIFEST, TOKENS, reuse
-from wechsel_jax.data.processes import ProcessEnded, work_through
-from wechsel_jax.data.selection import choose
+from wechsel_jax.data.selection import DROPPED, FACTS, TRAIN, VALIDATION, choose, facts, side_of
 from wechsel_jax.data.unfinished import FULL, RESULT, Stage, Unfinished, disk_full, foreign, lock, scratch_directory
-from wechsel_jax.data.work import Task, Worker
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file, refuse_directory
 from wechsel_jax.text.documents import check_kind
@@ -31,16 +35,14 @@ from wechsel_jax.text.parts import PART_BYTES, Part, read_parts
 from wechsel_jax.text.sources import Source, file_hash, find_sources, identify
 from wechsel_jax.tokens import load_tokenizer
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
-
 SIDES = ("train", "validation")
-_MOST_BYTES, _MOST_PROCESSES = 1 << 62, 1024
-# Less text than this is done before other processes have started.
-_SMALL_BYTES = 8 << 20
+_MOST_BYTES = 1 << 62
 _POLL_SECONDS = 1.0
+_VERSIONS = {"tokenizers": tokenizers.__version__}
 # From the number of a part to which of its documents are wanted.
 _Choice = Callable[[int], np.ndarray]
+# From the n documents of a part and their sides (n,) to numbers that are added up, and what is appended to each file.
+_Make = Callable[[list[str], np.ndarray | None], tuple[dict[str, int], list[bytes]]]
 
 
 def prepare(
@@ -53,7 +55,6 @@ def prepare(
     max_bytes: int = 0,
     max_document_bytes: int = LONGEST_DOCUMENT,
     deduplicate: bool = False,
-    processes: int | None = None,
 ) -> dict[str, Any]:
     """Writes the tokens of all documents of all sources, one after the other, to `output/tokens.bin`.
 
@@ -62,7 +63,8 @@ def prepare(
     vocabulary has at most 65536 ids, else uint32. `output/manifest.json` records what they were made of; where it
     matches, nothing is done.
 
-    The bytes are the same whatever the number of processes, and whether or not it was interrupted: what is not finished
+    The bytes are the same whatever the number of threads (all cores tokenise, or as many as the environment variable
+    RAYON_NUM_THREADS says when the process first tokenises), and whether or not it was interrupted: what is not finished
     lies in `.NAME.partial` beside the output, and the same call goes on with it. A call that finds another one at work on
     the same output waits for it.
 
@@ -75,10 +77,8 @@ def prepare(
       text_field: which holds the text of JSON lines and tables.
       max_bytes: stop at a random sample of documents of this many bytes of UTF-8 together; 0: take all.
       max_document_bytes: a longer line, row or document is refused. Most long documents are tokenised in pieces; one without
-        any space takes up to 150 times its size in memory. Only one at a time is longer than four megabytes.
+        any space takes up to 150 times its size in memory.
       deduplicate: of documents with exactly the same text, keep the first.
-      processes: how many tokenise, beside this one; 0: this one does, with the tokenizer's threads; None: as many as there
-        are cores, or 0 for a few megabytes; at most 1024.
 
     Returns:
       The manifest, see `read_manifest`.
@@ -90,7 +90,7 @@ def prepare(
     """
     settings = {"documents_are": documents, "text_field": text_field, "max_bytes": max_bytes, "deduplicate": deduplicate}
     settings |= {"validation_fraction": 0.0}
-    return _prepare(texts, tokenizer, Path(output), settings, max_document_bytes, processes)[""]
+    return _prepare(texts, tokenizer, Path(output), settings, max_document_bytes)[""]
 
 
 def prepare_split(
@@ -104,7 +104,6 @@ def prepare_split(
     max_bytes: int = 0,
     max_document_bytes: int = LONGEST_DOCUMENT,
     deduplicate: bool = False,
-    processes: int | None = None,
 ) -> dict[str, dict[str, Any]]:
     """As `prepare`, into two streams: `output/train` and `output/validation`.
 
@@ -126,27 +125,29 @@ def prepare_split(
         raise UserError(f"validation_fraction: is {validation_fraction}; expected a share above 0 and below 1")
     settings = {"documents_are": documents, "text_field": text_field, "max_bytes": max_bytes, "deduplicate": deduplicate}
     settings |= {"validation_fraction": validation_fraction}
-    return _prepare(texts, tokenizer, Path(output), settings, max_document_bytes, processes)
+    return _prepare(texts, tokenizer, Path(output), settings, max_document_bytes)
 
 
 @dataclasses.dataclass(frozen=True)
 class _Job:
-    """A preparation: what is read, and the fields of its manifests that tell it from another one."""
+    """A preparation.
+
+    Attributes:
+      sources: what is read.
+      state: size and time of change of their files before they were hashed.
+      encoder: makes tokens.
+      recipe: the fields of its manifests that tell it from another preparation.
+    """
 
     sources: list[Source]
+    state: list[tuple[int, int]]
     encoder: Encoder
     recipe: dict[str, Any]
-    processes: int
 
     @property
     def sides(self) -> tuple[str, ...]:
         """Directories below the output; "" is the output itself."""
         return SIDES if self.recipe["validation_fraction"] else ("",)
-
-    @property
-    def chooses(self) -> bool:
-        """Whether all documents must be known before the first is tokenised."""
-        return bool(self.recipe["deduplicate"] or self.recipe["max_bytes"])
 
     def recipe_of(self, side: str) -> dict[str, Any]:
         return {**self.recipe, "side": side} if side else self.recipe
@@ -158,26 +159,26 @@ def _prepare(
     output: Path,
     settings: dict[str, Any],
     longest: int,
-    processes: int | None,
 ) -> dict[str, dict[str, Any]]:
+    """Finds what is there already, or waits for whoever makes it, or makes it."""
     names = [texts] if isinstance(texts, (str, os.PathLike)) else list(texts)
     if output.is_symlink() or not _exists(output):
         refuse_directory(output, "prepare", inputs=names)
-    job, before = _describe(names, tokenizer, settings, longest, processes)
-    told = False
+    job = _describe(names, tokenizer, settings, longest)
+    reported = False
     while not _exists(output):
         with lock(output) as mine:
             if mine and not _exists(output):
                 try:
-                    return _make(job, output, before)
+                    return _make(job, output)
                 except OSError as error:
                     if error.errno not in FULL:
                         raise
                     raise disk_full(output, error) from None
         if not mine:
-            if not told:
+            if not reported:
                 print(f"{output}: another process prepares it; waiting for that", file=sys.stderr)
-            told = True
+            reported = True
             time.sleep(_POLL_SECONDS)
     found = {side: reuse(output / side, job.recipe_of(side)) for side in job.sides}
     if scratch_directory(output).exists():
@@ -188,48 +189,44 @@ def _prepare(
     return found
 
 
-def _describe(
-    names: list[str | os.PathLike],
-    tokenizer: str | os.PathLike,
-    settings: dict[str, Any],
-    longest: int,
-    processes: int | None,
-) -> tuple[_Job, list[tuple[int, int]]]:
-    """Finds and reads what the text will be made of; also returns the state of its files before they were hashed."""
+def _exists(output: Path) -> bool:
+    return output.exists() and not (output.is_dir() and not any(output.iterdir()))
+
+
+def _describe(names: list[str | os.PathLike], tokenizer: str | os.PathLike, settings: dict[str, Any], longest: int) -> _Job:
+    """Finds the text, hashes it and loads the tokenizer."""
     if not names:
         raise UserError("texts: no file is named; expected at least one text file")
     check_kind(settings["documents_are"])
     if not 0 <= settings["max_bytes"] <= _MOST_BYTES:
         raise UserError(f"max_bytes={settings['max_bytes']}; expected 0 (all) or a number of bytes")
-    if processes is not None and not 0 <= processes <= _MOST_PROCESSES:
-        raise UserError(f"processes={processes}; expected a number from 0 to {_MOST_PROCESSES}")
     sources = find_sources(names, settings["text_field"], longest)
     loaded = load_tokenizer(tokenizer)
     encoder = Encoder.of(loaded, str(tokenizer))
-    before = _state(sources)
-    cores = len(os.sched_getaffinity(0))
-    sources, inputs = identify(sources, cores)
-    if processes is None:
-        small = all(not source.on_hub for source in sources) and sum(entry["bytes"] for entry in inputs) < _SMALL_BYTES
-        processes = 0 if small else min(cores, _MOST_PROCESSES)
-    made_with = {"name": Path(tokenizer).name, "sha256": _tokenizer_hash(loaded)}
+    state = _state(sources)
+    sources, inputs = identify(sources, len(os.sched_getaffinity(0)))
+    # Of tokenizer.json where there is one: its bytes do not change with the version of the library that reads it.
+    places = [Path(loaded.name_or_path), Path(loaded.name_or_path) / "tokenizer.json"] if loaded.name_or_path else []
+    file = next((path for path in places if path.is_file()), None)
+    sha256 = file_hash(file) if file else hashlib.sha256(loaded.backend_tokenizer.to_str().encode()).hexdigest()
     described = {"dtype": encoder.dtype.name, "vocabulary_size": encoder.vocabulary_size, "end_token": encoder.end}
-    recipe = {"format": FORMAT, **settings, **described, "tokenizer": made_with, "inputs": inputs}
-    return _Job(sources, encoder, recipe, processes), before
+    made_of = {"tokenizer": {"name": Path(tokenizer).name, "sha256": sha256}, "inputs": inputs}
+    return _Job(sources, state, encoder, {"format": FORMAT, **settings, **described, **made_of})
 
 
-def _exists(output: Path) -> bool:
-    return output.exists() and not (output.is_dir() and not any(output.iterdir()))
+def _state(sources: Sequence[Source]) -> list[tuple[int, int]]:
+    stats = (os.stat(file) for source in sources for file in source.files())
+    return [(stat.st_size, stat.st_mtime_ns) for stat in stats]
 
 
-def _make(job: _Job, output: Path, before: list[tuple[int, int]]) -> dict[str, dict[str, Any]]:
+def _make(job: _Job, output: Path) -> dict[str, dict[str, Any]]:
     """Makes the output, or goes on making it."""
-    work = Unfinished(output, {**job.recipe, "part_bytes": PART_BYTES, "versions": _versions()})
+    work = Unfinished(output, {**job.recipe, "part_bytes": PART_BYTES, "versions": _VERSIONS})
     try:
-        choice, dropped = _choose(job, work) if job.chooses else (None, {})
+        choice, dropped = _choose(job, work) if job.recipe["deduplicate"] or job.recipe["max_bytes"] else (None, {})
         with work.stage("tokens", [f"{RESULT}/{side}/{TOKENS}" for side in job.sides]) as stage:
-            _run(job, stage, Worker(job.encoder, job.recipe["validation_fraction"]), f"tokens for {output.name}", choice)
-            if _state(job.sources) != before:
+            _work_through(job, stage, f"tokens for {output.name}", partial(_tokens, job.encoder, len(job.sides)), choice)
+            if _state(job.sources) != job.state:
                 raise UserError(f"{output}: a source has changed while it was read; run the command again")
             manifests = {side: _manifest(job, stage, index, dropped) for index, side in enumerate(job.sides)}
         for side, manifest in manifests.items():
@@ -239,8 +236,7 @@ def _make(job: _Job, output: Path, before: list[tuple[int, int]]) -> dict[str, d
         return manifests
     except BaseException as error:
         # After a mistake in the text, other text must come, and with that the work begins again.
-        mistake = isinstance(error, UserError) and not isinstance(error, ProcessEnded)
-        if mistake or not work.worth_keeping:
+        if isinstance(error, UserError) or not work.worth_keeping:
             work.remove()
         elif isinstance(error, KeyboardInterrupt):
             error.args = (f"{output}: the same command goes on from there",)
@@ -249,8 +245,12 @@ def _make(job: _Job, output: Path, before: list[tuple[int, int]]) -> dict[str, d
 
 def _choose(job: _Job, work: Unfinished) -> tuple[_Choice, dict[str, Any]]:
     """Reads all documents once to decide about them; the decision is made anew each time, from what was read."""
+
+    def known(documents: list[str], _: np.ndarray | None) -> tuple[dict[str, int], list[bytes]]:
+        return {}, [facts(documents).tobytes(), np.uint64(len(documents)).tobytes()]
+
     with work.stage("facts", ["facts.bin", "counts.bin"]) as stage:
-        _run(job, stage, Worker(None), f"reading for {work.output.name}", None)
+        _work_through(job, stage, f"reading for {work.output.name}", known, None)
     counts = np.fromfile(work.directory / "counts.bin", "<u8").astype(np.int64)
     total = int(counts.sum())
     sides = np.zeros(0, np.uint8)
@@ -260,45 +260,102 @@ def _choose(job: _Job, work: Unfinished) -> tuple[_Choice, dict[str, Any]]:
             # A mapped file for which there is no room would end the process without a word.
             os.posix_fallocate(handle.fileno(), 0, total)
         sides = np.memmap(work.directory / "choice.bin", np.uint8, "r+", shape=(total,))
-        facts = np.memmap(work.directory / "facts.bin", FACTS, "r", shape=(total,))
+        read = np.memmap(work.directory / "facts.bin", FACTS, "r", shape=(total,))
         names = ("deduplicate", "validation_fraction", "max_bytes")
-        dropped |= choose(facts, sides, **{name: job.recipe[name] for name in names})
+        dropped |= choose(read, sides, **{name: job.recipe[name] for name in names})
     if total and dropped["subsample"]["documents"] and not np.any(sides == TRAIN):
         raise UserError(f"max_bytes: {job.recipe['max_bytes']:,} is less than one document; expected more")
-    ends = np.cumsum(counts)
-    return (lambda number: sides[ends[number] - counts[number] : ends[number]]), dropped
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    # Of a part that was not there when they were counted nothing is wanted; the change is noticed at the end.
+    return (lambda number: sides[slice(*starts[number : number + 2])] if number < len(counts) else sides[:0]), dropped
 
 
-def _run(job: _Job, stage: Stage, worker: Worker, title: str, choice: _Choice | None) -> None:
-    """Takes a stage from where it is to its end."""
+def _work_through(job: _Job, stage: Stage, title: str, make: _Make, choice: _Choice | None) -> None:
+    """Takes a stage from where it is to its end: what `make` makes of each part is appended.
+
+    The parts are made by this thread alone and in their order, so the bytes do not depend on the machine; `encode` spreads the
+    documents of a part over the tokenizer's own threads. Meanwhile the next part is read in a thread.
+    """
     if stage.done:
         return
     size = sum(entry["bytes"] for entry in job.recipe["inputs"])
     with tqdm(total=size or None, unit="B", unit_scale=True, disable=None, desc=title) as bar:
-        read = (read_parts(source, job.recipe["documents_are"], PART_BYTES) for source in job.sources)
-        parts = enumerate(itertools.chain.from_iterable(read))
-        # Closing it ends the processes at once, where something goes wrong.
-        with contextlib.closing(work_through(worker, _tasks(parts, stage.parts, choice, bar), job.processes)) as results:
-            for task, result in results:
-                stage.append(task.number + 1, result.counts, result.data[: len(stage.sizes)])
-                bar.update(task.progress)
+        # Closing waits for the part that is being read, where something goes wrong.
+        with contextlib.closing(_read_ahead(_texts(job, stage.parts, choice, bar))) as texts:
+            for text in texts:
+                with _memory(text.part):
+                    counts, data = make(text.documents, text.sides)
+                stage.append(text.number + 1, {"blank": text.blank, **counts}, data)
+                bar.update(text.progress)
                 bar.set_postfix_str(f"{sum(stage.sizes):,} bytes written")
     stage.save(done=True)
 
 
-def _tasks(parts: Iterator[tuple[int, Part]], done: int, choice: _Choice | None, bar: tqdm) -> Iterator[Task]:
-    """The parts of which something is wanted, and that are not done."""
-    progress = 0
-    for number, part in parts:
-        if number < done:
-            bar.update(part.progress)
-            continue
+class _Text(NamedTuple):
+    """A part that has been read.
+
+    Attributes:
+      number: of the part, over all sources.
+      part: for messages.
+      progress: bytes of the sources that are done with once this part is.
+      documents: the n documents in it.
+      blank: how many records held nothing but white space.
+      sides: (n,) uint8, for each document `DROPPED`, `TRAIN` or `VALIDATION`; None: all are for training.
+    """
+
+    number: int
+    part: Part
+    progress: int
+    documents: list[str]
+    blank: int
+    sides: np.ndarray | None
+
+
+def _texts(job: _Job, done: int, choice: _Choice | None, bar: tqdm) -> Iterator[_Text]:
+    """The parts of which something is wanted, from number `done` on."""
+    parts = itertools.chain.from_iterable(read_parts(source, job.recipe["documents_are"], PART_BYTES) for source in job.sources)
+    progress, fraction = 0, job.recipe["validation_fraction"]
+    for number, part in enumerate(parts):
         progress += part.progress
-        wanted = None if choice is None else np.asarray(choice(number))
-        if wanted is None or np.any(wanted != DROPPED):
-            yield Task(number, part, progress, wanted)
-            progress = 0
+        sides = None if choice is None else np.asarray(choice(number))
+        if number < done or (sides is not None and not np.any(sides != DROPPED)):
+            continue
+        with _memory(part):
+            documents, blank = part.documents()
+        if sides is None and fraction:
+            sides = side_of(facts(documents), fraction)
+        if sides is not None and len(sides) != len(documents):
+            raise UserError(f"{part.name}: has changed while it was being read; run the command again")
+        yield _Text(number, part, progress, documents, blank, sides)
+        progress = 0
     bar.update(progress)
+
+
+def _read_ahead(texts: Iterator[_Text]) -> Iterator[_Text]:
+    """Makes each item in a thread while the one before it is used; an error comes when its item's turn does."""
+    with ThreadPoolExecutor(1) as thread:
+        following = thread.submit(next, texts, None)
+        while (text := following.result()) is not None:
+            following = thread.submit(next, texts, None)
+            yield text
+
+
+@contextlib.contextmanager
+def _memory(part: Part) -> Iterator[None]:
+    try:
+        yield
+    except MemoryError:
+        raise MemoryError(f"{part.name}: use a smaller max_document_bytes") from None
+
+
+def _tokens(encoder: Encoder, count: int, documents: list[str], sides: np.ndarray | None) -> tuple[dict[str, int], list[bytes]]:
+    """What `_make` appends: the tokens of each of the one or two sides."""
+    counts, data = {}, []
+    for side, name in ((TRAIN, "train"), (VALIDATION, "validation"))[:count]:
+        chosen = documents if sides is None else [documents[i] for i in np.flatnonzero(sides == side).tolist()]
+        counts |= {f"{name}_documents": len(chosen), f"{name}_text_bytes": sum(len(text.encode()) for text in chosen)}
+        data.append(encoder.tokens(chosen).tobytes())
+    return counts, data
 
 
 def _manifest(job: _Job, stage: Stage, index: int, dropped: dict[str, Any]) -> dict[str, Any]:
@@ -315,23 +372,4 @@ def _manifest(job: _Job, stage: Stage, index: int, dropped: dict[str, Any]) -> d
     size = stage.sizes[index]
     written = {"tokens": size // job.encoder.dtype.itemsize, "bytes": size, "sha256": stage.sha256()[index]}
     dropped = dropped or {"blank": {"documents": stage.counts["blank"]}}
-    return {**job.recipe_of(side), **written, **counted, "dropped": dropped, "versions": _versions()}
-
-
-def _state(sources: Sequence[Source]) -> list[tuple[int, int]]:
-    stats = (os.stat(file) for source in sources for file in source.files())
-    return [(stat.st_size, stat.st_mtime_ns) for stat in stats]
-
-
-def _versions() -> dict[str, str]:
-    return {"tokenizers": tokenizers.__version__}
-
-
-def _tokenizer_hash(tokenizer: "PreTrainedTokenizerFast") -> str:
-    """Of tokenizer.json where there is one; its bytes do not change with the version of the library that reads it."""
-    if tokenizer.name_or_path:
-        place = Path(tokenizer.name_or_path)
-        for path in (place, place / "tokenizer.json"):
-            if path.is_file():
-                return file_hash(path)
-    return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
+    return {**job.recipe_of(side), **written, **counted, "dropped": dropped, "versions": _VERSIONS}

@@ -1,17 +1,40 @@
 """Which documents are wanted: no text twice, some held out, a sample of the others."""
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from wechsel_jax.data.encoder import DROPPED, TRAIN, side_of
 from wechsel_jax.data.order import mixed
 
+# What is known of a document before it is tokenised: 128 bits of a hash of its text, and its bytes of UTF-8.
+FACTS = np.dtype([("low", "<u8"), ("high", "<u8"), ("bytes", "<u8")])
+DROPPED, TRAIN, VALIDATION = 0, 1, 2
 # Documents that are sorted, or looked at, at once: 40 and 32 bytes each.
 _SORTED_DOCUMENTS, _CHUNK = 1 << 25, 1 << 20
 _BUCKET_BITS = 16
 _SAMPLE = np.uint64(0x9E3779B97F4A7C15)
+
+
+def facts(documents: Sequence[str]) -> np.ndarray:
+    """What is known of each document before it is tokenised: `FACTS` (n,)."""
+    encoded = [document.encode() for document in documents]
+    digests = b"".join(hashlib.blake2b(text, digest_size=16).digest() for text in encoded)
+    found = np.empty(len(encoded), FACTS)
+    found["low"], found["high"] = np.frombuffer(digests, "<u8").reshape(-1, 2).T
+    found["bytes"] = np.fromiter(map(len, encoded), np.uint64, len(encoded))
+    return found
+
+
+def side_of(documents: np.ndarray, validation_fraction: float) -> np.ndarray:
+    """On which side each document is: `FACTS` (n,) -> uint8 (n,), `TRAIN` or `VALIDATION`.
+
+    The side depends on the document's text alone: the same text is never on both, and stays where it is when other text is
+    added, removed or put in another order.
+    """
+    held_out = documents["high"] < np.uint64(min(int(validation_fraction * 2.0**64), (1 << 64) - 1))
+    return np.where(held_out, VALIDATION, TRAIN).astype(np.uint8)
 
 
 def choose(

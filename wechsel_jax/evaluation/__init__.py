@@ -1,6 +1,5 @@
-"""Scores of models: one contract, one registry."""
+"""Scores of models. `perplexity` scores batches; `step_zero` scores a model directory on a text file, before any training."""
 
-from wechsel_jax.evaluation.perplexity import evaluation_step, perplexity
-from wechsel_jax.evaluation.registry import EVALUATIONS, Evaluation
+from wechsel_jax.evaluation.perplexity import perplexity
 
-__all__ = ["EVALUATIONS", "Evaluation", "evaluation_step", "perplexity"]
+__all__ = ["perplexity"]

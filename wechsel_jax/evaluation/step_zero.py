@@ -5,20 +5,17 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.errors import UserError
 
-if TYPE_CHECKING:
-    from wechsel_jax.models import Family, ModelConfig
-
 TOKENS = 20_000
 _LENGTH, _ROWS = 256, 4
-# Text of any language has fewer characters a token than this, but for runs of one character.
-_CHARACTERS_A_TOKEN = 8
+# Text of any language has fewer characters per token than this, but for runs of one character.
+_CHARACTERS_PER_TOKEN = 8
 
 
 def perplexity_at_zero(
@@ -34,12 +31,19 @@ def perplexity_at_zero(
 
     Returns:
       {"perplexity", "loss" (nats a token), "tokens" (predicted), "masked", "uniform": what a uniform guess would be,
-      "seconds"}, or {"reason"} where the architecture is none that is implemented here.
+      "seconds"}, or {"reason"} where the architecture is none that is implemented here. A perplexity or loss that is infinite
+      or no number is None, for JSON has neither.
 
     Raises:
       UserError: the text or the tokenizer is missing or unusable, or `tokens_limit` is under 2.
     """
+    import jax
+
+    from wechsel_jax.data import TokenBlocks, evaluation_batches, prepare
+    from wechsel_jax.evaluation.perplexity import perplexity
     from wechsel_jax.models.registry import FAMILIES
+    from wechsel_jax.objectives import make_objective
+    from wechsel_jax.tokens import Vocabulary, load_tokenizer
 
     if tokens_limit < 2:
         raise UserError(f"tokens_limit {tokens_limit}: expected at least 2 tokens to predict one from another")
@@ -49,53 +53,37 @@ def perplexity_at_zero(
     family = FAMILIES[checkpoint.architecture]
     try:
         config = family.config(checkpoint.config, dropout=0.0)
-        tensors = {name: checkpoint.read(name) for name in checkpoint.names()}
-        parameters = family.from_hugging_face(tensors, config)
+        parameters = family.from_hugging_face({name: checkpoint.read(name) for name in checkpoint.names()}, config)
     except UserError as error:
         return {"reason": str(error)}
     start = time.monotonic()
-    found = _measure(checkpoint.directory, family, config, parameters, text, tokens_limit, seed)
-    return {**found, "masked": not family.causal, "seconds": round(time.monotonic() - start, 3)}
-
-
-def _measure(
-    place: Path,
-    family: "Family",
-    config: "ModelConfig",
-    parameters: dict[str, Any],
-    text: str | os.PathLike,
-    limit: int,
-    seed: int,
-) -> dict[str, Any]:
-    import jax
-
-    from wechsel_jax.data import TokenBlocks, evaluation_batches, prepare
-    from wechsel_jax.evaluation import perplexity
-    from wechsel_jax.objectives import make_objective
-    from wechsel_jax.tokens import Vocabulary, load_tokenizer
-
+    place = checkpoint.directory
     vocabulary = Vocabulary.from_tokenizer(load_tokenizer(place))
-    special = [int(i) for i in np.flatnonzero(vocabulary.special)]
-    objective = make_objective(
-        "clm" if family.causal else "mlm", family, config, mask_token_id=vocabulary.id_with_role("mask"), special_ids=special
-    )
+    special, mask = np.flatnonzero(vocabulary.special).tolist(), vocabulary.id_with_role("mask")
+    name = "clm" if family.causal else "mlm"
+    objective = make_objective(name, family, config, mask_token_id=mask, special_ids=special)
     with tempfile.TemporaryDirectory() as scratch:
         excerpt, tokens = Path(scratch) / "text", Path(scratch) / "tokens"
-        _copy_beginning(text, excerpt, limit * _CHARACTERS_A_TOKEN)
+        _copy_beginning(text, excerpt, tokens_limit * _CHARACTERS_PER_TOKEN)
         size = prepare(excerpt, place, tokens)["tokens"]
         if size < 2:
             raise UserError(f"{text}: holds {size} token; expected at least 2 to predict one from another; give more text")
         blocks = TokenBlocks.open(tokens, min(_LENGTH, config.max_length, size))
-        batches = evaluation_batches(blocks, _ROWS, family.causal)
-        found = perplexity(objective, parameters, _beginning(batches, limit), jax.random.key(seed))
-    # Infinity is no JSON.
-    value = found["perplexity"] if np.isfinite(found["perplexity"]) else None
-    loss = found["loss"] if np.isfinite(found["loss"]) else None
-    return {"perplexity": value, "loss": loss, "tokens": found["tokens"], "uniform": len(vocabulary)}
+        batches = _beginning(evaluation_batches(blocks, _ROWS, family.causal), tokens_limit)
+        found = perplexity(objective, parameters, batches, jax.random.key(seed))
+    finite = {name: found[name] if np.isfinite(found[name]) else None for name in ("perplexity", "loss")}
+    seconds = round(time.monotonic() - start, 3)
+    return {
+        **finite,
+        "tokens": found["tokens"],
+        "uniform": len(vocabulary),
+        "masked": not family.causal,
+        "seconds": seconds,
+    }
 
 
 def _copy_beginning(text: str | os.PathLike, output: Path, characters: int) -> None:
-    from wechsel_jax.text.documents import read_documents
+    from wechsel_jax.text.parts import read_documents
 
     left = characters
     with open(output, "w", encoding="utf-8", newline="") as handle:

@@ -1,95 +1,132 @@
 """CLP-Transfer: a new token is a mean of the shared tokens, weighted by their similarity in a model of the target language."""
 
+import dataclasses
 from collections.abc import Callable
 
 import numpy as np
 
+from wechsel_jax import search
 from wechsel_jax.errors import UserError
-from wechsel_jax.initializers.anchors import anchored_plan, find_anchors, helper_rows, on_source_rows
-from wechsel_jax.initializers.plan import Side, TransferPlan
-from wechsel_jax.search.bonus import Bonus
-from wechsel_jax.search.neighbors import nearest_neighbors
+from wechsel_jax.initializers.anchors import anchored_plan, find_anchors, helper_rows
+from wechsel_jax.initializers.method import Method, Neighbors, WordStart
+from wechsel_jax.initializers.plan import Side, TransferPlan, on_source_rows
+from wechsel_jax.search.columns import Bonus
 from wechsel_jax.search.threads import one_thread
 from wechsel_jax.tokens.overlap import Overlap
 
-# Weights of a dense plan: 4 bytes and a 4-byte source row each, and a few copies while it is made: 2 GB.
-_DENSE = 2**26
-_BLOCK = 256
+# Of a sum of cosines, for each of them: what is smaller is float64's rounding of a zero.
+_ROUNDING = 1e-14
 
 
-def clp(
-    source: Side,
-    target: Side,
-    *,
-    overlap: Overlap,
-    parity: bool = False,
-    neighbors: int = 10,
-    word_start: float = 0.0,
-    progress: Callable[[int, int], None] | None = None,
-) -> TransferPlan:
-    """Similarity-weighted mean of shared tokens (CLP-Transfer, Ostendorff and Rehm, 2023).
+@one_thread()
+def clp(source: Side, target: Side, *, overlap: Overlap) -> TransferPlan:
+    """Similarity-weighted mean of all shared tokens (CLP-Transfer, Ostendorff and Rehm, 2023, section 3).
 
-    Shared tokens are copied. By default any other token is the mean of the `neighbors` shared tokens of highest cosine
-    similarity in the helper model, each weighted by its similarity; similarities below zero count as zero.
+    Shared tokens are copied. Any other token's weights are its cosine similarities, in the helper model, to all shared tokens
+    (special ones and those of negative similarity included), divided by their sum.
 
-    With `parity`, it is the paper's: all shared tokens take part, special ones included, with weights cos / sum of cos, and
-    negative similarities stay. Such a plan is dense, and the mean over everything lies close to the mean of the vocabulary, so
-    this is for comparison and limited to 2**26 weights.
+    With u a token's helper row scaled to length 1, the weight of the shared token a is u_t . u_a / (u_t . sum of all u_a). So
+    the weights of all tokens are a product of rank h, the helper's width, and are held as one: `TransferPlan.coordinates` are
+    u_t / (u_t . sum of u_a), and the columns of `TransferPlan.basis` the u_a.
+
+    Where the similarities of a token cancel in their sum, its row is long and means little. The paper divides all the same,
+    and so does this function; only a sum that is zero, up to rounding, makes noise.
 
     Args:
       source: V_s tokens; neither vectors nor embeddings are read.
       target: V_t tokens with a helper model's rows (V_t, h); a token without one is noise.
       overlap: the shared tokens; the paper matches by spelling ("exact").
-      parity: weigh as the paper and PyPI langsfer 0.1.0 do.
-      neighbors: how many shared tokens make one new token; not read with `parity`.
+
+    Returns:
+      A plan whose weights sum to 1 in every mixed row, some of them negative.
+
+    Raises:
+      UserError: no helper, or no shared token that it knows.
+    """
+    table, known = helper_rows(target, "clp")
+    anchors = find_anchors(source, target, overlap, known, "clp", special=True)
+    unit_TxH = table / np.where(known, np.linalg.norm(table.astype(np.float64), axis=1), 1)[:, None]
+    total_T = unit_TxH @ unit_TxH[anchors].sum(axis=0)
+    usable = np.abs(total_T) > _ROUNDING * len(anchors)
+    basis_SxH = np.zeros((len(source.vocabulary), table.shape[1]))
+    # A loose overlap finds one source token for several anchors.
+    np.add.at(basis_SxH, overlap.source[anchors], unit_TxH[anchors])
+    plan = TransferPlan.mixed(*np.zeros((2, len(table), 0)))
+    plan = plan.with_regression(unit_TxH / np.where(usable, total_T, 1)[:, None], basis_SxH.T)
+    return plan.with_noise(~usable).with_copies(overlap.source)
+
+
+def clp_nearest(
+    source: Side,
+    target: Side,
+    *,
+    overlap: Overlap,
+    neighbors: Neighbors = 10,
+    word_start: WordStart = 0.0,
+    progress: Callable[[int, int], None] | None = None,
+) -> TransferPlan:
+    """Similarity-weighted mean of the most similar shared tokens: CLP-Transfer with fewer neighbors.
+
+    The mean over all shared tokens of `clp` lies close to the mean of the vocabulary. This one takes the `neighbors` shared
+    tokens of highest cosine similarity in the helper model, special tokens left out, each weighted by its similarity; those
+    below zero count as zero. Shared tokens are copied.
+
+    Args:
+      source: V_s tokens; neither vectors nor embeddings are read.
+      target: V_t tokens with a helper model's rows (V_t, h); a token without one is noise.
+      overlap: the shared tokens.
+      neighbors: how many shared tokens make one new token.
       word_start: is added to the similarity of shared tokens whose source token begins a word if the new token does, and does
-        not if not; not read with `parity`.
+        not if not.
       progress: called with (tokens done, tokens to do).
 
     Returns:
-      A plan whose weights sum to 1 in every mixed row; convex unless `parity`.
+      A convex plan: weights are non-negative and sum to 1 in every mixed row.
 
     Raises:
-      UserError: no helper, no shared token that it knows, `neighbors` below 1, or a dense plan that is too large.
+      UserError: no helper, no shared token that it knows, or `neighbors` below 1.
     """
     if neighbors < 1:
         raise UserError(f"neighbors {neighbors}: expected at least 1; the usual number is 10")
-    table, known = helper_rows(target, "clp")
+    table, known = helper_rows(target, "clp_nearest")
     wanted = np.flatnonzero(~overlap.shared & known)
-    if parity:
-        anchors = np.flatnonzero(overlap.shared & known)
-        return _dense(table, overlap, anchors, wanted, progress)
-    anchors = find_anchors(source, target, overlap, known, "clp")
+    anchors = find_anchors(source, target, overlap, known, "clp_nearest")
     rows, k = overlap.source[anchors], min(neighbors, len(anchors))
     bonus = Bonus(word_start, target.vocabulary.word_start[wanted], source.vocabulary.word_start[rows])
-    similarity, places = nearest_neighbors(table[wanted], table[anchors], k, bonus=bonus, progress=progress)
-    return anchored_plan(overlap, wanted, *on_source_rows(rows[places], _shares(np.maximum(similarity, 0))))
+    similarity_TxK, places_TxK = search.nearest_neighbors(table[wanted], table[anchors], k, bonus=bonus, progress=progress)
+    shares_TxK = np.maximum(similarity_TxK.astype(np.float64), 0)
+    total_T = shares_TxK.sum(axis=1, keepdims=True)
+    shares_TxK = np.divide(shares_TxK, total_T, out=np.zeros_like(shares_TxK), where=total_T > 0)
+    return anchored_plan(overlap, wanted, *on_source_rows(rows[places_TxK], shares_TxK))
 
 
-def _shares(similarity_TxK: np.ndarray) -> np.ndarray:
-    """Each row divided by its sum, float64; zeros where the sum is zero."""
-    wide_TxK = similarity_TxK.astype(np.float64)
-    total_T = wide_TxK.sum(axis=1, keepdims=True)
-    return np.divide(wide_TxK, total_T, out=np.zeros_like(wide_TxK), where=total_T != 0)
-
-
-@one_thread()
-def _dense(
-    table: np.ndarray, overlap: Overlap, anchors: np.ndarray, wanted: np.ndarray, progress: Callable | None
-) -> TransferPlan:
-    rows, width = len(overlap.source), len(anchors)
-    if not width:
-        raise UserError("clp: the helper model knows no shared token; expected some; choose a looser overlap or another helper")
-    if rows * width > _DENSE:
-        raise UserError(
-            f"clp --parity: {rows:,} tokens x {width:,} shared tokens are {rows * width:,} weights; expected at most {_DENSE:,}"
-            "; leave --parity out, which keeps the most similar shared tokens only"
-        )
-    unit = table / np.maximum(np.linalg.norm(table.astype(np.float64), axis=1), 1e-300)[:, None]
-    keys = unit[anchors].T
-    weights = np.empty((len(wanted), width), np.float32)
-    for begin in range(0, len(wanted), _BLOCK):
-        weights[begin : begin + _BLOCK] = _shares(unit[wanted[begin : begin + _BLOCK]] @ keys)
-        if progress is not None:
-            progress(min(begin + _BLOCK, len(wanted)), len(wanted))
-    return anchored_plan(overlap, wanted, np.broadcast_to(overlap.source[anchors], weights.shape), weights)
+CLP = Method(
+    name="clp",
+    label="CLP-Transfer",
+    color=7,
+    plan=clp,
+    paper="Ostendorff and Rehm, 2023: CLP-Transfer, section 3",
+    citation="""@misc{ostendorff-rehm-2023-clp,
+  title = {Efficient Language Model Training through Cross-Lingual and Progressive Transfer Learning},
+  author = {Ostendorff, Malte and Rehm, Georg},
+  year = {2023},
+  eprint = {2301.09626},
+  archiveprefix = {arXiv},
+}""",
+    summary="shared tokens copied, others a mean of all of them by similarity in a target-language model",
+    rules=lambda settings: ["Weights are the cosine similarities, in the helper, to all shared tokens, divided by their sum."],
+    helper=True,
+    overlap="exact",
+)
+CLP_NEAREST = dataclasses.replace(
+    CLP,
+    name="clp_nearest",
+    label="CLP-nearest",
+    color=14,
+    plan=clp_nearest,
+    summary="CLP-Transfer's mean, over the most similar shared tokens only",
+    rules=lambda settings: [
+        f"Weights are the cosine similarities, in the helper, to the {settings['neighbors']} most similar shared tokens, "
+        "negative ones as zero, divided by their sum; special tokens are left out."
+    ],
+)

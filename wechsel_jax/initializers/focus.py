@@ -4,11 +4,13 @@ from collections.abc import Callable
 
 import numpy as np
 
+from wechsel_jax import search
 from wechsel_jax.errors import UserError
-from wechsel_jax.initializers.anchors import anchored_plan, on_source_rows
-from wechsel_jax.initializers.plan import Side, TransferPlan
-from wechsel_jax.search.bonus import Bonus
-from wechsel_jax.search.sparsemax import sparsemax_neighbors
+from wechsel_jax.initializers.anchors import anchored_plan
+from wechsel_jax.initializers.method import Method, WordStart
+from wechsel_jax.initializers.noise import FOCUS_SEED
+from wechsel_jax.initializers.plan import Side, TransferPlan, on_source_rows
+from wechsel_jax.search.columns import Bonus
 from wechsel_jax.tokens.overlap import Overlap
 
 
@@ -17,7 +19,7 @@ def focus(
     target: Side,
     *,
     overlap: Overlap,
-    word_start: float = 0.0,
+    word_start: WordStart = 0.0,
     parity: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> TransferPlan:
@@ -29,7 +31,7 @@ def focus(
 
     Special tokens are no anchors: they stand for no text, and what vector they may have (fastText has one for "</s>", which
     it sees at the end of every line) says nothing about meaning. With `parity`, shared special tokens that have a vector are
-    anchors, as in PyPI deepfocus 1.0.1.
+    anchors, as in PyPI deepfocus 1.0.1, whose noise `draw_noise(..., kind="source_sample", parity=True)` repeats.
 
     Where a loose overlap gives several anchors one source row, their weights add up.
 
@@ -61,7 +63,7 @@ def focus(
     vectors = np.asarray(target.vectors)
     rows = overlap.source[anchors]
     bonus = Bonus(word_start, target.vocabulary.word_start[wanted], source.vocabulary.word_start[rows])
-    places, weights = sparsemax_neighbors(vectors[wanted], vectors[anchors], bonus=bonus, progress=progress)
+    places, weights = search.sparsemax_neighbors(vectors[wanted], vectors[anchors], bonus=bonus, progress=progress)
     neighbors = np.where(weights > 0, rows[places], 0)
     if len(np.unique(rows)) < len(rows):
         neighbors, weights = on_source_rows(neighbors, weights.astype(np.float64))
@@ -71,3 +73,30 @@ def focus(
 def _is_special(source: Side, target: Side, overlap: Overlap) -> np.ndarray:
     """bool (V_t,): the token, or the source token that it shares, is a special one."""
     return target.vocabulary.special | (source.vocabulary.special[overlap.source] & overlap.shared)
+
+
+FOCUS = Method(
+    name="focus",
+    label="FOCUS",
+    color=3,
+    plan=focus,
+    paper="Dobler and de Melo, 2023: FOCUS, section 3",
+    citation="""@inproceedings{dobler-de-melo-2023-focus,
+  title = {{FOCUS}: Effective Embedding Initialization for Monolingual Specialization of Multilingual Models},
+  author = {Dobler, Konstantin and de Melo, Gerard},
+  booktitle = {Proceedings of the 2023 Conference on Empirical Methods in Natural Language Processing},
+  year = {2023},
+  pages = {13440--13454},
+}""",
+    summary="shared tokens copied, others a sparsemax mixture of them by similarity in the target language",
+    rules=lambda settings: [
+        "Weights are the sparsemax of the cosine similarity to all shared tokens that have a vector, special tokens "
+        + ("too (parity)." if settings["parity"] else "left out.")
+    ],
+    vectors="native",
+    space="target",
+    overlap="exact",
+    noise="source_sample",
+    reference_overlap="deepfocus",
+    reference_seed=FOCUS_SEED,
+)

@@ -1,6 +1,8 @@
 """Baselines that keep what two vocabularies share and know nothing of the other tokens but how source rows are distributed."""
 
+from wechsel_jax.initializers.method import Method
 from wechsel_jax.initializers.plan import Side, TransferPlan
+from wechsel_jax.initializers.salt import CITATION, PAPER
 from wechsel_jax.tokens.overlap import Overlap
 
 
@@ -37,3 +39,31 @@ def mean(source: Side, target: Side, *, overlap: Overlap) -> TransferPlan:
       A plan whose rows are copied or "random"; that the latter are the mean is the noise's business.
     """
     return multivariate(source, target, overlap=overlap)
+
+
+MULTIVARIATE = Method(
+    name="multivariate",
+    label="Multivariate",
+    color=12,
+    plan=multivariate,
+    paper=f"{PAPER}, section 4 (Multivariate)",
+    citation=CITATION,
+    summary="shared tokens copied, others drawn from a Gaussian with the source table's covariance",
+    overlap="exact",
+    noise="multivariate",
+)
+MEAN = Method(
+    name="mean",
+    label="Mean",
+    color=10,
+    plan=mean,
+    paper="Hewitt, 2021: Initializing New Word Embeddings for Pretrained Language Models",
+    citation="""@misc{hewitt-2021-initializing,
+  title = {Initializing New Word Embeddings for Pretrained Language Models},
+  author = {Hewitt, John},
+  year = {2021},
+}""",
+    summary="shared tokens copied, all others the mean of the source table",
+    overlap="exact",
+    noise="mean",
+)

@@ -9,7 +9,7 @@ import numpy as np
 from wechsel_jax.search.threads import one_thread
 
 KINDS = ("source", "source_sample", "multivariate", "mean", "xavier", "initializer_range")
-WECHSEL_SEED, OFA_SEED = 1234, 114514
+WECHSEL_SEED, OFA_SEED, FOCUS_SEED = 1234, 114514, 42
 _BLOCK = 1024
 _MOMENT_BYTES = 1 << 25
 
@@ -51,7 +51,8 @@ def draw_noise(
       name: the tensor's name, so that two tensors get different noise.
       initializer_range: standard deviation of the last kind.
       parity: for "source", the draw of PyPI wechsel 0.0.4: one RandomState for the whole tensor, whatever `seed` and `name`.
-      parity_seed: of that RandomState: WECHSEL_SEED, or OFA_SEED for what cisnlp/ofa draws.
+        For "source_sample", that of PyPI deepfocus 1.0.1 for a float32 table of 16 dimensions or more: see `torch_normal`.
+      parity_seed: of that RandomState: WECHSEL_SEED, or OFA_SEED for what cisnlp/ofa draws; or of torch: FOCUS_SEED.
       where: bool (V_t,); rows outside are not drawn and stay zero. All rows where None. Does not change the others.
 
     Returns:
@@ -72,12 +73,51 @@ def draw_noise(
     if kind == "mean":
         out[wanted] = moments(matrix)[0]
         return out
+    if parity and kind == "source_sample" and matrix.ndim == 2 and matrix.shape[1] >= 16:
+        mean, deviation = moments(matrix, ddof=1)
+        out[wanted] = mean + deviation * torch_normal(parity_seed, len(wanted), matrix.shape[1])
+        return out
     transform = _transform(matrix, rows, kind, initializer_range)
     for ids, block in keyed_rows(seed, name, wanted, math.prod(shape[1:]), uniform=kind == "xavier"):
         places = ids % _BLOCK
         # A matrix product rounds differently for another shape: it always gets a whole block, zeros where nothing was drawn.
         drawn = transform(block)[places] if kind == "multivariate" else transform(block[places])
         out[ids] = drawn.reshape(len(ids), *shape[1:])
+    return out
+
+
+def torch_normal(seed: int, rows: int, dimension: int) -> np.ndarray:
+    """What torch draws on a CPU, one row after the other: `torch.empty(d).normal_(generator=...)` of a seeded generator.
+
+    torch (2.13; `normal_fill` in aten/src/ATen/native/cpu/DistributionTemplates.h) fills a row with uniform numbers of 24 bits
+    from the Mersenne Twister that numpy has too, and turns 8 with the next 8 into normal ones (Box and Muller, 1958). Where the
+    dimension is no multiple of 16, the last 16 places are drawn again. Equal up to torch's approximate logarithm and cosine in
+    float32.
+
+    Args:
+      seed: of the generator, at most 32 bits.
+      rows: n.
+      dimension: d, at least 16; torch draws shorter rows in another way.
+
+    Returns:
+      float64 (n, d).
+    """
+    if dimension < 16:
+        raise ValueError(f"dimension must be at least 16, got {dimension}")
+    rest = 16 if dimension % 16 else 0
+    drawn = np.random.RandomState(seed).randint(0, 1 << 32, (rows, dimension + rest), np.uint32)
+    uniform = (drawn & np.uint32(0xFFFFFF)) * 2.0**-24
+
+    def normal(part: np.ndarray) -> np.ndarray:
+        first, second = np.moveaxis(part.reshape(rows, -1, 2, 8), 2, 0)
+        radius, angle = np.sqrt(-2 * np.log1p(-first)), 2 * np.pi * second
+        return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=2).reshape(rows, -1)
+
+    out = np.empty((rows, dimension))
+    whole = dimension // 16 * 16
+    out[:, :whole] = normal(uniform[:, :whole])
+    if rest:
+        out[:, -16:] = normal(uniform[:, -16:])
     return out
 
 

@@ -4,13 +4,14 @@ from collections.abc import Callable
 
 import numpy as np
 
+from wechsel_jax import search
 from wechsel_jax.errors import UserError
+from wechsel_jax.initializers.method import Method, Neighbors, Temperature, WordStart
 from wechsel_jax.initializers.noise import OFA_SEED, draw_noise
 from wechsel_jax.initializers.plan import Side, TransferPlan
 from wechsel_jax.initializers.transforms import Factors, low_rank
 from wechsel_jax.initializers.wechsel import softmax
-from wechsel_jax.search.bonus import Bonus
-from wechsel_jax.search.neighbors import nearest_neighbors
+from wechsel_jax.search.columns import Bonus
 from wechsel_jax.tokens.overlap import Overlap
 
 
@@ -19,9 +20,9 @@ def ofa(
     target: Side,
     *,
     overlap: Overlap,
-    neighbors: int = 10,
-    temperature: float = 0.1,
-    word_start: float = 0.0,
+    neighbors: Neighbors = 10,
+    temperature: Temperature = 0.1,
+    word_start: WordStart = 0.0,
     parity: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> TransferPlan:
@@ -36,12 +37,13 @@ def ofa(
     Args:
       source: V_s tokens with vectors (V_s, m) in the shared space; rows of zeros have no vector.
       target: V_t tokens with vectors (V_t, m).
-      overlap: the shared tokens, special tokens included.
+      overlap: the shared tokens, special tokens included; the paper's are those of the same text, its space included, but for
+        case ("case").
       neighbors: k, how many source rows make one target row.
       temperature: of the softmax over cosine similarities.
       word_start: is added to the similarity of source tokens that begin a word if the target token does, and do not if not.
       parity: choose as cisnlp/ofa does.
-      progress: see `nearest_neighbors`.
+      progress: see `search.nearest_neighbors`.
 
     Returns:
       A convex plan: tokens that are neither shared nor have a vector are random.
@@ -56,7 +58,7 @@ def ofa(
     wanted_TxM = np.where(shared[:, None] >= 0, np.float32(0), target.vectors)
     candidates = None if parity else source.has_vector
     bonus = Bonus(word_start, target.vocabulary.word_start, source.vocabulary.word_start)
-    similarity_TxK, nearest_TxK = nearest_neighbors(
+    similarity_TxK, nearest_TxK = search.nearest_neighbors(
         wanted_TxM, source.vectors, neighbors, candidates=candidates, bonus=bonus, progress=progress
     )
     plan = TransferPlan.mixed(nearest_TxK, softmax(similarity_TxK, temperature))
@@ -98,3 +100,25 @@ def factorised_apply(
         options = {"initializer_range": initializer_range, "parity": parity, "parity_seed": OFA_SEED, "where": plan.random}
         noise = draw_noise(source.coordinates, len(plan), kind=kind, seed=seed, name=name, **options)
     return Factors(plan.apply(source.coordinates, noise), source.projection)
+
+
+OFA = Method(
+    name="ofa",
+    label="OFA",
+    color=4,
+    plan=ofa,
+    paper="Liu, Lin, Wang and Schütze, 2024: OFA, section 3",
+    citation="""@inproceedings{liu-etal-2024-ofa,
+  title = {{OFA}: A Framework of Initializing Unseen Subword Embeddings for Efficient Large-scale Multilingual Continued \
+Pretraining},
+  author = {Liu, Yihong and Lin, Peiqin and Wang, Mingyang and Sch{\\"u}tze, Hinrich},
+  booktitle = {Findings of the Association for Computational Linguistics: NAACL 2024},
+  year = {2024},
+  pages = {1067--1097},
+}""",
+    summary="shared tokens copied, others mixed as in WECHSEL, in factorised coordinates if asked for",
+    vectors="ngram",
+    overlap="case",
+    reference_overlap="ofa",
+    reference_seed=OFA_SEED,
+)

@@ -1,7 +1,5 @@
 """Where a target token came from, in words that a person reads."""
 
-import numpy as np
-
 from wechsel_jax.initializers.plan import TransferPlan
 from wechsel_jax.tokens import Vocabulary, readable
 
@@ -13,8 +11,8 @@ def origin(plan: TransferPlan, source: Vocabulary, target: Vocabulary, token_id:
     elif plan.copy[token_id] >= 0:
         how, sources = "copied", [[readable(source, int(plan.copy[token_id])), 1.0]]
     else:
-        weights = plan.weights[token_id]
-        order = [k for k in np.argsort(-np.abs(weights), kind="stable") if weights[k]]
-        sources = [[readable(source, int(plan.neighbors[token_id, k])), round(float(weights[k]), 4)] for k in order]
-        how = "mixed"
+        ids, weights = plan.sources(token_id)
+        # Digits that count: a mean over all shared tokens has small weights.
+        pairs = zip(ids.tolist(), weights.tolist(), strict=True)
+        how, sources = "mixed", [[readable(source, i), float(f"{weight:.4g}")] for i, weight in pairs]
     return {"target": readable(target, token_id), "how": how, "sources": sources}

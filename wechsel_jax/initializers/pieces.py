@@ -6,6 +6,7 @@ from itertools import chain
 import numpy as np
 
 from wechsel_jax.errors import UserError
+from wechsel_jax.initializers.method import Method
 from wechsel_jax.initializers.plan import Side, TransferPlan
 from wechsel_jax.tokens.overlap import Overlap
 
@@ -47,3 +48,21 @@ def fvt(source: Side, target: Side, *, overlap: Overlap, pieces: Sequence[np.nda
     total = np.bincount(row, times, rows)
     neighbors[row, place], weights[row, place] = ids, times / total[row]
     return TransferPlan.mixed(neighbors, weights).merged().with_noise(distinct == 0).with_copies(overlap.source)
+
+
+FVT = Method(
+    name="fvt",
+    label="FVT",
+    color=11,
+    plan=fvt,
+    paper="Gee, Zugarini, Rigutini and Torroni, 2022: Fast Vocabulary Transfer, section 3",
+    citation="""@inproceedings{gee-etal-2022-fvt,
+  title = {Fast Vocabulary Transfer for Language Model Compression},
+  author = {Gee, Leonidas and Zugarini, Andrea and Rigutini, Leonardo and Torroni, Paolo},
+  booktitle = {Proceedings of the 2022 Conference on Empirical Methods in Natural Language Processing: Industry Track},
+  year = {2022},
+  pages = {409--416},
+}""",
+    summary="the mean of the pieces that the source tokenizer cuts the token into",
+    overlap="exact",
+)

@@ -1,14 +1,16 @@
 """SALT: each new token's row in a model of the target language, mapped to the source model by its neighbors' linear map."""
 
 from collections.abc import Callable
+from typing import Annotated
 
 import numpy as np
 
+from wechsel_jax import search
 from wechsel_jax.errors import UserError
-from wechsel_jax.initializers.anchors import anchored_plan, find_anchors, helper_rows, on_source_rows
+from wechsel_jax.initializers.anchors import anchored_plan, find_anchors, helper_rows
 from wechsel_jax.initializers.least_squares import Fit, least_squares
-from wechsel_jax.initializers.plan import Side, TransferPlan
-from wechsel_jax.search.sparsemax import sparsemax_neighbors
+from wechsel_jax.initializers.method import Method, Setting
+from wechsel_jax.initializers.plan import Side, TransferPlan, on_source_rows
 from wechsel_jax.tokens.overlap import Overlap
 
 _CUTOFF = 1e-6
@@ -19,7 +21,7 @@ def salt(
     target: Side,
     *,
     overlap: Overlap,
-    ridge: float = 0.0,
+    ridge: Annotated[float, Setting("Added to the diagonal of the least squares", 0.0, 1e6)] = 0.0,
     progress: Callable[[int, int], None] | None = None,
     notes: Callable[[str], None] | None = None,
 ) -> TransferPlan:
@@ -56,7 +58,7 @@ def salt(
     anchors = find_anchors(source, target, overlap, known & target.has_vector, "salt")
     wanted = np.flatnonzero(~overlap.shared & known & target.has_vector)
     vectors = np.asarray(target.vectors)
-    places, chosen = sparsemax_neighbors(vectors[wanted], vectors[anchors], progress=progress)
+    places, chosen = search.sparsemax_neighbors(vectors[wanted], vectors[anchors], progress=progress)
     ids = anchors[places]
     fit = least_squares(table, ids, np.asarray(chosen) > 0, table[wanted], ridge=ridge, cutoff=_CUTOFF)
     if notes is not None:
@@ -94,3 +96,29 @@ def _describe(fit: Fit, overlap: Overlap, has_vector: np.ndarray, known: np.ndar
             "were taken as one"
         )
     return sentences
+
+
+PAPER = "Lee et al., 2025: Semantic Aware Linear Transfer (SALT)"
+CITATION = """@misc{lee-etal-2025-salt,
+  title = {Semantic Aware Linear Transfer by Recycling Pre-trained Language Models for Cross-lingual Transfer},
+  author = {Lee, Seungyoon and Hong, Seongtae and Moon, Hyeonseok and Lim, Heuiseok},
+  year = {2025},
+}"""
+
+SALT = Method(
+    name="salt",
+    label="SALT",
+    color=5,
+    plan=salt,
+    paper=f"{PAPER}, section 3",
+    citation=CITATION,
+    summary="shared tokens copied, others by least squares from a target-language model's embeddings",
+    rules=lambda settings: [
+        "Weights are the least squares, in the helper, over those shared tokens that the sparsemax of the word vectors' cosine "
+        "similarity chooses, special tokens left out."
+    ],
+    vectors="ngram",
+    space="target",
+    helper=True,
+    overlap="nospace",
+)

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from wechsel_jax.initializers.method import Method
 from wechsel_jax.initializers.noise import keyed_generator
 from wechsel_jax.initializers.plan import Side, TransferPlan
 from wechsel_jax.tokens.overlap import Overlap
@@ -52,3 +53,36 @@ def trans_inner_shuffle(source: Side, target: Side, *, overlap: Overlap | None =
     copy = np.full(len(plan), -1, np.int32)
     copy[shuffled] = order[: len(shuffled)]
     return plan.with_copies(copy)
+
+
+TRANS_INNER = Method(
+    name="trans_inner",
+    label="TransInner",
+    color=1,
+    plan=trans_inner,
+    paper="de Vries and Nissim, 2021: As Good as New",
+    citation="""@inproceedings{de-vries-nissim-2021-good,
+  title = {As Good as New. How to Successfully Recycle {E}nglish {GPT}-2 to Make Models for Other Languages},
+  author = {de Vries, Wietse and Nissim, Malvina},
+  booktitle = {Findings of the Association for Computational Linguistics: ACL-IJCNLP 2021},
+  year = {2021},
+  pages = {836--846},
+}""",
+    summary="random embeddings, inner layers kept",
+    noise="initializer_range",
+)
+TRANS_INNER_SHUFFLE = Method(
+    name="trans_inner_shuffle",
+    label="TransInner-Shuffle",
+    color=9,
+    plan=trans_inner_shuffle,
+    paper="Zoph, Yuret, May and Knight, 2016: Transfer Learning for Low-Resource Neural Machine Translation",
+    citation="""@inproceedings{zoph-etal-2016-transfer,
+  title = {Transfer Learning for Low-Resource Neural Machine Translation},
+  author = {Zoph, Barret and Yuret, Deniz and May, Jonathan and Knight, Kevin},
+  booktitle = {Proceedings of the 2016 Conference on Empirical Methods in Natural Language Processing},
+  year = {2016},
+}""",
+    summary="source embeddings in random order, inner layers kept",
+    noise="initializer_range",
+)

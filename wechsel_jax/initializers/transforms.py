@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.initializers.noise import block_rows, draw_noise, gram, keyed_generator, wide_blocks, xavier_limit
+from wechsel_jax.initializers.noise import block_rows, draw_noise, gram, keyed_generator, moments, wide_blocks, xavier_limit
 from wechsel_jax.search.threads import one_thread
 
 STANDARDIZATIONS = ("pretrained_xavier", "xavier_pretrained", "xavier")
@@ -85,15 +85,12 @@ def low_rank(matrix: np.ndarray, dimensions: int | str | None) -> Factors:
 
 def scalar_moments(table: np.ndarray) -> tuple[float, float]:
     """Mean and sample standard deviation of all N D entries of a table, not of each dimension."""
-    count, shift, total, squares = table.size, 0.0, 0.0, 0.0
-    if count:
-        shift = float(table.reshape(-1)[0])
-    for block in wide_blocks(table, block_rows(table)):
-        block -= shift
-        total += float(block.sum())
-        squares += float(np.square(block, out=block).sum())
-    mean = total / max(count, 1)
-    return mean + shift, math.sqrt(max(squares - count * mean * mean, 0) / max(count - 1, 1))
+    if not table.size:
+        return 0.0, 0.0
+    means, deviations = moments(table.reshape(len(table), -1))
+    mean = means.mean()
+    variance = (np.square(deviations) + np.square(means - mean)).mean() * table.size / max(table.size - 1, 1)
+    return float(mean), math.sqrt(variance)
 
 
 def rescale(table: np.ndarray, mean: float, deviation: float) -> np.ndarray:

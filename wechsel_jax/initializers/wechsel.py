@@ -1,14 +1,15 @@
 """WECHSEL: a target embedding is a softmax-weighted mean of the most similar source tokens' embeddings."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
 
 import numpy as np
 
+from wechsel_jax import search
 from wechsel_jax.errors import UserError
+from wechsel_jax.initializers.method import Method, Neighbors, Setting, Temperature, WordStart
 from wechsel_jax.initializers.plan import Side, TransferPlan
-from wechsel_jax.search.bonus import Bonus
-from wechsel_jax.search.neighbors import nearest_neighbors
-from wechsel_jax.search.sparsemax import sparsemax_neighbors
+from wechsel_jax.search.columns import Bonus
 from wechsel_jax.tokens.overlap import Overlap
 
 WEIGHTS = ("softmax", "sparsemax")
@@ -19,10 +20,10 @@ def wechsel(
     target: Side,
     *,
     overlap: Overlap | None = None,
-    neighbors: int = 10,
-    temperature: float = 0.1,
-    weights: str = "softmax",
-    word_start: float = 0.0,
+    neighbors: Neighbors = 10,
+    temperature: Temperature = 0.1,
+    weights: Annotated[str, Setting("How source tokens are weighed", choices=WEIGHTS)] = "softmax",
+    word_start: WordStart = 0.0,
     parity: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> TransferPlan:
@@ -47,7 +48,7 @@ def wechsel(
       weights: "softmax" over the k nearest, or "sparsemax" over all.
       word_start: is added to the similarity of source tokens that begin a word if the target token does, and do not if not.
       parity: choose as PyPI wechsel 0.0.4 does.
-      progress: see `nearest_neighbors`.
+      progress: see `search.nearest_neighbors`.
 
     Returns:
       A convex plan: weights are non-negative and sum to 1 for every token that has a vector; the others are random.
@@ -63,11 +64,11 @@ def wechsel(
     candidates = None if parity else source.has_vector
     bonus = Bonus(word_start, target.vocabulary.word_start, source.vocabulary.word_start)
     if weights == "sparsemax":
-        mixture = sparsemax_neighbors(
+        mixture = search.sparsemax_neighbors(
             target.vectors, source.vectors, candidates=candidates, scale=1 / temperature, bonus=bonus, progress=progress
         )
         return _with_copies(TransferPlan.mixed(*mixture), source, target, overlap, parity)
-    similarity_TxK, nearest_TxK = nearest_neighbors(
+    similarity_TxK, nearest_TxK = search.nearest_neighbors(
         target.vectors, source.vectors, neighbors, candidates=candidates, bonus=bonus, progress=progress
     )
     plan = TransferPlan.mixed(nearest_TxK, softmax(similarity_TxK, temperature))
@@ -89,10 +90,62 @@ def softmax(similarity_TxK: np.ndarray, temperature: float) -> np.ndarray:
 
 
 def nearest_similarity(plan: TransferPlan, source: Side, target: Side) -> np.ndarray:
-    """Cosine similarity of each target token that has neighbors to its first one, float32 (tokens,), in id order."""
-    mixed = np.flatnonzero(plan.weights.any(axis=1))
-    nearest = source.vectors[plan.neighbors[mixed, 0]].astype(np.float64)
-    tokens = target.vectors[mixed].astype(np.float64)
+    """Cosine similarity of target tokens to their first neighbors, float32 (tokens,), in id order.
+
+    Only tokens that were compared: those that have neighbors, and a vector as their first neighbor has. A row may also come
+    from a token of the same bytes, or from other vectors.
+    """
+    compared = plan.weights.any(axis=1) & target.has_vector
+    compared[compared] = source.has_vector[plan.neighbors[compared, 0]]
+    nearest = source.vectors[plan.neighbors[compared, 0]].astype(np.float64)
+    tokens = target.vectors[compared].astype(np.float64)
     scale = np.linalg.norm(nearest, axis=1) * np.linalg.norm(tokens, axis=1)
-    product = (nearest * tokens).sum(axis=1)
-    return np.divide(product, scale, out=np.zeros_like(product), where=scale > 0).astype(np.float32)
+    return ((nearest * tokens).sum(axis=1) / scale).astype(np.float32)
+
+
+def _rules(settings: Mapping[str, Any]) -> list[str]:
+    if settings["weights"] == "sparsemax":
+        return ["Weights are the sparsemax of similarity / temperature over all source tokens (Tran, 2020)."]
+    return []
+
+
+def _unread(settings: Mapping[str, Any]) -> set[str]:
+    # The reference copies special tokens by spelling, and no others.
+    unread = {"overlap"} if settings["parity"] else set()
+    return unread | ({"neighbors"} if settings["weights"] == "sparsemax" else set())
+
+
+PAPER = "Minixhofer, Paischer and Rekabsaz, 2022: WECHSEL"
+CITATION = """@inproceedings{minixhofer-etal-2022-wechsel,
+  title = {{WECHSEL}: Effective initialization of subword embeddings for cross-lingual transfer of monolingual language models},
+  author = {Minixhofer, Benjamin and Paischer, Fabian and Rekabsaz, Navid},
+  booktitle = {Proceedings of the 2022 Conference of the North American Chapter of the Association for Computational \
+Linguistics: Human Language Technologies},
+  year = {2022},
+  pages = {3992--4006},
+}"""
+
+WECHSEL = Method(
+    name="wechsel",
+    label="WECHSEL",
+    color=0,
+    plan=wechsel,
+    paper=f"{PAPER}, section 3.2",
+    citation=CITATION,
+    summary="each token from its 10 most similar source tokens; token vectors from character n-grams",
+    rules=_rules,
+    unread=_unread,
+    vectors="ngram",
+)
+WECHSEL_TFR = Method(
+    name="wechsel_tfr",
+    label="WECHSEL-TFR",
+    color=8,
+    plan=wechsel,
+    paper=f"{PAPER}, version 1, section 3, and version 2, appendix D",
+    citation=CITATION,
+    summary="each token from its 10 most similar source tokens; token vectors from the words that hold the token",
+    rules=_rules,
+    unread=_unread,
+    vectors="tfr",
+)

@@ -1,23 +1,25 @@
 """Gathers what is known of a transfer before any training: from its record, its plan, its tables and a little text."""
 
+import dataclasses
+import functools
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import require_directory
-from wechsel_jax.inspection.origins import PLAN_FILE, RECORD_FILE
-from wechsel_jax.inspection.records import read_record
 from wechsel_jax.inspection.verdict import verdict
+from wechsel_jax.records import ORIGINS, Finding, Mixture, TransferRecord
+from wechsel_jax.records.transfer import PLAN_FILE, RECORD_FILE
 
 if TYPE_CHECKING:
     from wechsel_jax.checkpoint import Checkpoint, VocabularyTensor
     from wechsel_jax.initializers import TransferPlan
     from wechsel_jax.tokens import Vocabulary
-    from wechsel_jax.vectors import Alignment, WordVectors
+    from wechsel_jax.vectors import WordVectors
 
 SAMPLES = 10
 _NAMED_ROLES = frozenset({"bos", "eos", "pad", "unk", "mask", "cls", "sep"})
@@ -40,7 +42,7 @@ def score(
 
     Args:
       directory: what `wechsel-jax transfer` wrote; or any model directory; or a transfer_plan.npz, of which only the counts and
-        the weights are told.
+        the weights are reported.
       text: UTF-8 text of the target language, a document a line, for the perplexity before training.
       plan: a plan to use in place of the directory's.
       source: the source model, where it is no longer where the record says; its tables are compared with.
@@ -58,28 +60,106 @@ def score(
     Raises:
       UserError: a file is missing or damaged, or the directory holds neither a model nor a transfer.
     """
+    from wechsel_jax.checkpoint import Checkpoint
+    from wechsel_jax.evaluation.step_zero import perplexity_at_zero
+    from wechsel_jax.initializers import TransferPlan
+
     place = Path(directory)
     if place.is_file():
         if text is not None:
             raise UserError(f"{place}: is a plan, which cannot read {text}; expected a model directory for a perplexity")
-        return _judged({"directory": None, **_of_plan(_load_plan(place))})
+        return _judged({"directory": None, **_of_plan(TransferPlan.load(place))})
     require_directory(place, f"a model directory, what `wechsel-jax transfer` wrote, or a {PLAN_FILE}")
-    record = read_record(place / RECORD_FILE) if (place / RECORD_FILE).exists() else {}
+    record = TransferRecord.read(place) if (place / RECORD_FILE).exists() else None
     found: dict[str, Any] = {"directory": str(place), **_of_record(record)}
     loaded = None
     if plan is not None or (place / PLAN_FILE).exists():
-        loaded = _load_plan(place / PLAN_FILE if plan is None else Path(plan))
+        loaded = TransferPlan.load(place / PLAN_FILE if plan is None else Path(plan))
         found |= _of_plan(loaded)
-    checkpoint, original = _open(place, record, source)
-    if checkpoint is None and loaded is None and not record:
-        _refuse(place)
-    if checkpoint is not None:
-        found["tables"] = _tables(checkpoint, original, record)
+    checkpoint = original = None
+    # The record may have been kept without the weights.
+    if (place / "config.json").exists() and any(place.glob("*.safetensors")):
+        checkpoint = Checkpoint.open(place)
+        named = record.source.get("model") if record else None
+        # The source is compared with where it lies on this machine; nothing is downloaded.
+        if source is not None or (named is not None and (Path(named) / "config.json").is_file()):
+            original = Checkpoint.open(named if source is None else source)
+        sizes = {side: getattr(record, side).get("vocabulary_size") for side in ("source", "target")} if record else {}
+        found["tables"] = _tables(checkpoint, original, sizes, record.norms if record else None)
         if loaded is not None:
             found |= _of_tokens(checkpoint, original, loaded, record, seed, samples)
+    elif loaded is None and record is None:
+        if (place / "config.json").exists():
+            Checkpoint.open(place)  # says what is missing
+        raise UserError(
+            f"{place}: holds no config.json, {PLAN_FILE} or {RECORD_FILE}; expected a model directory, or what "
+            "`wechsel-jax transfer` wrote"
+        )
     if text is not None:
-        found["perplexity"] = _perplexity(place, checkpoint, text, tokens_limit, seed)
+        options = {"tokens_limit": tokens_limit, "seed": seed}
+        found["perplexity"] = (
+            perplexity_at_zero(checkpoint, text, **options) if checkpoint else {"reason": f"{place} holds no model"}
+        )
     return _judged(found)
+
+
+def completed(record: TransferRecord) -> TransferRecord:
+    """Returns a record with what the plan and the model beside it tell: `mixture`, `tables`, `findings`, and missing `counts`.
+
+    What the transfer measured itself is taken from the record. Else whole tables are read; what they told is kept for as long
+    as the process runs and the files stay as they are.
+
+    Raises:
+      UserError: a file beside the record is damaged.
+    """
+    if record.file is None:
+        return record
+    place = record.file.parent
+    if record.measures is not None:
+        facts = _judged({**_of_record(record), **record.measures})
+    else:
+        files = sorted(place.glob("*"))
+        facts = _scored(place, tuple((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files))
+    mixture, found, notes = facts.get("mixture"), facts["counts"], record.notes
+    if record.counts and dict(record.counts) != found:
+        ours, theirs = (", ".join(f"{counts[how]} {how}" for how in ORIGINS) for counts in (record.counts, found))
+        notes += (f"{RECORD_FILE} and {PLAN_FILE} are not of one transfer: {ours}, but {theirs} in the plan.",)
+    return dataclasses.replace(
+        record,
+        counts=record.counts or found,
+        notes=notes,
+        mixture=mixture and Mixture(mixture["effective_neighbors"], mixture["source_tokens"]),
+        tables=tuple({"source": None, "ratios": None, **table} for table in facts.get("tables") or ()),
+        findings=tuple(Finding(**finding) for finding in facts["findings"]),
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _scored(place: Path, stamps: tuple[tuple[str, int, int], ...]) -> dict[str, Any]:
+    """The score of a directory whose files have these sizes and times."""
+    del stamps
+    return score(place, samples=0)
+
+
+def measure(
+    plan: "TransferPlan", made: "Checkpoint", source: "Checkpoint", target: "Vocabulary", source_size: int
+) -> dict[str, Any]:
+    """Measures what a transfer has just written, for `TransferRecord.measures`; both models' tables are read once.
+
+    Args:
+      plan: of the transfer, V_t tokens.
+      made: the model that was written.
+      source: the model that it was made of.
+      target: the V_t tokens.
+      source_size: V_s; what stands behind is padding.
+
+    Returns:
+      "vocabulary_size", "shares", "mixture", "regression", "duplicates", "special_tokens" and "tables" as `score` returns them.
+    """
+    found = _of_plan(plan) | {"special_tokens": _special_tokens(target, plan)}
+    del found["counts"]
+    sizes = {"source": source_size, "target": len(target)}
+    return found | {"tables": _tables(made, source, sizes, None)}
 
 
 def score_vectors(
@@ -106,55 +186,51 @@ def score_vectors(
     Raises:
       UserError: a file is missing or damaged, or no pair of words has vectors.
     """
+    from wechsel_jax.search import nearest_neighbors
     from wechsel_jax.vectors import align, load_vectors, read_dictionary
 
     sides = [load_vectors(side) if isinstance(side, str | os.PathLike) else side for side in (source, target)]
     pairs = "identical" if os.fspath(dictionary) == "identical" else read_dictionary(dictionary)
     alignment = align(*sides, pairs, seed=seed)
-    similarity, shown = _nearest_words(*sides, alignment, seed, samples)
-    return _judged({"alignment": alignment.report, "similarity": similarity, "samples": shown})
-
-
-def _refuse(place: Path) -> NoReturn:
-    from wechsel_jax.checkpoint import Checkpoint
-
-    if (place / "config.json").exists():
-        Checkpoint.open(place)  # says what is missing
-    raise UserError(
-        f"{place}: holds no config.json, {PLAN_FILE} or {RECORD_FILE}; expected a model directory, or what "
-        "`wechsel-jax transfer` wrote"
-    )
+    source, target = sides
+    keys = alignment.map_source(source.rows(np.arange(min(_SEARCHED_WORDS, len(source.words)))))
+    queries = alignment.map_target(target.rows(np.arange(min(_SAMPLED_WORDS, len(target.words)))))
+    similarity, ids = nearest_neighbors(queries, keys, min(_WORD_NEIGHBORS, len(keys)))
+    top = similarity[:, 0]
+    chosen = np.sort(np.random.default_rng(seed).permutation(len(queries))[:samples])
+    shown = [
+        {
+            "target": target.words[i],
+            "how": "nearest",
+            "sources": [[source.words[j], round(float(s), 4)] for j, s in zip(ids[i], similarity[i], strict=True)],
+        }
+        for i in chosen
+    ]
+    nearest = {"mean_top1": float(top.mean()), "median_top1": float(np.median(top))}
+    return _judged({"alignment": alignment.report, "similarity": nearest, "samples": shown})
 
 
 def _judged(found: dict[str, Any]) -> dict[str, Any]:
     return {**found, "findings": [vars(finding) for finding in verdict(found)]}
 
 
-def _load_plan(path: Path) -> "TransferPlan":
-    from wechsel_jax.initializers import TransferPlan
-
-    return TransferPlan.load(path)
-
-
-def _of_record(record: Mapping[str, Any]) -> dict[str, Any]:
+def _of_record(record: TransferRecord | None) -> dict[str, Any]:
     from wechsel_jax.initializers import METHODS
 
     names = ("method", "parity", "source", "target", "counts", "alignment", "similarity")
-    redrawn = record.get("method") in METHODS and METHODS[record["method"]].redraw_inner
     return {
-        **{name: record.get(name) for name in names},
-        "redrawn": redrawn,
-        "dictionary": (record.get("settings") or {}).get("dictionary"),
-        "coverage": record.get("coverage") or None,
-        "notes": list(record.get("notes") or ()),
+        **{name: getattr(record, name, None) for name in names},
+        "redrawn": record is not None and record.method in METHODS and METHODS[record.method].redraw_inner,
+        "dictionary": record.settings.get("dictionary") if record else None,
+        "coverage": record.coverage or None if record else None,
+        "notes": list(record.notes) if record else [],
     }
 
 
 def _of_plan(plan: "TransferPlan") -> dict[str, Any]:
     from wechsel_jax.inspection.mixtures import equal_origins, mixture, regression
 
-    counts = plan.counts()
-    twins = equal_origins(plan)
+    counts, twins = plan.counts(), equal_origins(plan)
     return {
         "vocabulary_size": len(plan),
         "counts": counts,
@@ -165,36 +241,26 @@ def _of_plan(plan: "TransferPlan") -> dict[str, Any]:
     }
 
 
-def _open(
-    place: Path, record: Mapping[str, Any], source: str | os.PathLike | None
-) -> tuple["Checkpoint | None", "Checkpoint | None"]:
-    """The model of a directory and, where it lies on this machine, the one it was made of. Nothing is downloaded."""
-    from wechsel_jax.checkpoint import Checkpoint
-
-    # The record may have been kept without the weights.
-    if not (place / "config.json").exists() or not any(place.glob("*.safetensors")):
-        return None, None
-    named = (record.get("source") or {}).get("model")
-    if source is None and not (isinstance(named, str) and (Path(named) / "config.json").is_file()):
-        return Checkpoint.open(place), None
-    return Checkpoint.open(place), Checkpoint.open(named if source is None else source)
-
-
-def _tables(checkpoint: "Checkpoint", original: "Checkpoint | None", record: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _tables(
+    checkpoint: "Checkpoint",
+    original: "Checkpoint | None",
+    sizes: Mapping[str, int | None],
+    norms: Mapping[str, Mapping[str, float]] | None,
+) -> list[dict[str, Any]]:
+    """The tables beside the source's, or beside the norms that were recorded of its embeddings."""
     from wechsel_jax.inspection.tables import compared, statistics
 
     def described(model: "Checkpoint", tensor: "VocabularyTensor", side: str) -> dict[str, Any]:
         # Padding behind the tokenizer's last id is not part of the vocabulary.
-        return statistics(tensor.rows(model.read(tensor.name))[: (record.get(side) or {}).get("vocabulary_size")])
+        return statistics(tensor.rows(model.read(tensor.name))[: sizes.get(side)])
 
     found = []
     for tensor in checkpoint.vocabulary_tensors():
-        target = described(checkpoint, tensor, "target")
+        target, before = described(checkpoint, tensor, "target"), None
         if original is not None and tensor.name in original.tensors:
             before = described(original, tensor, "source")
-        else:
-            norms = (record.get("norms") or {}).get("source") if tensor.role == "input" else None
-            before = {"norm_mean": norms["mean"], "norm_std": norms["std"]} if norms else None
+        elif norms and tensor.role == "input":
+            before = {"norm_mean": norms["source"]["mean"], "norm_std": norms["source"]["std"]}
         found.append(compared(tensor.name, tensor.role, target, before))
     return found
 
@@ -203,10 +269,11 @@ def _of_tokens(
     checkpoint: "Checkpoint",
     original: "Checkpoint | None",
     plan: "TransferPlan",
-    record: Mapping[str, Any],
+    record: TransferRecord | None,
     seed: int,
     count: int,
 ) -> dict[str, Any]:
+    """The special tokens, and a sample of tokens with their source tokens."""
     from wechsel_jax.initializers.origins import origin
     from wechsel_jax.tokens import Vocabulary, load_tokenizer
 
@@ -216,52 +283,20 @@ def _of_tokens(
             f"{checkpoint.directory}: the plan is for {len(plan)} tokens, the tokenizer has {len(target)}; "
             "expected one directory's; write it again with `wechsel-jax transfer`"
         )
-    found: dict[str, Any] = {"special_tokens": _special_tokens(target, plan)}
+    roles = _special_tokens(target, plan)
     if original is None:
         # What was drawn at the time of the transfer.
-        return found | {"samples": list(record.get("examples") or ())[:count]}
-    vocabulary = Vocabulary.from_tokenizer(load_tokenizer(original.directory))
+        return {"special_tokens": roles, "samples": record.content()["examples"][:count] if record else []}
+    source = Vocabulary.from_tokenizer(load_tokenizer(original.directory))
     ordinary = np.flatnonzero(~np.asarray(target.special) & np.array([bool(string) for string in target.strings], bool))
     chosen = np.sort(np.random.default_rng(seed).permutation(ordinary)[:count])
-    return found | {"samples": [origin(plan, vocabulary, target, int(token_id)) for token_id in chosen]}
+    return {"special_tokens": roles, "samples": [origin(plan, source, target, int(token_id)) for token_id in chosen]}
 
 
 def _special_tokens(vocabulary: "Vocabulary", plan: "TransferPlan") -> dict[str, Any]:
     special = np.flatnonzero(vocabulary.special)
-    random = [vocabulary.strings[i] for i in special if plan.random[i]]
     return {
         "total": len(special),
         "named": [vocabulary.strings[i] for i in special if vocabulary.roles[i] & _NAMED_ROLES],
-        "random": random,
+        "random": [vocabulary.strings[i] for i in special if plan.random[i]],
     }
-
-
-def _perplexity(
-    place: Path, checkpoint: "Checkpoint | None", text: str | os.PathLike, tokens_limit: int, seed: int
-) -> dict[str, Any]:
-    from wechsel_jax.evaluation.step_zero import perplexity_at_zero
-
-    if checkpoint is None:
-        return {"reason": f"{place} holds no model"}
-    return perplexity_at_zero(checkpoint, text, tokens_limit=tokens_limit, seed=seed)
-
-
-def _nearest_words(
-    source: "WordVectors", target: "WordVectors", alignment: "Alignment", seed: int, count: int
-) -> tuple[dict[str, float], list[dict[str, Any]]]:
-    from wechsel_jax.search import nearest_neighbors
-
-    keys = alignment.map_source(source.rows(np.arange(min(_SEARCHED_WORDS, len(source.words)))))
-    queries = alignment.map_target(target.rows(np.arange(min(_SAMPLED_WORDS, len(target.words)))))
-    similarity, ids = nearest_neighbors(queries, keys, min(_WORD_NEIGHBORS, len(keys)))
-    top = similarity[:, 0]
-    chosen = np.sort(np.random.default_rng(seed).permutation(len(queries))[:count])
-    shown = [
-        {
-            "target": target.words[i],
-            "how": "nearest",
-            "sources": [[source.words[j], round(float(s), 4)] for j, s in zip(ids[i], similarity[i], strict=True)],
-        }
-        for i in chosen
-    ]
-    return {"mean_top1": float(top.mean()), "median_top1": float(np.median(top))}, shown

@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.inspection.records import read_record
+from wechsel_jax.records import TransferRecord
+from wechsel_jax.records.transfer import PLAN_FILE, RECORD_FILE
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
     from wechsel_jax.tokens import Vocabulary
-
-PLAN_FILE, RECORD_FILE = "transfer_plan.npz", "transfer.json"
 
 
 def origins(
@@ -64,7 +63,7 @@ def _source_vocabulary(directory: Path, source: str | os.PathLike | None) -> "Vo
 
     if source is not None:
         return Vocabulary.from_tokenizer(load_tokenizer(source))
-    named = (read_record(directory / RECORD_FILE).get("source") or {}).get("model")
+    named = TransferRecord.read(directory).source.get("model")
     if named is None:
         raise UserError(f"{directory / RECORD_FILE}: names no source model; name it with --source")
     try:

@@ -3,8 +3,9 @@
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from wechsel_jax.records import Finding
 
 SEVERITIES = ("wrong", "look", "ok")
 
@@ -32,23 +33,6 @@ FEW_ENTRIES = 20
 # Predicted tokens; with fewer, the text decides more than the model.
 FEW_TOKENS = 1000
 _ILL_CONDITIONED = re.compile(r"ill[- ]condition|singular", re.IGNORECASE)
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One judgement.
-
-    Attributes:
-      severity: "ok"; "look": may be as it should be, a person has to see it; "wrong": training will pay for it.
-      about: what was judged, e.g. "random rows".
-      value: the number that was judged, where there is one.
-      text: a sentence with the number, and what to do where it is not "ok".
-    """
-
-    severity: str
-    about: str
-    value: float | None
-    text: str
 
 
 def verdict(facts: Mapping[str, Any]) -> tuple[Finding, ...]:

@@ -1,7 +1,15 @@
 """Models as pure functions of nested dictionaries of parameters; `family(model_type)` is the way in.
 
-GPT-2 has a module of its own; BERT, RoBERTa and XLM-R share `encoder.py`; Llama (2, 3, SmolLM2), Mistral, Qwen2, Gemma 1 to 3
-(the text model) and XGLM share `decoder.py`. A family's own file reads its `config.json` and names its tensors.
+In the order in which one explains the next:
+
+- `config`: what a model is, one `ModelConfig` for all families; `rotary` is a part of it.
+- `layers`: norms, attention, feed-forward, the loop over layers; `attention` is their one kernel, `dropout` their random bits.
+- `decoder`: the causal transformer (GPT-2, Llama 2 and 3, SmolLM2, Mistral, Qwen2, Gemma 1 to 3, XGLM).
+- `encoder`: the masked one (BERT, RoBERTa, XLM-R).
+- `gpt2`, `llama`, `gemma`, `xglm`, `bert`, `roberta`: how each family's `config.json` becomes a `ModelConfig`, and where its
+  tensors are named otherwise than in `decoder` or `encoder`; `weights` reads and writes tensors by these names.
+- `family`: all that training and transfer ask of an architecture, in one record; `registry`: the records, and how a mesh splits
+  their parameters.
 """
 
 from wechsel_jax.models.config import ModelConfig

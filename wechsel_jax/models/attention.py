@@ -5,23 +5,10 @@ import jax.numpy as jnp
 
 from wechsel_jax.models.dropout import Dropout
 
+# A CPU runs one product of many heads on one core, but blocks of queries side by side; of a causal model a block leaves out the
+# keys behind it. Shorter blocks cost more to start than they save. Elsewhere one block is one kernel.
 _BLOCKS_ON_CPU = 4
 _SHORTEST_BLOCK = 32
-
-
-def attention_mask(mask: jax.Array | None, length: int, causal: bool) -> jax.Array | None:
-    """Returns which key each query may see, as bool broadcastable to (B, heads, L, L), or None where all may.
-
-    Args:
-      mask: bool (B, L), true for real tokens; None where every token is real.
-      length: L.
-      causal: whether a query sees no later key.
-    """
-    lower = jnp.tril(jnp.ones((1, 1, length, length), bool)) if causal else None
-    if mask is None:
-        return lower
-    real = mask.astype(bool)[:, None, None, :]
-    return real if lower is None else real & lower
 
 
 def attention(
@@ -43,8 +30,8 @@ def attention(
       query: of every head; those of a group stand together.
       key: of each group.
       value: of each group.
-      visible: bool, broadcastable to (B, 1, L, L), which keys a query may see; None: all.
-      causal: whether `visible` hides all later keys.
+      visible: bool, broadcastable to (B, 1, L, L), which keys padding and windows leave for a query to see; None: all.
+      causal: whether a query sees no later key.
       scale: what scores are multiplied by.
       dropout: applied to the probabilities.
       limit: what `cap` keeps the scores within; None: no limit.
@@ -53,17 +40,25 @@ def attention(
       (B, L, heads, c).
     """
     if limit is None and fits_flash_attention(query, dropout):
-        return flash_attention(query, key, value, visible, scale)
+        return flash_attention(query, key, value, visible, causal, scale)
     length, count = query.shape[1], blocks_of_queries(query.shape[1])
     parts = []
     for i in range(count):
         rows = slice(i * length // count, (i + 1) * length // count)
-        seen = slice(rows.stop if causal else length)
-        of_rows = visible
-        if visible is not None:
-            of_rows = visible[:, :, rows if visible.shape[2] > 1 else slice(None), seen]
-        parts.append(_attend(query[:, rows], key[:, seen], value[:, seen], of_rows, scale, limit, dropout))
+        keys = rows.stop if causal else length
+        of_rows = visible_keys(visible, causal, rows, keys)
+        parts.append(_attend(query[:, rows], key[:, :keys], value[:, :keys], of_rows, scale, limit, dropout))
     return parts[0] if count == 1 else jnp.concatenate(parts, axis=1)
+
+
+def visible_keys(visible: jax.Array | None, causal: bool, rows: slice, keys: int) -> jax.Array | None:
+    """Which of the first `keys` keys the queries `rows` see: bool, broadcastable to (B, 1, rows, keys); None: all."""
+    if visible is not None:
+        visible = visible[:, :, rows if visible.shape[2] > 1 else slice(None), :keys]
+    if not causal:
+        return visible
+    earlier = (jnp.arange(rows.start, rows.stop)[:, None] >= jnp.arange(keys))[None, None]
+    return earlier if visible is None else visible & earlier
 
 
 def _attend(
@@ -86,11 +81,7 @@ def _attend(
 
 
 def blocks_of_queries(length: int) -> int:
-    """Into how many blocks the queries of L positions are split.
-
-    A CPU runs one product of many heads on one core, but blocks side by side; and of a causal model, a block leaves out the
-    keys behind it. Elsewhere one block is one kernel.
-    """
+    """Into how many blocks the queries of L positions are split."""
     if jax.default_backend() != "cpu" or length % _BLOCKS_ON_CPU or length < _BLOCKS_ON_CPU * _SHORTEST_BLOCK:
         return 1
     return _BLOCKS_ON_CPU
@@ -111,20 +102,27 @@ def fits_flash_attention(query: jax.Array, dropout: Dropout) -> bool:
     return wide and (dropout.deterministic or dropout.rate == 0.0) and jax.default_backend() == "gpu"
 
 
-def flash_attention(query: jax.Array, key: jax.Array, value: jax.Array, visible: jax.Array | None, scale: float) -> jax.Array:
+def flash_attention(
+    query: jax.Array, key: jax.Array, value: jax.Array, visible: jax.Array | None, causal: bool, scale: float
+) -> jax.Array:
     """cuDNN's attention.
 
     Args:
       query: (B, L, heads, c).
       key: (B, L, heads or fewer, c).
       value: like the keys.
-      visible: what `attention_mask` returns.
+      visible: bool, broadcastable to (B, 1, L, L); None: all.
+      causal: whether a query sees no later key.
       scale: of the scores.
 
     Returns:
       (B, L, heads, c).
     """
-    # One mask for several rows can only be the causal one, which costs less by name than as an array.
-    causal = visible is not None and visible.shape[0] == 1 < query.shape[0]
-    mask = None if causal else visible
-    return jax.nn.dot_product_attention(query, key, value, mask=mask, scale=scale, is_causal=causal, implementation="cudnn")
+    length = query.shape[1]
+    if visible is not None:
+        # cuDNN takes no mask that is broadcast along the queries, and one mask holds causality as well.
+        visible = visible_keys(visible, causal, slice(0, length), length)
+        visible = jnp.broadcast_to(visible, (*visible.shape[:2], length, length))
+    # By name, causality costs less than as an array.
+    named = causal and visible is None
+    return jax.nn.dot_product_attention(query, key, value, mask=visible, scale=scale, is_causal=named, implementation="cudnn")

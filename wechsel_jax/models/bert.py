@@ -3,19 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from wechsel_jax.models import encoder
 from wechsel_jax.models.config import Fields, ModelConfig
-from wechsel_jax.models.weights import Weight, check_copies
-
-PREFIX = "bert."
-# Buffers, the pooler, the guess whether a sentence follows, and heads of other tasks; `cls.predictions.decoder.*` repeats the
-# table and the bias (compared first).
-IGNORED_TENSORS = (
-    r"embeddings\.(position_ids|token_type_ids)$|^pooler\.|^classifier\.|^qa_outputs\.|^cls\.seq_relationship\."
-    r"|^cls\.predictions\.(decoder\.|bias$)"
-)
+from wechsel_jax.models.weights import TensorNames, Weight
 
 
 def read_config(hf: Mapping[str, Any]) -> ModelConfig:
@@ -43,9 +33,14 @@ def weights(config: ModelConfig) -> tuple[Weight, ...]:
     )
 
 
-def check_tensors(tensors: Mapping[str, np.ndarray], config: ModelConfig) -> None:
-    """Raises `UserError` where the head should be tied but the checkpoint holds another one."""
-    if config.tied:
-        decoder, bias = "cls.predictions.decoder", "cls.predictions.bias"
-        copies = {f"{decoder}.weight": "embeddings.word_embeddings.weight", f"{decoder}.bias": bias}
-        check_copies(tensors, copies, PREFIX)
+TENSORS = TensorNames(
+    prefix="bert.",
+    # Buffers, the pooler, the guess whether a sentence follows, and heads of other tasks.
+    ignored=r"embeddings\.(position_ids|token_type_ids)$|^pooler\.|^classifier\.|^qa_outputs\.|^cls\.seq_relationship\.",
+    # The decoder repeats the table and the bias.
+    tied=(
+        ("cls.predictions.decoder.weight", "embeddings.word_embeddings.weight"),
+        ("cls.predictions.decoder.bias", "cls.predictions.bias"),
+    ),
+    weights=weights,
+)

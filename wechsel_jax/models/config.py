@@ -1,11 +1,12 @@
 """What a model is, read from the fields of a Hugging Face `config.json`."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.models.rotary import Rope
+from wechsel_jax.models.rotary import LARGEST_NUMBER, Rope
 
 REMATS = ("none", "dots", "full")
 ACTIVATIONS = ("gelu", "gelu_python", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu", "silu", "swish", "tanh")
@@ -16,8 +17,6 @@ POSITIONS = ("learned", "padded", "sinusoidal", "rotary")
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
     """Everything that decides a model's shapes and its arithmetic; hashable, so a static argument of `jax.jit`.
-
-    Fields after `type_vocabulary_size` and before `remat` belong to the families of `decoder.py`, but for `head_activation`.
 
     Attributes:
       model_type: the family's name in `config.json`.
@@ -33,13 +32,15 @@ class ModelConfig:
       attention_dropout: rate on the attention probabilities.
       residual_dropout: rate on what each sublayer adds.
       initializer_range: standard deviation of new weights.
+      scaled_outputs: whether the 2 N projections into the residual stream start smaller by 1 / sqrt(2 N), as GPT-2's do.
       tied: whether the head is the token table.
-      scale_attention: whether scores are divided by the square root of the head size.
       positions: "learned": a table; "padded": a table, counted from pad_token_id + 1 and without padding tokens; "sinusoidal":
         computed, counted from 2; "rotary": in each layer, see `rope`.
       pad_token_id: its row of the token table starts as zeros, and padded positions count from it; None: there is no such row.
       type_vocabulary_size: rows of the segment table; 0 where the family has none.
       head_activation: activation in the head of a masked language model.
+      fused_qkv: whether one matrix projects to queries, keys and values, with a bias, as GPT-2 and the encoders have it here;
+        their heads share nothing.
       key_value_heads: heads of keys and values, each read by heads / key_value_heads queries; None: as many as `heads`.
       head_size: c, features of a head; None: d / heads.
       gated: whether the feed-forward layer multiplies an activated projection with a second one.
@@ -78,12 +79,13 @@ class ModelConfig:
     attention_dropout: float
     residual_dropout: float
     initializer_range: float = 0.02
+    scaled_outputs: bool = False
     tied: bool = True
-    scale_attention: bool = True
     positions: str = "learned"
     pad_token_id: int | None = None
     type_vocabulary_size: int = 0
     head_activation: str = "gelu"
+    fused_qkv: bool = False
     key_value_heads: int | None = None
     head_size: int | None = None
     gated: bool = False
@@ -130,6 +132,11 @@ class ModelConfig:
     def head_features(self) -> int:
         """c, features of one attention head."""
         return self.head_size or self.hidden_size // self.heads
+
+    @property
+    def residual_range(self) -> float:
+        """Standard deviation of new weights of the projections into the residual stream."""
+        return self.initializer_range / (math.sqrt(2 * self.layers) if self.scaled_outputs else 1.0)
 
     def validated(self) -> "ModelConfig":
         """Returns itself, or raises `UserError` where the fields contradict each other."""
@@ -193,7 +200,8 @@ class Fields:
     def number(self, name: str, kind: type = int) -> Any:
         """Returns a field as `kind` (int or float)."""
         value = self[name]
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or kind(value) != value:
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not number or not abs(value) < LARGEST_NUMBER or kind(value) != value:
             raise UserError(f"config.json: {name} is {value!r}; expected a number ({kind.__name__})")
         return kind(value)
 

@@ -1,4 +1,4 @@
-"""The causal transformer of Llama, Mistral, Qwen2, Gemma 1 to 3 and XGLM; `ModelConfig` says what each of them does.
+"""The causal transformer of GPT-2, Llama, Mistral, Qwen2, Gemma 1 to 3 and XGLM; `ModelConfig` says what each of them does.
 
 Layers run in one loop, so what differs between layers (a sliding window, other rotary frequencies) is looked up by the layer's
 number inside it.
@@ -13,98 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from wechsel_jax.models.attention import attention, attention_mask, cap
+from wechsel_jax.models.attention import cap
 from wechsel_jax.models.config import ModelConfig
 from wechsel_jax.models.dropout import Dropout
-from wechsel_jax.models.layers import (
-    ACTIVATION_FUNCTIONS,
-    Embedding,
-    keep_rows,
-    layer_norm,
-    normal,
-    stack,
-)
-from wechsel_jax.models.rotary import rotate
-from wechsel_jax.models.weights import Weight, check_copies
-
-PREFIX = "model."
-# Buffers that follow from the configuration and heads of other tasks; a tied copy of the head is compared first.
-IGNORED_TENSORS = r"rotary_emb\.inv_freq$|^embed_positions\.weights$|^score\.|^classifier\.|^qa_outputs\.|^lm_head\.weight$"
-
-
-class RMSNorm(nn.Module):
-    """Division by the root mean square (Zhang and Sennrich, 2019), in float32."""
-
-    epsilon: float
-    offset: float
-    dtype: Any
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """x (..., features) -> (..., features)."""
-        scale = self.param("scale", nn.initializers.constant(1.0 - self.offset), (x.shape[-1],))
-        x = x.astype(jnp.float32)
-        x = x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + self.epsilon)
-        return (x * (self.offset + scale)).astype(self.dtype)
-
-
-def norm(config: ModelConfig, dtype: Any, name: str | None = None) -> nn.Module:
-    """Returns the family's kind of norm."""
-    if config.rms_norm:
-        return RMSNorm(config.norm_epsilon, config.norm_offset, dtype, name=name)
-    return layer_norm(config, dtype, name)
-
-
-class GroupedAttention(nn.Module):
-    """Causal self-attention in which groups of query heads share keys and values (Ainslie et al., 2023)."""
-
-    config: ModelConfig
-    dtype: Any
-    deterministic: bool
-
-    @nn.compact
-    def __call__(self, x: jax.Array, visible: jax.Array, angles: tuple[jax.Array, jax.Array] | None) -> jax.Array:
-        """x (B, L, d), visible bool (B or 1, 1, L, L), angles: cos and sin (L, c / 2) -> (B, L, d)."""
-        config, size = self.config, self.config.head_features
-        groups = config.key_value_heads or config.heads
-        settings = {"dtype": self.dtype, "kernel_init": normal(config.initializer_range)}
-        query = nn.DenseGeneral((config.heads, size), use_bias=config.qkv_bias, name="query", **settings)(x)
-        both = nn.DenseGeneral((2, groups, size), use_bias=config.qkv_bias, name="key_value", **settings)(x)
-        key, value = both[:, :, 0], both[:, :, 1]
-        if config.query_key_norms:
-            query, key = norm(config, self.dtype, "query_norm")(query), norm(config, self.dtype, "key_norm")(key)
-        if angles is not None:
-            query, key = rotate(query, *angles), rotate(key, *angles)
-        scale = 1.0 / math.sqrt(size) if config.query_scale is None else config.query_scale
-        dropout = Dropout(config.attention_dropout, deterministic=self.deterministic)
-        mixed = attention(
-            query, key, value, visible, causal=True, scale=scale, dropout=dropout, limit=config.score_cap
-        )  # fmt: skip
-        output = nn.DenseGeneral(config.hidden_size, axis=(-2, -1), use_bias=config.output_bias, name="output", **settings)
-        return output(mixed)
-
-
-class GatedFeedForward(nn.Module):
-    """Feed-forward layer, with a gate (Shazeer, 2020) where the configuration says so."""
-
-    config: ModelConfig
-    dtype: Any
-    deterministic: bool
-
-    @nn.compact
-    def __call__(self, x: jax.Array) -> jax.Array:
-        """x (B, L, d) -> (B, L, d)."""
-        config = self.config
-        settings = {
-            "dtype": self.dtype,
-            "use_bias": config.mlp_bias,
-            "kernel_init": normal(config.initializer_range),
-        }
-        activation = ACTIVATION_FUNCTIONS[config.activation]
-        up = nn.Dense(config.inner_size, name="up", **settings)(x)
-        inner = activation(nn.Dense(config.inner_size, name="gate", **settings)(x)) * up if config.gated else activation(up)
-        inner = Dropout(config.inner_dropout, deterministic=self.deterministic)(inner)
-        return nn.Dense(config.hidden_size, name="down", **settings)(inner)
+from wechsel_jax.models.layers import Attention, Embedding, FeedForward, keep_rows, norm, stack
+from wechsel_jax.models.weights import TensorNames, Weight
 
 
 class Block(nn.Module):
@@ -119,7 +32,7 @@ class Block(nn.Module):
         """((x (B, L, d), layer's number), what `Decoder` prepares for all layers) -> ((x, next number), None)."""
         config, dtype = self.config, self.dtype
         x, layer = carry
-        visible, angles = for_layer(shared, layer, x.shape[0])
+        visible, angles = for_layer(shared, layer)
         dropout = Dropout(config.residual_dropout, deterministic=self.deterministic)
 
         def add(x: jax.Array, sublayer: nn.Module, name: str, *args: Any) -> jax.Array:
@@ -128,8 +41,9 @@ class Block(nn.Module):
                 change = norm(config, dtype, f"{name}_post_norm")(change)
             return x + dropout(change)
 
-        x = add(x, GroupedAttention(config, dtype, self.deterministic, name="attention"), "attention", visible, angles)
-        x = add(x, GatedFeedForward(config, dtype, self.deterministic, name="mlp"), "mlp")
+        attention = Attention(config, dtype, self.deterministic, causal=True, name="attention")
+        x = add(x, attention, "attention", visible, angles)
+        x = add(x, FeedForward(config, dtype, self.deterministic, name="mlp"), "mlp")
         return (keep_rows(x), layer + 1), None
 
 
@@ -142,9 +56,9 @@ def for_all_layers(config: ModelConfig, mask: jax.Array | None, length: int) -> 
       length: L.
 
     Returns:
-      "visible" bool (B or 1, 1, L, L) of layers without a window; "near" bool (L, L), what a window leaves, or None where no
-      window is as short as L; "windowed" bool (N,); "angles": cos and sin (1 or 2, L, c / 2), the second for layers with a
-      window, or None.
+      "visible" bool (B, 1, 1, L), the keys that are real, or None where all are; "near" bool (L, L), what a window leaves, or
+      None where no window is as short as L; "windowed" bool (N,); "angles": cos and sin (1 or 2, L, c / 2), the second for
+      layers with a window, or None.
     """
     windowed = config.windowed or (False,) * config.layers
     near = None
@@ -157,20 +71,19 @@ def for_all_layers(config: ModelConfig, mask: jax.Array | None, length: int) -> 
         both = [rope.cos_sin(config.head_features, length) for rope in ropes]
         angles = tuple(jnp.stack(parts) for parts in zip(*both, strict=True))
     return {
-        "visible": attention_mask(mask, length, causal=True),
+        "visible": None if mask is None else mask.astype(bool)[:, None, None, :],
         "near": near,
         "windowed": jnp.asarray(windowed),
         "angles": angles,
     }
 
 
-def for_layer(shared: Mapping[str, Any], layer: jax.Array, rows: int) -> tuple[jax.Array, tuple[jax.Array, jax.Array] | None]:
-    """Looks up what the layer of this number sees in each of B rows, and by which angles it rotates; see `for_all_layers`."""
+def for_layer(shared: Mapping[str, Any], layer: jax.Array) -> tuple[jax.Array | None, tuple[jax.Array, jax.Array] | None]:
+    """Looks up what the layer of this number sees, causality apart, and by which angles it rotates; see `for_all_layers`."""
     visible, angles, windowed = shared["visible"], shared["angles"], shared["windowed"][layer]
     if shared["near"] is not None:
-        visible = visible & (shared["near"] | ~windowed)
-        # One mask for all rows would pass for the causal one in `flash_attention`.
-        visible = jnp.broadcast_to(visible, (rows, *visible.shape[1:]))
+        near = (shared["near"] | ~windowed)[None, None]
+        visible = near if visible is None else visible & near
     if angles is not None:
         kind = windowed.astype(jnp.int32) if angles[0].shape[0] == 2 else 0
         angles = tuple(part[kind] for part in angles)
@@ -207,6 +120,8 @@ class Decoder(nn.Module):
         config = self.config
         table = (config.hidden_size, config.initializer_range, self.dtype)
         self.token_embedding = Embedding(config.vocabulary_size, *table, config.pad_token_id)
+        if config.positions == "learned":
+            self.position_embedding = Embedding(config.max_length, *table)
         self.dropout = Dropout(config.embedding_dropout, deterministic=self.deterministic)
         self.layers = stack(Block, config, self.dtype, self.deterministic)
         self.final_norm = norm(config, self.dtype)
@@ -219,11 +134,18 @@ class Decoder(nn.Module):
     def hidden(self, tokens: jax.Array, mask: jax.Array | None) -> jax.Array:
         config, length = self.config, tokens.shape[1]
         x = self.token_embedding(tokens) * config.embedding_scale
-        if config.positions == "sinusoidal":
+        if config.positions == "learned":
+            x = x + self.position_embedding(jnp.arange(length))
+        elif config.positions == "sinusoidal":
             x = x + sinusoids(length, config.hidden_size, config.pad_token_id).astype(self.dtype)
         start = (keep_rows(self.dropout(x)), jnp.int32(0))
         (x, _), _ = self.layers(start, for_all_layers(config, mask, length))
         return self.final_norm(x)
+
+    @staticmethod
+    def head_flops(config: ModelConfig) -> float:
+        """FLOPs of the head for one token, forward."""
+        return 2.0 * config.hidden_size * config.vocabulary_size
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         scores = (self.token_embedding if self.config.tied else self.head).attend(hidden)
@@ -284,12 +206,10 @@ def named_weights(
     return tuple(parts)
 
 
-def check_tensors(tensors: Mapping[str, np.ndarray], config: ModelConfig) -> None:
-    """Raises `UserError` where the head should be tied but the checkpoint holds another one."""
-    if config.tied:
-        check_copies(tensors, {"lm_head.weight": "embed_tokens.weight"}, PREFIX)
-
-
-def head_flops(config: ModelConfig) -> float:
-    """FLOPs of the head for one token, forward."""
-    return 2.0 * config.hidden_size * config.vocabulary_size
+TENSORS = TensorNames(
+    prefix="model.",
+    # Buffers that follow from the configuration and heads of other tasks.
+    ignored=r"rotary_emb\.inv_freq$|^embed_positions\.weights$|^score\.|^classifier\.|^qa_outputs\.",
+    tied=(("lm_head.weight", "embed_tokens.weight"),),
+    weights=weights,
+)

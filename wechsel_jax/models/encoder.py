@@ -7,14 +7,13 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.models.attention import attention_mask
 from wechsel_jax.models.config import Fields, ModelConfig
 from wechsel_jax.models.dropout import Dropout
 from wechsel_jax.models.layers import (
     ACTIVATION_FUNCTIONS,
+    Attention,
     Embedding,
     FeedForward,
-    SelfAttention,
     attend,
     keep_rows,
     layer_norm,
@@ -72,6 +71,7 @@ def shared_fields(fields: Fields, model_type: str) -> dict[str, Any]:
         "initializer_range": fields.number("initializer_range", float),
         "tied": bool(fields["tie_word_embeddings"]),
         "type_vocabulary_size": types,
+        "fused_qkv": True,
     }
 
 
@@ -87,10 +87,9 @@ class Block(nn.Module):
         """x (B, L, d), visible bool (B, 1, 1, L) or None -> (x (B, L, d), None)."""
         config = self.config
         dropout = Dropout(config.residual_dropout, deterministic=self.deterministic)
-        settings = (config, self.dtype, self.deterministic, config.initializer_range)
-        attention = SelfAttention(*settings, causal=False, name="attention")
+        attention = Attention(config, self.dtype, self.deterministic, causal=False, name="attention")
         x = layer_norm(config, self.dtype, "attention_norm")(x + dropout(attention(x, visible)))
-        mlp = FeedForward(config, self.dtype, config.initializer_range, name="mlp")
+        mlp = FeedForward(config, self.dtype, self.deterministic, name="mlp")
         return keep_rows(layer_norm(config, self.dtype, "mlp_norm")(x + dropout(mlp(x)))), None
 
 
@@ -142,7 +141,7 @@ class Encoder(nn.Module):
     def hidden(self, tokens: jax.Array, mask: jax.Array | None) -> jax.Array:
         x = self.token_embedding(tokens) + self.type_embedding(jnp.zeros_like(tokens[:1, :1]))
         x = self.dropout(self.embedding_norm(x + self.position_embedding(self._positions(tokens))))
-        x, _ = self.layers(keep_rows(x), attention_mask(mask, tokens.shape[1], causal=False))
+        x, _ = self.layers(keep_rows(x), None if mask is None else mask.astype(bool)[:, None, None, :])
         return x
 
     def _positions(self, tokens: jax.Array) -> jax.Array:
@@ -150,6 +149,11 @@ class Encoder(nn.Module):
             return jnp.arange(tokens.shape[1])[None]
         real = (tokens != self.config.pad_token_id).astype(jnp.int32)
         return jnp.cumsum(real, axis=1) * real + self.config.pad_token_id
+
+    @staticmethod
+    def head_flops(config: ModelConfig) -> float:
+        """FLOPs of the head for one token, forward."""
+        return 2.0 * config.hidden_size * (config.hidden_size + config.vocabulary_size)
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         return self.head(hidden, self.token_embedding.table())
@@ -197,8 +201,3 @@ def weights(config: ModelConfig, *, dense: str, norm: str, decoder: str, bias: s
     # transformers 5 scores an untied head with the decoder's bias; the other name is then written too, for older readers.
     own_bias = Weight("head/bias", (f"{decoder}.bias",), copies=(bias,))
     return (*parts, own_bias, Weight("head/embedding", (f"{decoder}.weight",)))
-
-
-def head_flops(config: ModelConfig) -> float:
-    """FLOPs of the head for one token, forward."""
-    return 2.0 * config.hidden_size * (config.hidden_size + config.vocabulary_size)

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.models.config import ModelConfig
-from wechsel_jax.models.weights import Weight, flatten, read_weights, write_weights
+from wechsel_jax.models.weights import TensorNames, flatten
 
 Params = dict[str, Any]
 
@@ -26,16 +26,12 @@ class Family:
       name: `model_type` in `config.json`.
       architecture: the class name that `config.json` lists under `architectures`.
       causal: whether position i sees positions up to i only.
-      module: Linen module with `hidden(tokens, mask)` and `logits(hidden)`.
+      module: Linen module with `hidden(tokens, mask)`, `logits(hidden)` and `head_flops(config)`: `Decoder` or `Encoder`.
       read_config: `config.json` fields -> ModelConfig.
-      weights: ModelConfig -> the weight map.
-      check_tensors: raises UserError where tensors contradict the configuration (two different copies of a tied head).
-      prefix: of the tensor names, e.g. "transformer.".
-      ignored_tensors: regex of tensor names that hold no parameter of the language model.
+      tensors: how checkpoints name the parameters.
+      sharding_rules: (regex, PartitionSpec) over a mesh ("data", "fsdp", "tensor"); exactly one matches each path.
       token_parameters: regex of the paths with a vocabulary axis: token table, untied head, bias of the head.
       embedding_parameters: regex of the paths of all embedding tables, untied head and bias of the head included.
-      sharding_rules: (regex, PartitionSpec) over a mesh ("data", "fsdp", "tensor"); exactly one matches each path.
-      head_flops: ModelConfig -> FLOPs of the head for one token, forward.
     """
 
     name: str
@@ -43,14 +39,10 @@ class Family:
     causal: bool
     module: type[nn.Module]
     read_config: Callable[[Mapping[str, Any]], ModelConfig]
-    weights: Callable[[ModelConfig], tuple[Weight, ...]]
-    check_tensors: Callable[[Mapping[str, np.ndarray], ModelConfig], None]
-    prefix: str
-    ignored_tensors: str
-    token_parameters: str
-    embedding_parameters: str
+    tensors: TensorNames
     sharding_rules: tuple[tuple[str, PartitionSpec], ...]
-    head_flops: Callable[[ModelConfig], float]
+    token_parameters: str = r"^(token_embedding|head)/embedding$|^head/bias$"
+    embedding_parameters: str = r"^(token_embedding|position_embedding|type_embedding|head)/embedding$|^head/bias$"
 
     def config(self, hf: Mapping[str, Any], **overrides: Any) -> ModelConfig:
         """Reads `config.json`.
@@ -76,17 +68,16 @@ class Family:
     def from_hugging_face(self, tensors: Mapping[str, np.ndarray], config: ModelConfig, lazy: bool = False) -> Params:
         """Builds parameters (float32 numpy arrays) from a checkpoint's tensors of any float type.
 
-        With `lazy`, functions that each build one stand in their place: see `read_weights`.
+        With `lazy`, functions that each build one stand in their place: see `TensorNames.read`.
 
         Raises:
           UserError: a tensor is missing, has the wrong shape or belongs to no parameter; the message names it.
         """
-        self.check_tensors(tensors, config)
-        return read_weights(tensors, self.weights(config), self.shapes(config), self.prefix, self.ignored_tensors, lazy)
+        return self.tensors.read(tensors, config, self.shapes(config), lazy)
 
     def to_hugging_face(self, params: Params, config: ModelConfig) -> dict[str, np.ndarray]:
         """Returns the tensors that `save_pretrained` of the Hugging Face class would write, in float32."""
-        return write_weights(params, self.weights(config), self.prefix)
+        return self.tensors.write(params, config)
 
     def hidden(
         self,
@@ -146,7 +137,7 @@ class Family:
         seen_near = near - near**2 / (2 * length) if self.causal else seen
         windows = sum(config.windowed)
         scores = 4 * config.heads * size * ((config.layers - windows) * seen + windows * seen_near)
-        return 3.0 * (dense + scores + head_fraction * self.head_flops(config))
+        return 3.0 * (dense + scores + head_fraction * self.module.head_flops(config))
 
 
 @partial(jax.jit, static_argnums=(0, 1))

@@ -1,23 +1,10 @@
-"""GPT-2 (Radford et al., 2019): pre-norm causal transformer with learned positions."""
+"""GPT-2 (Radford et al., 2019): the decoder with learned positions, and one matrix for queries, keys and values."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-from flax import linen as nn
-
-from wechsel_jax.models.attention import attention_mask
 from wechsel_jax.models.config import Fields, ModelConfig
-from wechsel_jax.models.dropout import Dropout
-from wechsel_jax.models.layers import Embedding, FeedForward, SelfAttention, keep_rows, layer_norm, stack
-from wechsel_jax.models.weights import Weight, check_copies
-
-PREFIX = "transformer."
-# Causal masks that old versions saved as buffers, and heads of other tasks; a tied copy of the head is compared first.
-IGNORED_TENSORS = r"\.attn\.(bias|masked_bias)$|^score\.|^classifier\.|^multiple_choice_head\.|^lm_head\.weight$"
+from wechsel_jax.models.weights import TensorNames, Weight
 
 _ALIASES = {
     "hidden_size": "n_embd",
@@ -63,60 +50,11 @@ def read_config(hf: Mapping[str, Any]) -> ModelConfig:
         attention_dropout=fields.number("attn_pdrop", float),
         residual_dropout=fields.number("resid_pdrop", float),
         initializer_range=fields.number("initializer_range", float),
+        scaled_outputs=True,
         tied=bool(fields["tie_word_embeddings"]),
-        scale_attention=bool(fields["scale_attn_weights"]),
+        query_scale=None if fields["scale_attn_weights"] else 1.0,
+        fused_qkv=True,
     )
-
-
-class Block(nn.Module):
-    """Attention and feed-forward, each on the normed stream and added to it."""
-
-    config: ModelConfig
-    dtype: Any
-    deterministic: bool
-
-    @nn.compact
-    def __call__(self, x: jax.Array, visible: jax.Array | None) -> tuple[jax.Array, None]:
-        """x (B, L, d), visible bool (B or 1, 1, L, L) -> (x (B, L, d), None)."""
-        config = self.config
-        dropout = Dropout(config.residual_dropout, deterministic=self.deterministic)
-        # Both projections into the residual stream start smaller by 1/sqrt(their number).
-        output_std = config.initializer_range / math.sqrt(2 * config.layers)
-        attention = SelfAttention(config, self.dtype, self.deterministic, output_std, causal=True, name="attention")
-        x = x + dropout(attention(layer_norm(config, self.dtype, "attention_norm")(x), visible))
-        mlp = FeedForward(config, self.dtype, output_std, name="mlp")
-        return keep_rows(x + dropout(mlp(layer_norm(config, self.dtype, "mlp_norm")(x)))), None
-
-
-class GPT2(nn.Module):
-    """The whole model; `hidden` and `logits` are its two halves."""
-
-    config: ModelConfig
-    dtype: Any
-    deterministic: bool
-
-    def setup(self):
-        config = self.config
-        table = (config.hidden_size, config.initializer_range, self.dtype)
-        self.token_embedding = Embedding(config.vocabulary_size, *table)
-        self.position_embedding = Embedding(config.max_length, *table)
-        self.dropout = Dropout(config.embedding_dropout, deterministic=self.deterministic)
-        self.layers = stack(Block, config, self.dtype, self.deterministic)
-        self.final_norm = layer_norm(config, self.dtype)
-        if not config.tied:
-            self.head = Embedding(config.vocabulary_size, *table)
-
-    def __call__(self, tokens: jax.Array, mask: jax.Array | None = None) -> jax.Array:
-        return self.logits(self.hidden(tokens, mask))
-
-    def hidden(self, tokens: jax.Array, mask: jax.Array | None) -> jax.Array:
-        length = tokens.shape[1]
-        x = self.dropout(self.token_embedding(tokens) + self.position_embedding(jnp.arange(length)))
-        x, _ = self.layers(keep_rows(x), attention_mask(mask, length, causal=True))
-        return self.final_norm(x)
-
-    def logits(self, hidden: jax.Array) -> jax.Array:
-        return (self.token_embedding if self.config.tied else self.head).attend(hidden)
 
 
 def weights(config: ModelConfig) -> tuple[Weight, ...]:
@@ -140,12 +78,10 @@ def weights(config: ModelConfig) -> tuple[Weight, ...]:
     return tuple(parts)
 
 
-def check_tensors(tensors: Mapping[str, np.ndarray], config: ModelConfig) -> None:
-    """Raises `UserError` where the head should be tied but the checkpoint holds another one."""
-    if config.tied:
-        check_copies(tensors, {"lm_head.weight": "wte.weight"}, PREFIX)
-
-
-def head_flops(config: ModelConfig) -> float:
-    """FLOPs of the head for one token, forward."""
-    return 2.0 * config.hidden_size * config.vocabulary_size
+TENSORS = TensorNames(
+    prefix="transformer.",
+    # Causal masks that old versions saved as buffers, and heads of other tasks.
+    ignored=r"\.attn\.(bias|masked_bias)$|^score\.|^classifier\.|^multiple_choice_head\.",
+    tied=(("lm_head.weight", "wte.weight"),),
+    weights=weights,
+)

@@ -1,4 +1,4 @@
-"""Transformer parts that the families share, as Linen modules with fp32 parameters.
+"""Transformer parts that the families share, as Linen modules with fp32 parameters; `ModelConfig` says what each family does.
 
 `dtype` is what matrix products compute in. Layer norms and softmax always compute in float32.
 """
@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec
 from wechsel_jax.models.attention import attention
 from wechsel_jax.models.config import ModelConfig
 from wechsel_jax.models.dropout import Dropout
+from wechsel_jax.models.rotary import rotate
 
 ACTIVATION_FUNCTIONS = {
     "gelu": partial(jax.nn.gelu, approximate=False),
@@ -95,45 +96,84 @@ def layer_norm(config: ModelConfig, dtype: Any, name: str | None = None) -> nn.L
     return nn.LayerNorm(epsilon=config.norm_epsilon, dtype=dtype, use_fast_variance=False, name=name)
 
 
-class SelfAttention(nn.Module):
-    """Multi-head self-attention with one fused projection to queries, keys and values."""
+class RMSNorm(nn.Module):
+    """Division by the root mean square (Zhang and Sennrich, 2019), in float32."""
+
+    epsilon: float
+    offset: float
+    dtype: Any
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """x (..., features) -> (..., features)."""
+        scale = self.param("scale", nn.initializers.constant(1.0 - self.offset), (x.shape[-1],))
+        x = x.astype(jnp.float32)
+        x = x * jax.lax.rsqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True) + self.epsilon)
+        return (x * (self.offset + scale)).astype(self.dtype)
+
+
+def norm(config: ModelConfig, dtype: Any, name: str | None = None) -> nn.Module:
+    """Returns the family's kind of norm."""
+    if config.rms_norm:
+        return RMSNorm(config.norm_epsilon, config.norm_offset, dtype, name=name)
+    return layer_norm(config, dtype, name)
+
+
+class Attention(nn.Module):
+    """Self-attention in which groups of query heads share keys and values (Ainslie et al., 2023); groups of one are usual."""
 
     config: ModelConfig
     dtype: Any
     deterministic: bool
-    output_std: float
     causal: bool
 
     @nn.compact
-    def __call__(self, x: jax.Array, visible: jax.Array | None) -> jax.Array:
-        """x (B, L, d), visible bool broadcastable to (B, heads, L, L) -> (B, L, d)."""
-        config = self.config
-        head_size = config.hidden_size // config.heads
-        init = normal(config.initializer_range)
-        qkv = nn.DenseGeneral((3, config.hidden_size), dtype=self.dtype, kernel_init=init, name="qkv")(x)
-        query, key, value = (qkv[:, :, i].reshape(*x.shape[:2], config.heads, head_size) for i in range(3))
-        scale = 1.0 / math.sqrt(head_size) if config.scale_attention else 1.0
+    def __call__(self, x: jax.Array, visible: jax.Array | None, angles: tuple[jax.Array, jax.Array] | None = None) -> jax.Array:
+        """x (B, L, d), visible bool broadcastable to (B, 1, L, L) or None, angles: cos and sin (L, c / 2) -> (B, L, d)."""
+        config, dtype, size = self.config, self.dtype, self.config.head_features
+        groups = config.key_value_heads or config.heads
+        settings = {"dtype": dtype, "kernel_init": normal(config.initializer_range)}
+        # The layouts differ because checkpoints of runs keep what each family began with.
+        if config.fused_qkv:
+            qkv = nn.DenseGeneral((3, config.hidden_size), name="qkv", **settings)(x)
+            query, key, value = (qkv[:, :, i].reshape(*x.shape[:2], config.heads, size) for i in range(3))
+        else:
+            query = nn.DenseGeneral((config.heads, size), use_bias=config.qkv_bias, name="query", **settings)(x)
+            both = nn.DenseGeneral((2, groups, size), use_bias=config.qkv_bias, name="key_value", **settings)(x)
+            key, value = both[:, :, 0], both[:, :, 1]
+        if config.query_key_norms:
+            query, key = norm(config, dtype, "query_norm")(query), norm(config, dtype, "key_norm")(key)
+        if angles is not None:
+            query, key = rotate(query, *angles), rotate(key, *angles)
+        scale = 1.0 / math.sqrt(size) if config.query_scale is None else config.query_scale
         dropout = Dropout(config.attention_dropout, self.deterministic)
-        mixed = attention(query, key, value, visible, causal=self.causal, scale=scale, dropout=dropout)
-        mixed = mixed.reshape(x.shape)
-        return nn.Dense(config.hidden_size, dtype=self.dtype, kernel_init=normal(self.output_std), name="output")(mixed)
+        mixed = attention(query, key, value, visible, causal=self.causal, scale=scale, dropout=dropout, limit=config.score_cap)
+        settings = {"dtype": dtype, "kernel_init": normal(config.residual_range), "use_bias": config.output_bias}
+        if config.fused_qkv:
+            return nn.Dense(config.hidden_size, name="output", **settings)(mixed.reshape(x.shape))
+        return nn.DenseGeneral(config.hidden_size, axis=(-2, -1), name="output", **settings)(mixed)
 
 
 class FeedForward(nn.Module):
-    """Two dense layers with an activation between them."""
+    """Feed-forward layer, with a gate (Shazeer, 2020) where the configuration says so."""
 
     config: ModelConfig
     dtype: Any
-    output_std: float
+    deterministic: bool
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
         """x (B, L, d) -> (B, L, d)."""
         config = self.config
-        init = normal(config.initializer_range)
-        x = nn.Dense(config.inner_size, dtype=self.dtype, kernel_init=init, name="up")(x)
-        x = ACTIVATION_FUNCTIONS[config.activation](x)
-        return nn.Dense(config.hidden_size, dtype=self.dtype, kernel_init=normal(self.output_std), name="down")(x)
+        settings = {"dtype": self.dtype, "use_bias": config.mlp_bias}
+        init, activation = normal(config.initializer_range), ACTIVATION_FUNCTIONS[config.activation]
+        inner = nn.Dense(config.inner_size, kernel_init=init, name="up", **settings)(x)
+        if config.gated:
+            inner = activation(nn.Dense(config.inner_size, kernel_init=init, name="gate", **settings)(x)) * inner
+        else:
+            inner = activation(inner)
+        inner = Dropout(config.inner_dropout, self.deterministic)(inner)
+        return nn.Dense(config.hidden_size, kernel_init=normal(config.residual_range), name="down", **settings)(inner)
 
 
 def products_kept(primitive: Any, *_: Any, **__: Any) -> bool:

@@ -3,18 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from wechsel_jax.errors import UserError
 from wechsel_jax.models import encoder
 from wechsel_jax.models.config import Fields, ModelConfig
-from wechsel_jax.models.weights import Weight, check_copies
-
-PREFIX = "roberta."
-# Buffers, the pooler and heads of other tasks; `lm_head.decoder.*` repeats the table and the bias (compared first).
-IGNORED_TENSORS = (
-    r"embeddings\.(position_ids|token_type_ids)$|^pooler\.|^classifier\.|^qa_outputs\.|^lm_head\.(decoder\.|bias$)"
-)
+from wechsel_jax.models.weights import TensorNames, Weight
 
 
 def read_config(hf: Mapping[str, Any], model_type: str = "roberta") -> ModelConfig:
@@ -44,8 +36,11 @@ def weights(config: ModelConfig) -> tuple[Weight, ...]:
     )
 
 
-def check_tensors(tensors: Mapping[str, np.ndarray], config: ModelConfig) -> None:
-    """Raises `UserError` where the head should be tied but the checkpoint holds another one."""
-    if config.tied:
-        copies = {"lm_head.decoder.weight": "embeddings.word_embeddings.weight", "lm_head.decoder.bias": "lm_head.bias"}
-        check_copies(tensors, copies, PREFIX)
+TENSORS = TensorNames(
+    prefix="roberta.",
+    # Buffers, the pooler and heads of other tasks.
+    ignored=r"embeddings\.(position_ids|token_type_ids)$|^pooler\.|^classifier\.|^qa_outputs\.",
+    # The decoder repeats the table and the bias.
+    tied=(("lm_head.decoder.weight", "embeddings.word_embeddings.weight"), ("lm_head.decoder.bias", "lm_head.bias")),
+    weights=weights,
+)

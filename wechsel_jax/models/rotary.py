@@ -11,6 +11,8 @@ import numpy as np
 
 from wechsel_jax.errors import UserError
 
+# JSON as Python reads it may hold NaN, Infinity and integers of any length.
+LARGEST_NUMBER = 1e300
 _KEYS = {
     "default": (),
     "linear": ("factor",),
@@ -101,7 +103,7 @@ def read_rope(stated: Mapping[str, Any], theta: float, max_length: int) -> Rope:
     for name, value in (numbers | stated).items():
         if name not in (*_KEYS[kind], "rope_theta"):
             raise UserError(f"config.json: {name} means nothing for rope_type {kind!r}; expected it absent; remove it")
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < LARGEST_NUMBER:
             raise UserError(f"config.json: {name} of the rotary positions is {value!r}; expected a number above 0")
         numbers[name] = value
     for name in _KEYS[kind]:

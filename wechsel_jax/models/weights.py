@@ -2,13 +2,14 @@
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from wechsel_jax.errors import UserError
+from wechsel_jax.models.config import ModelConfig
 
 LAYER = "{layer}"
 # Heads stand beside the model whose names begin with the family's prefix.
@@ -98,111 +99,114 @@ def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def read_weights(
-    tensors: Mapping[str, np.ndarray],
-    weights: tuple[Weight, ...],
-    shapes: Mapping[str, tuple[int, ...]],
-    prefix: str,
-    ignored: str,
-    lazy: bool = False,
-) -> dict[str, Any]:
-    """Builds parameters from a checkpoint's tensors.
+@dataclasses.dataclass(frozen=True)
+class TensorNames:
+    """How a Hugging Face checkpoint of a family names and stores its tensors.
 
-    Args:
-      tensors: name -> array of any float type, names with or without `prefix`.
-      weights: the family's map for this configuration.
-      shapes: "/"-joined path -> expected shape, a leading axis of N for layers included.
-      prefix: e.g. "transformer.".
+    Attributes:
+      prefix: of the names, e.g. "transformer."; checkpoints of the bare model have none.
       ignored: regex of names (without the prefix) that hold no parameter of the language model.
-      lazy: return functions in place of arrays, so that a large model need never be in memory as a whole.
-
-    Returns:
-      A nested dictionary of float32 numpy arrays, or of functions that each build one.
-
-    Raises:
-      UserError: a tensor is missing, has another shape, or belongs to no parameter. Functions raise the first two when called.
+      tied: (name of a copy, name of the tensor that it must equal) of a tied head, both without the prefix.
+      weights: ModelConfig -> the weight map.
     """
-    present = {name.removeprefix(prefix): name for name in tensors}
-    used, flat = set(), {}
 
-    def stored_names(weight: Weight, layer: int) -> list[str]:
-        names = [name.replace(LAYER, str(layer)) for name in weight.names]
-        if weight.copies and names[0] not in present:
-            names = [next((copy for copy in weight.copies if copy in present), names[0])]
-        if weight.old and names[0] not in present and (old := weight.old.replace(LAYER, str(layer))) in present:
-            names = [old]
-        return names
+    prefix: str
+    ignored: str
+    tied: tuple[tuple[str, str], ...]
+    weights: Callable[[ModelConfig], tuple[Weight, ...]]
 
-    def take(weight: Weight, shape: tuple[int, ...], layer: int) -> np.ndarray:
-        stored = weight.stored_shape(shape)
-        return weight.combine([_tensor(tensors, present, prefix, name, stored) for name in stored_names(weight, layer)], shape)
+    def read(
+        self, tensors: Mapping[str, np.ndarray], config: ModelConfig, shapes: Mapping[str, tuple[int, ...]], lazy: bool = False
+    ) -> dict[str, Any]:
+        """Builds parameters from a checkpoint's tensors.
 
-    def build(weight: Weight) -> np.ndarray:
-        shape = shapes[weight.path]
-        if not weight.layered:
-            return np.ascontiguousarray(take(weight, shape, 0), dtype=np.float32)
-        value = np.empty(shape, np.float32)
-        for layer in range(shape[0]):
-            value[layer] = take(weight, shape[1:], layer)
-        return value
+        Args:
+          tensors: name -> array of any float type, names with or without the prefix.
+          config: the model's configuration.
+          shapes: "/"-joined path -> expected shape, a leading axis of N for layers included.
+          lazy: return functions in place of arrays, so that a large model need never be in memory as a whole.
 
-    for weight in weights:
-        for layer in range(shapes[weight.path][0] if weight.layered else 1):
-            used.update(stored_names(weight, layer))
-        flat[weight.path] = partial(build, weight) if lazy else build(weight)
-    for name in present:
-        if name not in used and not re.search(ignored, name):
+        Returns:
+          A nested dictionary of float32 numpy arrays, or of functions that each build one.
+
+        Raises:
+          UserError: a tensor is missing, has another shape, or belongs to no parameter, or a tied head has two values.
+            Functions raise the first two when called.
+        """
+        if config.tied:
+            self._check_tied(tensors)
+        present = {name.removeprefix(self.prefix): name for name in tensors}
+        used, flat = {copy for copy, _ in self.tied}, {}
+
+        def stored_names(weight: Weight, layer: int) -> list[str]:
+            names = [name.replace(LAYER, str(layer)) for name in weight.names]
+            if weight.copies and names[0] not in present:
+                names = [next((copy for copy in weight.copies if copy in present), names[0])]
+            if weight.old and names[0] not in present and (old := weight.old.replace(LAYER, str(layer))) in present:
+                names = [old]
+            return names
+
+        def take(weight: Weight, shape: tuple[int, ...], layer: int) -> np.ndarray:
+            stored = weight.stored_shape(shape)
+            return weight.combine([self._tensor(tensors, present, name, stored) for name in stored_names(weight, layer)], shape)
+
+        def build(weight: Weight) -> np.ndarray:
+            shape = shapes[weight.path]
+            if not weight.layered:
+                return np.ascontiguousarray(take(weight, shape, 0), dtype=np.float32)
+            value = np.empty(shape, np.float32)
+            for layer in range(shape[0]):
+                value[layer] = take(weight, shape[1:], layer)
+            return value
+
+        for weight in self.weights(config):
+            for layer in range(shapes[weight.path][0] if weight.layered else 1):
+                used.update(stored_names(weight, layer), weight.copies)
+            flat[weight.path] = partial(build, weight) if lazy else build(weight)
+        for name in present:
+            if name not in used and not re.search(self.ignored, name):
+                raise UserError(
+                    f"{present[name]}: this tensor belongs to no parameter of the model that config.json describes; "
+                    "expected a checkpoint of that architecture; check model_type and the number of layers"
+                )
+        return unflatten(flat)
+
+    def write(self, params: Mapping[str, Any], config: ModelConfig) -> dict[str, np.ndarray]:
+        """Turns parameters into a checkpoint's tensors, float32 and contiguous: the inverse of `read`."""
+        flat = flatten(params)
+        tensors = {}
+        for weight in self.weights(config):
+            value = np.asarray(flat[weight.path], np.float32)
+            for layer, part in enumerate(value if weight.layered else [value]):
+                for name, tensor in zip(weight.names, weight.separate(part), strict=True):
+                    name = name.replace(LAYER, str(layer))
+                    tensors[self._full(name)] = np.ascontiguousarray(tensor)
+                tensors |= {copy: part.copy() for copy in weight.copies}
+        return tensors
+
+    def _full(self, name: str) -> str:
+        return name if name.startswith(_HEADS) else self.prefix + name
+
+    def _tensor(
+        self, tensors: Mapping[str, np.ndarray], present: Mapping[str, str], name: str, shape: tuple[int, ...]
+    ) -> np.ndarray:
+        if name not in present:
+            raise UserError(f"{self._full(name)}: the checkpoint has no tensor of this name; expected one of shape {shape}")
+        tensor = np.asarray(tensors[present[name]])
+        if tensor.shape != shape:
             raise UserError(
-                f"{present[name]}: this tensor belongs to no parameter of the model that config.json describes; "
-                "expected a checkpoint of that architecture; check model_type and the number of layers"
+                f"{present[name]}: the tensor has shape {tensor.shape}; expected {shape}; "
+                "config.json and the weights must agree"
             )
-    return unflatten(flat)
+        return tensor.astype(np.float32)
 
-
-def write_weights(params: Mapping[str, Any], weights: tuple[Weight, ...], prefix: str) -> dict[str, np.ndarray]:
-    """Turns parameters into a checkpoint's tensors, float32 and contiguous: the inverse of `read_weights`."""
-    flat = flatten(params)
-    tensors = {}
-    for weight in weights:
-        value = np.asarray(flat[weight.path], np.float32)
-        for layer, part in enumerate(value if weight.layered else [value]):
-            for name, tensor in zip(weight.names, weight.separate(part), strict=True):
-                name = name.replace(LAYER, str(layer))
-                tensors[_full(prefix, name)] = np.ascontiguousarray(tensor)
-            tensors |= {copy: part.copy() for copy in weight.copies}
-    return tensors
-
-
-def _tensor(
-    tensors: Mapping[str, np.ndarray], present: Mapping[str, str], prefix: str, name: str, shape: tuple[int, ...]
-) -> np.ndarray:
-    if name not in present:
-        raise UserError(f"{_full(prefix, name)}: the checkpoint has no tensor of this name; expected one of shape {shape}")
-    tensor = np.asarray(tensors[present[name]])
-    if tensor.shape != shape:
-        raise UserError(
-            f"{present[name]}: the tensor has shape {tensor.shape}; expected {shape}; config.json and the weights must agree"
-        )
-    return tensor.astype(np.float32)
-
-
-def _full(prefix: str, name: str) -> str:
-    return name if name.startswith(_HEADS) else prefix + name
-
-
-def check_copies(tensors: Mapping[str, np.ndarray], copies: Mapping[str, str], prefix: str) -> None:
-    """Raises `UserError` where a tied head has two different values in a checkpoint.
-
-    Args:
-      tensors: name -> array, names with or without `prefix`.
-      copies: name of a copy -> name of the tensor that it must equal, both without the prefix.
-      prefix: e.g. "transformer.".
-    """
-    for copy, original in copies.items():
-        value = tensors.get(copy)
-        expected = tensors.get(_full(prefix, original), tensors.get(original))
-        if value is not None and expected is not None and not np.array_equal(value, expected):
-            raise UserError(
-                f"{copy}: differs from {_full(prefix, original)}, but config.json ties them; "
-                "expected equal tensors; set tie_word_embeddings to false to keep both"
-            )
+    def _check_tied(self, tensors: Mapping[str, np.ndarray]) -> None:
+        """Raises `UserError` where a tied head has two different values in a checkpoint."""
+        for copy, original in self.tied:
+            value = tensors.get(copy)
+            expected = tensors.get(self._full(original), tensors.get(original))
+            if value is not None and expected is not None and not np.array_equal(value, expected):
+                raise UserError(
+                    f"{copy}: differs from {self._full(original)}, but config.json ties them; "
+                    "expected equal tensors; set tie_word_embeddings to false to keep both"
+                )

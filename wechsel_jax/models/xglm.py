@@ -1,11 +1,13 @@
 """XGLM (Lin et al., 2022): a multilingual causal transformer with scaled embeddings and computed positions."""
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.models.config import Fields, ModelConfig
+from wechsel_jax.models.decoder import TENSORS as LLAMA_TENSORS
 from wechsel_jax.models.decoder import named_weights
 from wechsel_jax.models.weights import Weight
 
@@ -71,3 +73,6 @@ def weights(config: ModelConfig) -> tuple[Weight, ...]:
         attention={ours: f"{layer}self_attn.{theirs}" for ours, theirs in attention.items()},
         mlp={"up": layer + "fc1", "down": layer + "fc2"},
     )
+
+
+TENSORS = dataclasses.replace(LLAMA_TENSORS, weights=weights)

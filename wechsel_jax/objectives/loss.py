@@ -1,4 +1,8 @@
-"""Cross-entropy over a vocabulary without the logits of all positions in memory, and without computing them twice."""
+"""Cross-entropy over a vocabulary without the logits of all positions in memory, and without computing them twice.
+
+`token_loss` is the loss. `chunked_loss` is the same over a few positions at a time; the rest of the module is its derivative,
+made by hand because automatic differentiation would either keep the logits of all chunks or compute each chunk twice.
+"""
 
 import math
 from collections.abc import Callable
@@ -115,7 +119,10 @@ def _chunked(
 
 
 def _forward(logits: Logits, chunk: int, head: Any, hidden: Any, targets: Any, weights: Any) -> tuple[Any, Any]:
-    """The sums, and their gradients by (head, hidden); None for a part of the head that nobody asks about."""
+    """The sums, and the gradients of the loss by (head, hidden); None for head parameters that are not differentiated.
+
+    With `symbolic_zeros`, JAX passes each argument as a pair: its value, and whether it is differentiated.
+    """
     values = jax.tree.map(lambda leaf: leaf.value, head, is_leaf=_is_primal)
     wanted = [leaf.perturbed for leaf in jax.tree.leaves(head, is_leaf=_is_primal)]
     leaves, shape = jax.tree.flatten(values)
@@ -146,6 +153,7 @@ def _forward(logits: Logits, chunk: int, head: Any, hidden: Any, targets: Any, w
 
 
 def _backward(logits: Logits, chunk: int, saved: tuple, cotangents: tuple) -> tuple:
+    """Scales the gradients that `_forward` made: the loss is a plain sum, so its cotangent is one factor for all."""
     scale = cotangents[0]
     if isinstance(scale, SymbolicZero):
         return None, None, None, None

@@ -1,8 +1,21 @@
-"""What runs recorded, as one self-contained HTML file, plots and a table for the terminal."""
+"""How records are told: as HTML, for the terminal and in Markdown. Read `section.py` first.
 
-from wechsel_jax.report.curves import steps_needed
-from wechsel_jax.report.page import write_report
-from wechsel_jax.report.records import RunRecord, read_run
-from wechsel_jax.report.table import comparison_table
+The names below are imported when they are first used: a model card (`card.py`) needs no figures.
+"""
 
-__all__ = ["RunRecord", "comparison_table", "read_run", "steps_needed", "write_report"]
+import importlib
+
+_HOME = {
+    "comparison_table": "page",
+    "model_card": "card",
+    "steps_needed": "curves",
+    "write_report": "page",
+}
+
+__all__ = [*_HOME]
+
+
+def __getattr__(name: str):
+    if name not in _HOME:
+        raise AttributeError(f"module 'wechsel_jax.report' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"wechsel_jax.report.{_HOME[name]}"), name)

@@ -3,7 +3,9 @@
 import math
 from collections.abc import Sequence
 
-from wechsel_jax.report.records import BASELINE, RunRecord
+from wechsel_jax.records import RunRecord
+
+BASELINE = "full_rand"
 
 
 def steps_needed(full_rand_curve: Sequence[Sequence[float]], wechsel_curve: Sequence[Sequence[float]]) -> list[float | None]:
@@ -68,6 +70,22 @@ def best_at(runs: Sequence[RunRecord], step: int) -> list[RunRecord]:
         return []
     lowest = min(value for value, _ in finite)
     return [run for value, run in finite if value == lowest]
+
+
+def decisive_step(evaluated: Sequence[RunRecord]) -> int | None:
+    """Returns the last step at which all runs have a finite perplexity."""
+    finite = [step for step in common_steps(evaluated) if all(math.isfinite(perplexity_at(run, step)) for run in evaluated)]
+    return finite[-1] if finite else None
+
+
+def leader(runs: Sequence[RunRecord]) -> RunRecord | None:
+    """Returns the run with the lowest perplexity at the last step that all share; None where none can be called best."""
+    evaluated = [run for run in runs if run.curve]
+    if len(evaluated) == 1:
+        return evaluated[0]
+    step = decisive_step(evaluated) if evaluated and not incomparable(evaluated) else None
+    best = best_at(evaluated, step) if step is not None else []
+    return best[0] if len(best) == 1 else None
 
 
 def incomparable(runs: Sequence[RunRecord]) -> str | None:

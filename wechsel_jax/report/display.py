@@ -2,7 +2,8 @@
 
 import math
 import unicodedata
-from html import escape
+
+from wechsel_jax.tokens import BYTE_VALUES
 
 NO_VALUE = "–"
 _MARKS = "Ġ▁"
@@ -47,6 +48,15 @@ def plural(count: float, noun: str) -> str:
     return f"{count:,.0f} {noun}{'' if round(count) == 1 else 's'}"
 
 
+def shortened(label: str, most: int) -> str:
+    """Returns a label for a drawing, of at most so many characters that all show.
+
+    What tells long ones apart is as often at their end as at their start.
+    """
+    label = printable(label)
+    return label if len(label) <= most else f"{label[: most // 2]}…{label[len(label) - (most - 1) // 2 :]}"
+
+
 def enumeration(parts: list[str]) -> str:
     """ "a", "a and b", "a, b and c"."""
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}" if parts else ""
@@ -65,18 +75,20 @@ def split_token(token: str) -> tuple[bool, str]:
     return begins, rest if "▁" in token else _undo_byte_level(rest)
 
 
-def token_html(token: str) -> str:
-    """Returns a token for HTML: its space as a mark, blanks and control characters visible, its direction kept to itself."""
+def shown(token: str) -> str:
+    """Returns a token as characters that all show, "␣haus"."""
     begins, rest = split_token(token)
-    mark = '<span class="space">␣</span>' if begins else ""
-    if rest.startswith("##") and len(rest) > 2:
-        mark, rest = '<span class="space">##</span>', rest[2:]
-    return f'<bdi class="token">{mark}{escape(visible(rest))}</bdi>'
+    return ("␣" if begins else "") + visible(rest)
 
 
 def visible(text: str) -> str:
     """Replaces what would not show, or would turn the text around it, by something that shows."""
     return "".join(map(_visible, text))
+
+
+def printable(text: str) -> str:
+    """Does the same for a sentence, whose spaces stay."""
+    return "".join(character if character == " " else _visible(character) for character in text)
 
 
 def _visible(character: str) -> str:
@@ -92,21 +104,11 @@ def _visible(character: str) -> str:
     return character
 
 
-def _byte_values() -> dict[str, int]:
-    """Byte-level BPE's spelling: printable Latin-1 stands for itself, the other bytes for U+0100 and up, in order."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in set(printable)]
-    return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
-
-
-_BYTE_VALUES = _byte_values()
-
-
 def _undo_byte_level(text: str) -> str:
-    if text.isascii() or any(character not in _BYTE_VALUES for character in text):
+    if text.isascii() or any(character not in BYTE_VALUES for character in text):
         return text
     try:
-        decoded = bytes(_BYTE_VALUES[character] for character in text).decode()
+        decoded = bytes(BYTE_VALUES[character] for character in text).decode()
     except UnicodeDecodeError:
         return text
     # Plain ASCII or control characters come out where the text was no byte-level spelling, e.g. Maltese "orġ".

@@ -1,170 +1,357 @@
-"""The plots as PNG and SVG files, for papers and slides, drawn with matplotlib."""
+"""The drawings, with matplotlib: what is to be drawn is data, and is drawn for the page, papers and slides alike."""
 
+import contextlib
 import io
-from collections.abc import Sequence
+import re
+import warnings
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from wechsel_jax.errors import UserError
-from wechsel_jax.report.axes import linear, logarithmic, spread_apart, tick_label
-from wechsel_jax.report.display import number
-from wechsel_jax.report.drawing import phase_switches, shortened
-from wechsel_jax.report.palette import INK, LINE, MARKERS, MUTED, ORIGIN, hue, is_dashed, marker
-from wechsel_jax.report.records import RunRecord
-from wechsel_jax.report.transfers import ORIGINS, same_source
+from wechsel_jax.report.display import number, plural, printable, shortened
+from wechsel_jax.report.palette import INK, LINE, MUTED, ORIGIN, PAGE, hue, is_dashed, marker, variables
+from wechsel_jax.report.section import Figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Canvas
 
 WRITER = "Written by wechsel-jax"
-_MARKS = dict(zip(MARKERS, "os^DvX<>", strict=True))
-_ORIGIN = ORIGIN["light"]
-# More curves than this need a sample of the line beside each name.
+# In points, 72 an inch. The page scales a drawing to its width.
+WIDE, NARROW, SMALL = 720, 344, 400
+# More names than this beside the curves need a sample of the line each.
 _MOST_PLAIN = 8
+# More points than this are drawn as their means, in a band from the lowest to the highest.
+_MOST_POINTS = 180
 # The same input gives the same bytes: fixed ids, no dates. Text stays text.
 _STYLE = {
-    "svg.hashsalt": "wechsel-jax", "svg.fonttype": "none", "font.family": "sans-serif", "font.size": 10,
+    "svg.hashsalt": "wechsel-jax", "svg.fonttype": "none", "font.sans-serif": ["DejaVu Sans"], "font.size": 10,
     "text.color": INK["light"], "axes.edgecolor": MUTED["light"], "axes.labelcolor": MUTED["light"],
     "xtick.color": MUTED["light"], "ytick.color": MUTED["light"], "axes.spines.top": False, "axes.spines.right": False,
-    "text.parse_math": False,
+    "axes.facecolor": "none", "savefig.facecolor": "white", "text.parse_math": False,
+    "hatch.color": PAGE["light"], "hatch.linewidth": 1.5, "path.simplify": False,
 }  # fmt: skip
 
 
-def render(runs: Sequence[RunRecord], slots: Sequence[int]) -> dict[str, bytes]:
-    """Draws every plot that the runs have data for.
+@dataclass(frozen=True)
+class Series:
+    """One line.
+
+    Attributes:
+      label: beside its end, where there are several.
+      slot: its colour, see `palette.slots`.
+      points: (step, value), by step.
+      dots: further (step, value) that are drawn as dots.
+    """
+
+    label: str
+    slot: int
+    points: Sequence[tuple[int, float]]
+    dots: Sequence[tuple[int, float]] = ()
+
+
+@dataclass(frozen=True)
+class Lines:
+    """Values over the training steps.
+
+    Attributes:
+      series: at least one with a point.
+      log: a logarithmic scale, where all values are positive; else it begins at 0.
+      value: what the values are, for the axis; a small drawing has none, and no markers.
+      switches: (step, words, slot) of a vertical line; a small drawing has no words.
+      lead: (first step, last step, value, words) of a horizontal line, the head start of one curve over another.
+    """
+
+    series: tuple[Series, ...]
+    log: bool = True
+    value: str = ""
+    switches: tuple[tuple[int, str, int], ...] = ()
+    lead: tuple[float, float, float, str] | None = None
+
+
+@dataclass(frozen=True)
+class Stacks:
+    """Bars of counts: (label, origin -> count) each, drawn in shares."""
+
+    bars: tuple[tuple[str, Mapping[str, int]], ...]
+
+
+@dataclass(frozen=True)
+class Spreads:
+    """Means with their deviations to both sides: (label, slot or None for grey, mean, deviation) each."""
+
+    rows: tuple[tuple[str, int | None, float, float], ...]
+
+
+def drawn(figure: Figure, width: int) -> "Canvas":
+    """Draws a figure.
 
     Args:
-      runs: what to draw.
-      slots: colour and marker of each, see `palette.slots`.
-
-    Returns:
-      File name ("learning-curves.png") -> contents.
+      figure: what to draw.
+      width: of the drawing in points: WIDE, NARROW for a telephone, or SMALL.
 
     Raises:
       UserError: matplotlib is not installed.
     """
     try:
-        import matplotlib
+        import matplotlib  # noqa: F401
     except ImportError as error:
         raise UserError(
-            'matplotlib: not installed; expected it for the plots; run `pip install "wechsel-jax[report]"` or leave them out'
+            'matplotlib: not installed; expected it for the drawings; run `pip install "wechsel-jax[report]"`'
         ) from error
-    pairs = list(zip(runs, slots, strict=True))
-    drawn = [pair for pair in pairs if pair[0].curve]
-    counted = [pair for pair in pairs if pair[0].transfer and pair[0].transfer.counts]
-    measured = [pair for pair in pairs if pair[0].transfer and pair[0].transfer.norms]
-    files: dict[str, bytes] = {}
-    with matplotlib.rc_context(_STYLE):
-        for name, data, draw in (
-            ("learning-curves", drawn, _curves),
-            ("token-origins", counted, _origins),
-            ("embedding-lengths", measured, _norms),
-        ):
-            if data:
-                figure = draw(data)
-                files[f"{name}.svg"] = _encoded(figure, "svg", {"Date": None, "Creator": WRITER})
-                files[f"{name}.png"] = _encoded(figure, "png", {"Software": WRITER})
-    return files
-
-
-def _figure(width: float, height: float) -> tuple["Figure", "Axes"]:
     # Without pyplot, which would choose a backend for the whole process.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Canvas
 
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure, figure.add_subplot()
+    match figure.plot:
+        case Lines(series):
+            draw, height = _lines, 190 if width == SMALL else max(330, 70 + 17 * len(series))
+        case Stacks(bars):
+            draw, height = _stacks, 62 + 30 * len(bars)
+        case Spreads(rows):
+            draw, height = _spreads, 60 + 24 * len(rows)
+    with _style():
+        canvas = Canvas(figsize=(width / 72, height / 72), dpi=72, layout="constrained")
+        FigureCanvasAgg(canvas)
+        canvas.patch.set_gid("paper")
+        draw(canvas.add_subplot(), figure.plot, width)
+        # Laid out once, so that the page and the files show the same drawing.
+        canvas.draw_without_rendering()
+        canvas.set_layout_engine("none")
+        return canvas
 
 
-def _encoded(figure: "Figure", kind: str, metadata: dict[str, str | None]) -> bytes:
+def encoded(canvas: "Canvas", kind: str) -> bytes:
+    """Returns a drawing as a file: "svg", or "png" of 1,600 pixels for a wide one."""
+    metadata = {"svg": {"Date": None, "Creator": WRITER}, "png": {"Software": WRITER}}[kind]
     buffer = io.BytesIO()
-    figure.savefig(buffer, format=kind, dpi=200, metadata=metadata)
+    with _style():
+        canvas.savefig(buffer, format=kind, dpi=160, metadata=metadata)
     return buffer.getvalue()
 
 
-def _curves(pairs: Sequence[tuple[RunRecord, int]]) -> "Figure":
-    figure, axes = _figure(8, max(4.4, 1.0 + 0.24 * len(pairs)))
-    low, high, ticks = logarithmic([value for run, _ in pairs for _, value in run.curve])
-    axes.set_yscale("log")
-    axes.set_ylim(low, high)
-    axes.set_yticks(ticks, [tick_label(tick) for tick in ticks])
-    axes.set_yticks([], minor=True)
+@contextlib.contextmanager
+def _style():
+    import matplotlib
+
+    with warnings.catch_warnings(), matplotlib.rc_context(_STYLE):
+        # Of a character that its font lacks: the page has other fonts, and a PNG shows a box.
+        warnings.filterwarnings("ignore", "Glyph ", UserWarning)
+        yield
+
+
+def inline(canvas: "Canvas", figure: Figure, kind: str) -> str:
+    """Returns a drawing as an <svg> element for the page, whose colours it takes; style.css gives it the font.
+
+    Args:
+      canvas: the drawing, see `drawn`.
+      figure: what it shows: its name makes the ids differ, its words are for readers who do not see it.
+      kind: class of the element, and part of its ids.
+    """
+    root = ElementTree.fromstring(encoded(canvas, "svg"))
+    prefix = f"{figure.name}-{kind}"
+    names = {colour: f"var(--{name})" for name, colour in variables("light").items()}
+    tips: dict[str, list[str]] = {}
+    for i, one in enumerate(figure.plot.series if isinstance(figure.plot, Lines) else ()):
+        when = ["before training" if step == 0 else f"after {plural(step, 'step')}" for step, _ in one.points]
+        told = [f"{figure.plot.value} {number(value)}".strip() for _, value in one.points]
+        tips[f"curve-{i}"] = [f"{printable(one.label)}, {at}: {what}" for at, what in zip(when, told, strict=True)]
+    for element in root.iter():
+        element.tag = element.tag.split("}")[-1]
+        for child in [child for child in element if child.tag.endswith(("metadata", "style")) or child.get("id") == "paper"]:
+            element.remove(child)
+        for tip, use in zip(tips.get(element.get("id"), ()), element.iterfind(".//{*}use"), strict=False):
+            ElementTree.SubElement(use, "title").text = tip
+        for name, value in [*element.attrib.items()]:
+            del element.attrib[name]
+            name = name.split("}")[-1]
+            if name == "id":
+                value = f"{prefix}-{value}"
+            elif name == "href":
+                value = f"#{prefix}-{value[1:]}"
+            elif name == "version" or (element is root and name in ("width", "height")):
+                continue
+            value = value.replace("url(#", f"url(#{prefix}-")
+            value = re.sub(r"#[0-9a-f]{6}\b", lambda colour: names.get(colour[0], colour[0]), value)
+            # A hundredth of a point is finer than anybody sees.
+            element.set(name, re.sub(r"(\.\d\d)\d+", r"\1", value))
+    root.attrib |= {"class": kind, "role": "img", "aria-labelledby": f"{prefix}-title {prefix}-desc"}
+    for name, words in (("desc", figure.description), ("title", figure.title)):
+        element = ElementTree.Element(name, {"id": f"{prefix}-{name}"})
+        element.text = printable(words)
+        root.insert(0, element)
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def thinned(points: Sequence[tuple[int, float]], most: int = _MOST_POINTS) -> list[tuple[float, float, float, float]]:
+    """Returns (step, mean, lowest, highest) of at most so many stretches of as many points each."""
+    size = max(1, -(-len(points) // most))
+    found = []
+    for i in range(0, len(points), size):
+        steps, values = zip(*points[i : i + size], strict=True)
+        found.append((sum(steps) / len(steps), sum(values) / len(values), min(values), max(values)))
+    return found
+
+
+def spread_apart(positions: Sequence[float], gap: float, low: float, high: float) -> np.ndarray:
+    """Moves labels just so far that they do not overlap, and stay between `low` and `high`; their order is kept."""
+    from scipy.optimize import isotonic_regression
+
+    order = np.argsort(positions, kind="stable")
+    needed = gap * np.arange(len(order))
+    # Without the room that the labels before it need, a label may be anywhere behind its predecessor.
+    free = isotonic_regression(np.asarray(positions)[order] - needed).x
+    moved = np.empty(len(order))
+    moved[order] = np.clip(free, low, max(low, high - needed[-1])) + needed
+    return moved
+
+
+def _tick(value: float, _: int | None = None) -> str:
+    digits, exponent = f"{value:.1e}".split("e")
+    return f"{value:,.10g}" if value == 0 or abs(value) >= 1e-2 else f"{digits.removesuffix('.0')}e{int(exponent)}"
+
+
+def _scales(axes: "Axes", plot: Lines, width: int) -> int:
+    """Sets up the axes of values and of steps; returns the last step."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+    values = [value for one in plot.series for _, value in (*one.points, *one.dots)]
+    last = max(1, *(step for one in plot.series for step, _ in (*one.points, *one.dots)))
+    low, high = min(values), max(values)
+    if plot.log and low > 0:
+        axes.set_yscale("log")
+        room = max(high / low, 1.5) ** 0.07
+        low, high = low / room, high * room
+        axes.set_ylim(low, high)
+        # The roundest ticks of which there are some; so short a stretch that it has none is nearly linear.
+        locators = [LogLocator(subs=subs) for subs in ((1,), (1, 2, 5), (1, 1.5, 2, 3, 5, 7))]
+        counts = [sum(low <= tick <= high for tick in locator.tick_values(low, high)) for locator in locators]
+        fitting = [locator for locator, count in zip(locators, counts, strict=True) if 3 <= count <= 7]
+        axes.yaxis.set_major_locator([*fitting, MaxNLocator(5)][0])
+        axes.yaxis.set_minor_locator(NullLocator())
+    else:
+        axes.set_ylim(min(low, 0), high * 1.06 if high > 0 else 1)
+        axes.yaxis.set_major_locator(MaxNLocator(4))
+    axes.yaxis.set_major_formatter(FuncFormatter(_tick))
+    axes.set_xlim(0, last)
+    axes.xaxis.set_major_locator(MaxNLocator(8 if width == WIDE else 4, integer=True))
+    axes.xaxis.set_major_formatter(FuncFormatter(_tick))
     axes.grid(axis="y", color=LINE["light"], linewidth=0.8)
     axes.set_axisbelow(True)
-    for run, slot in pairs:
-        steps, values = zip(*run.curve, strict=True)
-        axes.plot(steps, values, color=hue(slot), marker=_MARKS[marker(slot)], markersize=5,
-                  linewidth=2, linestyle="--" if is_dashed(slot) else "-", markeredgecolor="white", clip_on=False)  # fmt: skip
-    last = max(run.curve[-1][0] for run, _ in pairs)
-    axes.set_xlim(0, max(last, 1))
-    colour_of = {run.label: hue(slot) for run, slot in pairs}
-    for step, switching in phase_switches([run for run, _ in pairs]).items():
-        if step > last:
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    if plot.value:
+        axes.set_xlabel("training steps")
+        scale = f"{plot.value}, log scale" if plot.log else plot.value
+        axes.set_title(scale, loc="left", fontsize=10, color=MUTED["light"], pad=18)
+    return last
+
+
+def _lines(axes: "Axes", plot: Lines, width: int) -> None:
+    small, wide = width == SMALL, width == WIDE
+    last = _scales(axes, plot, width)
+    many = max(len(one.points) for one in plot.series) * max(1, len(plot.series) / 4) > 40
+    for i, one in reversed([*enumerate(plot.series)]):
+        look = _look(one.slot, 4 if many else 6.5)
+        if small:
+            look |= {"linewidth": 1.4, "marker": "o" if len(one.points) == 1 else None, "markersize": 4}
+        points = thinned(one.points, _MOST_POINTS if small else len(one.points))
+        steps, means, least, most = zip(*points, strict=True)
+        if len(points) < len(one.points):
+            axes.fill_between(steps, least, most, color=hue(one.slot), alpha=0.18, linewidth=0, gid=f"band-{i}")
+        axes.plot(steps, means, gid=f"curve-{i}", clip_on=False, zorder=3, **look)
+        if one.dots:
+            axes.plot(*zip(*one.dots, strict=True), "o", color=hue(one.slot), markersize=4.5, gid=f"dots-{i}",
+                      markeredgecolor=PAGE["light"], clip_on=False, zorder=4)  # fmt: skip
+    free = -1.0
+    for i, (step, words, slot) in enumerate(plot.switches):
+        if not 0 < step <= last:
             continue
-        colour = colour_of[switching[0][0].label]
-        axes.axvline(step, color=colour, linewidth=1, linestyle=(0, (2, 3)))
-        text = f"{', '.join(run.label for run, _ in switching)}: {switching[0][1]} from step {step:,}"
-        axes.annotate(text, (step, 1), xycoords=("data", "axes fraction"), xytext=(4, 4), textcoords="offset points",
-                      color=colour, fontsize=9)  # fmt: skip
-    _label_ends(axes, pairs)
-    axes.set_xlabel("training steps")
-    axes.set_ylabel("perplexity on held-out text")
-    return figure
+        colour = MUTED["light"] if small else hue(slot)
+        axes.axvline(step, color=colour, linewidth=1.2, linestyle=(0, (2, 3)), gid=f"switch-{i}")
+        # Its words begin at its top, or so much before it that they end with the axes, and are left out where others stand.
+        words = shortened(words, 90 if wide else 42)
+        length = 5 * len(words) / (0.8 * width)
+        start = max(0.0, min(step / last, 1 - length))
+        if not small and start > free:
+            axes.annotate(words, (start, 1), xycoords="axes fraction", xytext=(4, 3), textcoords="offset points",
+                          color=hue(slot), fontsize=9).set_in_layout(False)  # fmt: skip
+            free = start + length
+    if plot.lead:
+        first, end, value, words = plot.lead
+        axes.plot((first, end), (value, value), color=INK["light"], linewidth=1.2, linestyle=(0, (1, 3)), gid="lead")
+        axes.plot((first,), (value,), "<", color=INK["light"], markersize=6, gid="lead-tip")
+        # Its words stand where no curve is near; between many curves there is no such place.
+        half = 3.4 * len(words) * last / (0.7 * width)
+        if wide and end - first > 2.4 * half:
+            nearest = {}
+            for middle in np.linspace(first + 1.2 * half, end - 1.2 * half, 21):
+                span = np.linspace(middle - half, middle + half, 9)
+                heights = [np.interp(span, *zip(*one.points, strict=True)) for one in plot.series]
+                nearest[middle] = np.abs(np.log(np.array(heights) / value)).min()
+            low, high = axes.get_ylim()
+            if max(nearest.values()) > 0.025 * np.log(high / low):
+                axes.text(max(nearest, key=nearest.get), value, words, ha="center", va="center", fontweight="bold", zorder=5,
+                          bbox={"facecolor": PAGE["light"], "edgecolor": "none", "pad": 2})  # fmt: skip
+    if not small or len(plot.series) > 1:
+        _names(axes, plot, width)
 
 
-def _label_ends(axes: "Axes", pairs: Sequence[tuple[RunRecord, int]]) -> None:
-    """Names at the ends of the curves, as far apart as their lines are high, in fractions of the axes."""
-    transform = axes.transData + axes.transAxes.inverted()
-    heights = [transform.transform(run.curve[-1])[1] for run, _ in pairs]
-    gap = min(0.062, 0.96 / max(len(pairs) - 1, 1))
-    for (run, slot), place in zip(pairs, spread_apart(heights, gap, 0.02, 0.98), strict=True):
-        if len(pairs) > _MOST_PLAIN:
-            axes.plot((1.012, 1.033, 1.054), [place] * 3, transform=axes.transAxes, clip_on=False, color=hue(slot),
-                      linewidth=2, linestyle="--" if is_dashed(slot) else "-", marker=_MARKS[marker(slot)], markersize=5,
-                      markevery=[1], markeredgecolor="white")  # fmt: skip
-        axes.annotate(
-            f"{shortened(run.label)}  {number(run.curve[-1][1])}", (1, place), xycoords="axes fraction",
-            xytext=(30 if len(pairs) > _MOST_PLAIN else 9, 0),
-            textcoords="offset points", color=hue(slot), va="center", fontweight="bold", annotation_clip=False,
-        )  # fmt: skip
+def _look(slot: int, size: float) -> dict[str, object]:
+    """How a slot looks in matplotlib's words; no two slots look the same without their colour."""
+    return {"color": hue(slot), "linestyle": "--" if is_dashed(slot) else "-", "linewidth": 2, "marker": marker(slot),
+            "markersize": size, "markeredgecolor": PAGE["light"]}  # fmt: skip
 
 
-def _origins(pairs: Sequence[tuple[RunRecord, int]]) -> "Figure":
-    figure, axes = _figure(8, 1.1 + 0.55 * len(pairs))
-    names = [shortened(run.label) for run, _ in pairs]
-    left = [0.0] * len(pairs)
-    for how in ORIGINS:
-        sizes = [run.transfer.counts[how] for run, _ in pairs]
-        pattern = {"edgecolor": "white", "hatch": "///"} if how == "random" else {}
-        axes.barh(range(len(pairs)), sizes, left=left, color=_ORIGIN[how], label=how, height=0.6, linewidth=0, **pattern)
+def _names(axes: "Axes", plot: Lines, width: int) -> None:
+    """Names at the ends of the curves, as far apart as they are high, in fractions of the axes."""
+    named = [one for one in plot.series if one.points]
+    ends = [thinned(one.points)[-1][:2] if width == SMALL else one.points[-1] for one in named]
+    ends = (axes.transData + axes.transAxes.inverted()).transform(ends)
+    # A line of words is about 13 points high.
+    line = 13 / (axes.figure.get_figheight() * 72 - (35 if width == SMALL else 85))
+    both = width == NARROW and len(named) * 2.2 * line < 1
+    gap = min(line * (2.2 if both else 1.15), 0.96 / max(len(named) - 1, 1))
+    crowded = width == WIDE and len(named) > _MOST_PLAIN
+    places = spread_apart(ends[:, 1], gap, 0.02, 0.98)
+    for i, (one, (x, y), place) in enumerate(zip(named, ends, places, strict=True)):
+        to = {"transform": axes.transAxes, "clip_on": False}
+        if abs(place - y) > line / 2 or x < 0.999:
+            axes.plot((x, 1.03 if crowded else 1.012), (y, place), color=MUTED["light"], linewidth=0.8, zorder=1, **to)
+        if crowded:
+            axes.plot((1.034, 1.054, 1.074), [place] * 3, markevery=[1], gid=f"sample-{i}", **_look(one.slot, 5), **to)
+        name = shortened(one.label, 22 if width == WIDE else 13)
+        value = number(one.points[-1][1])
+        words = f"{name}  {value}" if width == WIDE else f"{name}\n{value}" if both else name
+        axes.annotate(words, (1.076 if crowded else 1, place), xycoords="axes fraction", xytext=(9, 0),
+                      textcoords="offset points", color=hue(one.slot), va="center", fontweight="bold", gid=f"name-{i}",
+                      annotation_clip=False)  # fmt: skip
+
+
+def _stacks(axes: "Axes", plot: Stacks, width: int) -> None:
+    left = [0.0] * len(plot.bars)
+    for how, colour in ORIGIN["light"].items():
+        # What is there at all is at least visible.
+        sizes = [max(0.4 * (counts[how] > 0), 100 * counts[how] / max(1, sum(counts.values()))) for _, counts in plot.bars]
+        axes.barh(range(len(plot.bars)), sizes, left=left, color=colour, label=how, height=0.62, linewidth=0,
+                  hatch="///" if how == "random" else None)  # fmt: skip
         left = [start + size for start, size in zip(left, sizes, strict=True)]
-    for i, (run, _) in enumerate(pairs):
-        told = " · ".join(f"{run.transfer.counts[how]:,}" for how in ORIGINS)
-        axes.annotate(told, (left[i], i), xytext=(6, 0), textcoords="offset points", va="center", fontsize=9)
-    axes.set_yticks(range(len(pairs)), names)
+    axes.set_yticks(range(len(plot.bars)), [shortened(label, 22 if width == WIDE else 13) for label, _ in plot.bars])
     axes.invert_yaxis()
-    axes.set_xlabel("tokens: copied · mixed · random")
-    axes.set_xlim(0, 1.28 * max(*left, 1))
-    ticks = linear(max(*left, 1))
-    axes.set_xticks(ticks, [tick_label(tick) for tick in ticks])
+    axes.set_xlim(0, 100)
+    axes.set_xlabel("percent of the tokens")
     axes.legend(ncols=3, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0)
-    return figure
 
 
-def _norms(pairs: Sequence[tuple[RunRecord, int]]) -> "Figure":
-    shared = same_source([run.transfer for run, _ in pairs])
-    grey = MUTED["light"]
-    rows = [("source model", grey, pairs[0][0].transfer.norms["source"])] if shared else []
-    for run, slot in pairs:
-        if not shared:
-            rows.append((f"{shortened(run.label)}, source", grey, run.transfer.norms["source"]))
-        rows.append((shortened(run.label), hue(slot), run.transfer.norms["target"]))
-    figure, axes = _figure(8, 0.9 + 0.4 * len(rows))
-    for i, (_, colour, values) in enumerate(rows):
-        axes.errorbar(values["mean"], i, xerr=values["std"], fmt="o", color=colour, linewidth=2, capsize=3)
-    axes.set_yticks(range(len(rows)), [name for name, _, _ in rows])
-    axes.set_ylim(len(rows) - 0.5, -0.5)
+def _spreads(axes: "Axes", plot: Spreads, width: int) -> None:
+    for i, (_, slot, mean, deviation) in enumerate(plot.rows):
+        colour = MUTED["light"] if slot is None else hue(slot)
+        axes.errorbar(mean, i, xerr=deviation, fmt="o", color=colour, linewidth=2, capsize=3)
+    axes.set_yticks(range(len(plot.rows)), [shortened(label, 30 if width == WIDE else 16) for label, *_ in plot.rows])
+    axes.set_ylim(len(plot.rows) - 0.5, -0.5)
     axes.set_xlim(left=0)
     axes.set_xlabel("length of an embedding: mean and standard deviation")
-    return figure

@@ -1,6 +1,5 @@
-"""One self-contained HTML file about one or several runs, and its plots as files."""
+"""What runs recorded, as one self-contained HTML file with its plots beside it, and as a table for the terminal."""
 
-import re
 from collections.abc import Sequence
 from html import escape
 from importlib import resources
@@ -8,12 +7,21 @@ from pathlib import Path
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file, refuse_file
-from wechsel_jax.report import detail_sections, quality_sections, sections, token_sections, watching_sections
-from wechsel_jax.report.figures import WRITER, render
-from wechsel_jax.report.headline import headline, plain
-from wechsel_jax.report.palette import css_variables
-from wechsel_jax.report.records import RunRecord, read_comparison, read_runs
-from wechsel_jax.report.sections import Report
+from wechsel_jax.records import RunRecord, read_comparison
+from wechsel_jax.report import run_sections, training_sections, transfer_sections
+from wechsel_jax.report.figures import NARROW, SMALL, WIDE, WRITER, drawn, encoded, inline
+from wechsel_jax.report.html import html, words
+from wechsel_jax.report.palette import css
+from wechsel_jax.report.runs import Report, read_runs
+from wechsel_jax.report.section import Figure, Section, plain
+from wechsel_jax.report.terminal import terminal
+
+# In the order of a reader's questions: did it work, how did it go, what was it made of, how is it made again.
+_SECTIONS = (
+    training_sections.standing, training_sections.learning_curves, training_sections.perplexities, training_sections.history,
+    transfer_sections.verdicts, transfer_sections.origins, transfer_sections.coverage, transfer_sections.alignment,
+    transfer_sections.examples, transfer_sections.lengths, run_sections.timings, run_sections.settings,
+)  # fmt: skip
 
 
 def write_report(
@@ -32,7 +40,7 @@ def write_report(
       runs: directories as in `read_run`, workdirs of `train.compare`, or runs that were read.
       output: the HTML file; plots are named after it, "report-learning-curves.png" beside "report.html".
       title: above the headline; by default made from the source model's name.
-      plots: write the PNG and SVG files, which needs matplotlib. The page has its plots without it.
+      plots: write the PNG and SVG files; the page holds its plots without them.
       overwrite: replace an earlier report of the same name, and its plots.
 
     Returns:
@@ -45,20 +53,45 @@ def write_report(
     output = Path(output)
     if output.is_dir():
         raise UserError(f"{output}: is a directory; expected the name of an HTML file")
-    records = read_runs(runs)
+    records = read_runs(runs, measured=True)
     report = Report(records, read_comparison(records))
-    files = render(records, report.slots) if plots else {}
-    names = {name: output.with_name(f"{output.stem}-{name}") for name in files}
+    sections = [section for make in _SECTIONS for section in make(report)]
+    figures = [block for section in sections for block in section.blocks if isinstance(block, Figure)]
+    canvases = {figure.name: drawn(figure, WIDE) for figure in figures}
+    files = {
+        output.with_name(f"{output.stem}-{name}.{kind}"): encoded(canvas, kind)
+        for name, canvas in canvases.items()
+        for kind in ("png", "svg")
+        if plots
+    }
+
+    def draw(figure: Figure, small: bool) -> str:
+        if small:
+            return inline(drawn(figure, SMALL), figure, "small")
+        narrow = drawn(figure, NARROW)
+        return inline(canvases[figure.name], figure, "wide") + inline(narrow, figure, "narrow")
 
     def own(path: Path) -> bool:
         # The plots of earlier versions did not name it, but their page names them.
         return is_report(path) or (is_report(output) and path.name.encode() in output.read_bytes())
 
-    for path in (output, *names.values()):
+    for path in (output, *files):
         refuse_file(path, own, "report", overwrite)
-    page = _page(report, title or _title(records), sorted(path.name for path in names.values()))
-    for name, contents in files.items():
-        with new_file(names[name]) as handle:
+    models = {str(run.transfer.source["model"]) for run in records if run.transfer and run.transfer.source.get("model")}
+    about = f"{Path(models.pop()).name} in a new language" if len(models) == 1 else "A language model in a new language"
+    top = training_sections.top(report)
+    style = resources.files("wechsel_jax.report").joinpath("style.css").read_text(encoding="utf-8")
+    beside = f" The plots are beside this file: {', '.join(escape(path.name) for path in sorted(files))}." if files else ""
+    page = (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1"><meta name="color-scheme" content="light dark">'
+        f'<meta name="description" content="{escape(plain(top.heading))}"><title>{escape(title or about)}</title>'
+        f'<style>{css()}{style}</style></head><body>\n<header><h1 class="eyebrow">{escape(title or about)}</h1>'
+        f'<p class="headline">{words(top.heading)}</p>{html(top.blocks, draw)}</header>\n<main>{html(sections, draw)}</main>\n'
+        f"<footer><p>{WRITER} from {', '.join(escape(str(run.path)) for run in records)}.{beside}</p></footer></body></html>\n"
+    )
+    for path, contents in files.items():
+        with new_file(path) as handle:
             handle.write(contents)
     with new_file(output) as handle:
         # A token may hold half of a surrogate pair, which UTF-8 cannot.
@@ -71,37 +104,18 @@ def is_report(path: Path) -> bool:
     return WRITER.encode() in path.read_bytes()
 
 
-def _page(report: Report, title: str, files: Sequence[str]) -> str:
-    style = resources.files("wechsel_jax.report").joinpath("style.css").read_text(encoding="utf-8")
-    body = "".join(
-        (
-            watching_sections.standing(report),
-            sections.curves(report),
-            sections.perplexities(report),
-            watching_sections.history(report),
-            quality_sections.verdicts(report),
-            token_sections.origins(report),
-            quality_sections.coverage(report),
-            token_sections.alignment(report),
-            token_sections.examples(report),
-            token_sections.norms(report),
-            detail_sections.timings(report),
-            detail_sections.settings(report),
-        )
-    )
-    # A number and its sign stay on one line.
-    header, body = (re.sub(r"(\d) ([%×])", r"\1&nbsp;\2", part) for part in (sections.top(report, title), body))
-    paths = ", ".join(escape(str(run.path)) for run in report.runs)
-    beside = f" The plots are beside this file: {', '.join(map(escape, files))}." if files else ""
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1"><meta name="color-scheme" content="light dark">'
-        f'<meta name="description" content="{escape(plain(headline(report.runs)))}"><title>{escape(title)}</title>'
-        f"<style>{css_variables()}{style}</style></head><body>\n{header}\n<main>{body}</main>\n"
-        f"<footer><p>{WRITER} from {paths}.{beside}</p></footer></body></html>\n"
-    )
+def comparison_table(runs: Sequence[str | Path | RunRecord]) -> str:
+    """Returns held-out perplexities as lines for a terminal, with the sentences that sum them up.
 
+    The lowest value of an evaluation has a star. Where one run was trained from scratch, a last column says how many steps it
+    needs for what the best run has by then. Of more than six runs each is a line, the best first; an evaluation is a column.
 
-def _title(runs: Sequence[RunRecord]) -> str:
-    models = {str(run.transfer.source["model"]) for run in runs if run.transfer and run.transfer.source.get("model")}
-    return f"{Path(models.pop()).name} in a new language" if len(models) == 1 else "A language model in a new language"
+    Args:
+      runs: directories as in `read_run`, or runs that were read.
+
+    Raises:
+      UserError: a run cannot be read.
+    """
+    report = Report(read_runs(runs))
+    top = training_sections.top(report)
+    return terminal([*training_sections.perplexities(report), Section(top.heading, top.blocks)])

@@ -2,12 +2,12 @@
 
 Hues after Okabe and Ito, which people with any common colour blindness tell apart, darkened or lightened until text in them has
 a contrast of at least 4.5 to the page. No plot relies on colour alone: curves have markers and names at their ends, and from
-the ninth run on, where hues come again, they are dashed.
+the ninth slot on, where hues come again, they are dashed.
 """
 
 from collections.abc import Sequence
 
-from wechsel_jax.report.records import RunRecord
+from wechsel_jax.initializers import METHODS
 
 PAGE = {"light": "#fcfbf8", "dark": "#15181d"}
 INK = {"light": "#1b1d21", "dark": "#eceae4"}
@@ -21,30 +21,29 @@ ORIGIN = {
     "light": {"copied": "#0b3d63", "mixed": "#4f9bd1", "random": "#c3c0b8"},
     "dark": {"copied": "#d5eaff", "mixed": "#4c90c4", "random": "#4a505b"},
 }
-MARKERS = ("circle", "square", "triangle", "diamond", "down", "cross", "left", "right")
+# As matplotlib names them: circle, square, triangles, diamond, cross. No two slots share both hue and marker.
+MARKERS = "os^DvX<>"
 # A slot is a hue, a marker and a line: the first eight solid, the next eight dashed.
 HUES = len(SERIES["light"])
 SLOTS = 2 * HUES
-# So that a method looks the same in every report; the run from scratch is grey, what the others are seen against.
-_SLOTS = {
-    "wechsel": 0, "trans_inner": 1, "full_rand": 2, "trans_inner_shuffle": 9, "focus": 3, "ofa": 4, "salt": 5, "omp": 6,
-    "clp": 7, "wechsel_tfr": 8, "fvt": 11, "mean": 10, "multivariate": 12,
-}  # fmt: skip
-# WECHSEL in either form, where there is only one.
-_WECHSEL = {"wechsel", "wechsel_tfr"}
 
 
-def slots(runs: Sequence[RunRecord]) -> list[int]:
-    """Returns for each run which slot it gets; all differ while there are no more than sixteen runs."""
-    methods = [run.method for run in runs]
-    home = {**_SLOTS, "wechsel_tfr": 0} if len(_WECHSEL & set(methods)) == 1 else _SLOTS
+def slots(methods: Sequence[str]) -> list[int]:
+    """Returns for the method of each run which slot it gets; all differ while there are no more than sixteen runs.
+
+    A method has its own slot (`Method.color`), so that it looks the same in every report. Where there is only one form of
+    WECHSEL, it has the slot of WECHSEL.
+    """
+    home = {name: method.color for name, method in METHODS.items() if method.color is not None}
+    if "wechsel" not in methods:
+        home["wechsel_tfr"] = home["wechsel"]
     # Slots of methods that another run of this report has are the last choice of a run without one of its own.
     owned = {home[method] for method in methods if method in home}
     taken: list[int] = []
     for method in methods:
-        wanted = home.get(method)
         free = [slot for slot in range(SLOTS) if slot not in taken]
-        choice = [wanted] if wanted in free else [slot for slot in free if slot not in owned] or free
+        own = [slot for slot in free if slot == home.get(method)]
+        choice = own or [slot for slot in free if slot not in owned] or free
         taken.append(choice[0] if choice else len(taken) % SLOTS)
     return taken
 
@@ -55,7 +54,7 @@ def hue(slot: int, mode: str = "light") -> str:
 
 
 def marker(slot: int) -> str:
-    """Returns the name of a slot's marker: no two slots share both hue and marker."""
+    """Returns matplotlib's name of a slot's marker."""
     return MARKERS[(slot + 3 * (slot // HUES)) % len(MARKERS)]
 
 
@@ -64,15 +63,18 @@ def is_dashed(slot: int) -> bool:
     return slot >= HUES
 
 
-def css_variables() -> str:
-    """Returns the colours as custom properties: light, and dark where the reader prefers that."""
-    dark = _properties("dark")
-    uses = "".join(f".s{slot}{{--c:var(--s{slot % HUES})}}" for slot in range(SLOTS))
-    return f":root{{{_properties('light')}}}\n@media (prefers-color-scheme:dark){{@media screen{{:root{{{dark}}}}}}}\n{uses}\n"
-
-
-def _properties(mode: str) -> str:
+def variables(mode: str) -> dict[str, str]:
+    """Returns the name of each of the page's colours, as CSS has it, with the colour of a mode; no two are equal."""
     named = {"page": PAGE, "ink": INK, "muted": MUTED, "line": LINE}
-    values = {name: colours[mode] for name, colours in named.items()}
-    values |= {f"s{i}": colour for i, colour in enumerate(SERIES[mode])} | ORIGIN[mode]
-    return "".join(f"--{name}:{colour};" for name, colour in values.items())
+    return {
+        **{name: colours[mode] for name, colours in named.items()},
+        **{f"s{i}": colour for i, colour in enumerate(SERIES[mode])},
+        **ORIGIN[mode],
+    }
+
+
+def css() -> str:
+    """Returns the colours as custom properties, dark ones where the reader prefers that; `.s3` has the colour of slot 3."""
+    light, dark = ("".join(f"--{name}:{value};" for name, value in variables(mode).items()) for mode in ("light", "dark"))
+    uses = "".join(f".s{slot}{{--c:var(--s{slot % HUES})}}" for slot in range(SLOTS))
+    return f":root{{{light}}}\n@media (prefers-color-scheme:dark){{@media screen{{:root{{{dark}}}}}}}\n{uses}\n"

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from wechsel_jax.search.columns import with_columns
 from wechsel_jax.search.neighbors import nearest_neighbors
 
 NEIGHBORHOOD = 10
@@ -62,8 +63,8 @@ def csls_neighbors(
     """
     half = np.asarray(key_mean, np.float64) / 2
     fill = np.sqrt(np.square(half).max() - np.square(half))
-    raised_keys = _raised(keys, -half, fill)
-    raised_queries = _raised(queries, np.ones(len(queries)), np.zeros(len(queries)))
+    raised_keys = with_columns(keys, -half, fill)
+    raised_queries = with_columns(queries, np.ones(len(queries)), np.zeros(len(queries)))
     # Candidates without a direction would win through a low r alone.
     similarity, ids = nearest_neighbors(
         raised_queries, raised_keys, k, candidates=np.asarray(keys).any(axis=1), progress=progress
@@ -73,11 +74,3 @@ def csls_neighbors(
     if query_mean is not None:
         scores -= np.asarray(query_mean, np.float64)[:, None]
     return scores.astype(np.float32), ids
-
-
-def _raised(vectors: np.ndarray, *columns: np.ndarray) -> np.ndarray:
-    """Rows of length 1 with more columns, float32: (n, m + columns)."""
-    vectors = np.asarray(vectors, np.float32)
-    norms = np.sqrt(np.einsum("nm,nm->n", vectors, vectors, dtype=np.float64))
-    unit = vectors / np.where(norms > 0, norms, 1)[:, None]
-    return np.concatenate([unit, *(column[:, None] for column in columns)], axis=1).astype(np.float32)

@@ -20,7 +20,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.search.bonus import Bonus
+from wechsel_jax.search.columns import Bonus
 from wechsel_jax.search.duplicates import Groups, collapse, distinct_rows
 from wechsel_jax.search.rescoring import Index, accumulation_error, exact_search, normalised, row_norms, sort_rows
 
@@ -45,8 +45,9 @@ def nearest_neighbors(
     """Finds the k keys of highest cosine similarity for every query, without ever holding a (V_t, V_s) matrix.
 
     The neighbors are those of a float64 search: sorted by descending similarity, equal similarities by ascending id. A row
-    of zeros has similarity 0 to everything. Similarities and ids have the same bits for every `target_block`,
-    `source_block`, number of devices and `product`. This is the search of WECHSEL (Minixhofer et al., 2022, section 3.2).
+    of zeros has similarity 0 to everything; of the two, only a key of zeros can have the bonus. Similarities and ids have the
+    same bits for every `target_block`, `source_block`, number of devices and `product`. This is the search of WECHSEL
+    (Minixhofer et al., 2022, section 3.2).
 
     Args:
       queries: (V_t, m) target vectors; searched as float32.
@@ -66,43 +67,28 @@ def nearest_neighbors(
     Raises:
       UserError: fewer than k candidates, different dimensions, or a value that is not finite.
       ValueError: a block size or k below 1, an unknown product, or an array of the wrong rank.
+
+    >>> similarity, nearest = nearest_neighbors(np.array([[1.0, 0.1]]), np.array([[0.0, 2.0], [3.0, 0.0]]), 1)
+    >>> nearest.tolist(), round(float(similarity[0, 0]), 3)
+    ([[1]], 0.995)
     """
     if min(k, target_block, source_block) < 1:
         raise ValueError(f"k, target_block and source_block must be positive, got {k}, {target_block}, {source_block}")
-    layout = {"target_block": target_block, "source_block": source_block, "devices": devices, "product": product}
-    if bonus is None or not bonus.amount:
-        similarity, ids = _nearest(queries, keys, k, candidates, layout, progress)
-        return similarity.astype(np.float32), ids
-    allowed = np.ones(len(keys), bool) if candidates is None else _mask(candidates, len(keys))
-    _require(k, int(allowed.sum()))
-    found = [
-        (bonus.raise_scores(scores, part.flag), ids)
-        for part in bonus.parts(allowed, progress)
-        for scores, ids in [_nearest(queries, keys, min(k, part.size), part.candidates, layout, part.progress)]
-    ]
-    similarity, ids = (np.concatenate(halves, axis=1) for halves in zip(*found, strict=True))
-    sort_rows(similarity, ids)
-    return similarity[:, :k].astype(np.float32), ids[:, :k]
-
-
-def _nearest(
-    queries: np.ndarray, keys: np.ndarray, k: int, candidates: np.ndarray | None, layout: dict, progress: Callable | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """The search without a bonus; similarity float64 (V_t, k)."""
-    problem = make_problem(queries, keys, candidates)
-    _require(k, len(problem.allowed))
+    problem = make_problem(queries, keys, candidates, bonus)
+    if k > len(problem.allowed):
+        raise UserError(
+            f"{k} neighbors were asked for, but only {len(problem.allowed)} source tokens can be one; use fewer neighbors"
+        )
     similarity = np.zeros((len(problem.distinct), k))
     ids = np.empty((len(problem.distinct), k), np.int64)
     ids[:] = np.arange(k)
-    search = Search(problem.index, min(k, len(problem.index)), **layout)
+    search = Search(problem.index, min(k, len(problem.index)), target_block, source_block, devices, product)
     scores, found = search(problem.queries, problem.distinct[problem.searched], progress)
-    similarity[problem.searched], ids[problem.searched] = problem.groups.expand(scores, found, k)
-    return similarity[problem.which], problem.allowed[ids].astype(np.int32)[problem.which]
-
-
-def _require(k: int, count: int) -> None:
-    if k > count:
-        raise UserError(f"{k} neighbors were asked for, but only {count} source tokens can be one; use fewer neighbors")
+    scores, ids[problem.searched] = problem.groups.expand(scores, found, k)
+    if bonus is not None and bonus.amount:
+        scores = (1 + bonus.amount / 2) * scores + bonus.amount / 2
+    similarity[problem.searched] = scores
+    return similarity.astype(np.float32)[problem.which], problem.allowed[ids].astype(np.int32)[problem.which]
 
 
 @dataclass(frozen=True)
@@ -128,7 +114,7 @@ class Problem:
     index: Index
 
 
-def make_problem(queries: np.ndarray, keys: np.ndarray, candidates: np.ndarray | None) -> Problem:
+def make_problem(queries: np.ndarray, keys: np.ndarray, candidates: np.ndarray | None, bonus: Bonus | None = None) -> Problem:
     """Checks the arrays of a search (see `nearest_neighbors`) and finds the rows that need no search of their own."""
     queries, keys = _rows(queries, "target"), _rows(keys, "source")
     if queries.shape[1] != keys.shape[1]:
@@ -136,6 +122,8 @@ def make_problem(queries: np.ndarray, keys: np.ndarray, candidates: np.ndarray |
             f"the target vectors have {queries.shape[1]} dimensions, the source vectors {keys.shape[1]}; expected one shared "
             "space; align the two sets of word vectors first"
         )
+    if bonus is not None and bonus.amount:
+        queries, keys = bonus.columns(queries, keys)
     allowed = np.arange(len(keys)) if candidates is None else np.flatnonzero(_mask(candidates, len(keys)))
     if candidates is not None:
         keys = keys[allowed]

@@ -13,9 +13,9 @@ import jax
 import numpy as np
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.search.bonus import Bonus, Half
+from wechsel_jax.search.columns import Bonus
 from wechsel_jax.search.neighbors import Nomination, Problem, Search, make_problem
-from wechsel_jax.search.rescoring import Index, sort_rows
+from wechsel_jax.search.rescoring import sort_rows
 
 _FIRST = 24
 _FACTOR = 4
@@ -23,7 +23,6 @@ _SAMPLE = 512
 _NOMINEES_PER_BLOCK = 1 << 20
 # Far above what rounding does to a threshold in float64, far below what a weight means.
 _ROUNDING = 1e-9
-_NO_CANDIDATE = "no source token can be a neighbor; expected at least one with a vector"
 
 
 def sparsemax_neighbors(
@@ -70,12 +69,12 @@ def sparsemax_neighbors(
     if min(target_block, source_block) < 1:
         raise ValueError(f"target_block and source_block must be positive, got {target_block}, {source_block}")
     layout = {"target_block": target_block, "source_block": source_block, "devices": devices, "product": product}
-    if bonus is not None and bonus.amount:
-        allowed = np.ones(len(keys), bool) if candidates is None else candidates
-        return _with_bonus(queries, keys, scale, bonus, bonus.parts(allowed, progress), layout)
-    problem = make_problem(queries, keys, candidates)
+    problem = make_problem(queries, keys, candidates, bonus)
+    if bonus is not None:
+        # The cosine of the longer vectors lacks a scale and a constant, and a constant changes no sparsemax.
+        scale *= 1 + bonus.amount / 2
     if len(problem.allowed) == 0:
-        raise UserError(_NO_CANDIDATE)
+        raise UserError("no source token can be a neighbor; expected at least one with a vector")
     found: list[tuple[np.ndarray, ...]] = []
     waiting, nominees, done = problem.searched, _FIRST, 0
     while len(waiting):
@@ -99,35 +98,6 @@ def sparsemax_neighbors(
         waiting, nominees = np.concatenate([*unsettled, rest]), nominees * _FACTOR
     ids, weights = _padded(found, len(problem.distinct))
     return ids[problem.which], weights[problem.which]
-
-
-def _with_bonus(
-    queries: np.ndarray, keys: np.ndarray, scale: float, bonus: Bonus, halves: Sequence[Half], layout: dict
-) -> tuple[np.ndarray, np.ndarray]:
-    """Sparsemax over both halves of the keys.
-
-    A key that has weight among all has it among its half: fewer keys have a lower threshold, and within a half the bonus adds
-    the same to all scores of a query, which leaves their sparsemax as it is.
-    """
-    if not halves:
-        raise UserError(_NO_CANDIDATE)
-    queries, index = np.asarray(queries, np.float32), Index(np.asarray(keys, np.float32))
-    wanted = queries.any(axis=1)
-    all_ids, all_scores = [], []
-    for half in halves:
-        ids, weights = sparsemax_neighbors(
-            queries, keys, candidates=half.candidates, scale=scale, progress=half.progress, **layout
-        )
-        row, place = np.nonzero(weights > 0)
-        scores = np.full(weights.shape, -np.inf)
-        scores[row, place] = index.scores(queries, row, ids[row, place])
-        all_scores.append(scale * bonus.raise_scores(scores, half.flag))
-        all_ids.append(ids)
-    ids, scores = np.concatenate(all_ids, axis=1), np.concatenate(all_scores, axis=1)
-    sort_rows(scores, ids)
-    weights = np.maximum(scores - thresholds(np.where(wanted[:, None], scores, 0))[:, None], 0)
-    row, place = np.nonzero((weights > 0) & wanted[:, None])
-    return _padded([(row, ids[row, place], weights[row, place])], len(queries))
 
 
 def thresholds(scores_TxK: np.ndarray, counts_TxK: np.ndarray | None = None) -> np.ndarray:

@@ -2,50 +2,17 @@
 
 import itertools
 import json
-import os
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
 from wechsel_jax.errors import UserError, one_line
 from wechsel_jax.text.files import BYTE_ORDER_MARK, UTF16_MARKS, too_long
 
-if TYPE_CHECKING:
-    from wechsel_jax.text.parts import Part
-
 KINDS = ("lines", "paragraphs", "files")
 # Of a record's fields that a message names: characters of each, and how many.
 _NAME, _NAMES = 40, 10
-Progress = Callable[[int], None]
-
-
-def read_documents(path: str | os.PathLike, kind: str, progress: Progress = lambda size: None) -> Iterator[str]:
-    """Yields the documents of one file.
-
-    Nothing is stripped, replaced or normalised. What ends a document, its last newline ("\\n" or "\\r\\n"), is not part of it;
-    a byte order mark is dropped. Lines of nothing but white space are no documents: they separate paragraphs.
-
-    Args:
-      path: a UTF-8 text file, compressed or not, or another source that `find_sources` knows.
-      kind: of a text file, "lines" (each line is a document), "paragraphs" (blocks of lines with blank lines between them) or
-        "files" (the whole file is one).
-      progress: told how many more bytes of the file have been read.
-
-    Raises:
-      UserError: the file is missing, empty, damaged or not UTF-8 (the line is named), or `kind` is unknown.
-    """
-    from wechsel_jax.text.parts import read_parts
-    from wechsel_jax.text.sources import find_sources
-
-    check_kind(kind)
-    return _documents(read_parts(find_sources([path])[0], kind), progress)
-
-
-def _documents(parts: Iterable["Part"], progress: Progress) -> Iterator[str]:
-    for part in parts:
-        progress(part.progress)
-        yield from part.documents()[0]
 
 
 def check_kind(kind: str) -> None:
@@ -84,7 +51,8 @@ def text_documents(raw: bytes, kind: str, first: bool, longest: int) -> list[str
             starts.append(number)
         else:
             groups[-1].append(line)
-    documents = [_without_newline("".join(group)) for group in groups]
+    documents = ["".join(group) for group in groups]
+    documents = [text[:-2] if text.endswith("\r\n") else text.removesuffix("\n") for text in documents]
     for start, document in zip(starts, documents, strict=True):
         if len(raw) > longest and len(document.encode()) > longest:
             raise BadLine(start, too_long(longest))
@@ -185,7 +153,3 @@ def _decode(raw: bytes, first: bool, line: int | None = None) -> str:
         shown = f"byte 0x{raw[error.start]:02x} at position {position}"
         reason = f"not UTF-8 ({shown}); convert the file to UTF-8, e.g. with iconv"
         raise BadLine(raw.count(b"\n", 0, error.start) if line is None else line, reason) from None
-
-
-def _without_newline(text: str) -> str:
-    return text[:-2] if text.endswith("\r\n") else text.removesuffix("\n")

@@ -1,7 +1,6 @@
-"""A source in parts of some megabytes, each of whole documents, that any process can turn into documents."""
+"""A source in parts of some megabytes, each of whole documents."""
 
 import dataclasses
-import json
 import os
 from collections.abc import Iterable, Iterator
 from typing import IO, TYPE_CHECKING
@@ -9,14 +8,14 @@ from typing import IO, TYPE_CHECKING
 import numpy as np
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.text.documents import BadLine, json_documents, listed, packed_documents, text_documents
-from wechsel_jax.text.files import LONGEST_DOCUMENT, is_compressed, open_counted, read_all, read_lines, too_long
-from wechsel_jax.text.sources import SOURCE_FILE, Source, import_datasets
+from wechsel_jax.text.documents import BadLine, check_kind, json_documents, listed, packed_documents, text_documents
+from wechsel_jax.text.files import LONGEST_DOCUMENT, is_compressed, open_counted, read_all, too_long
+from wechsel_jax.text.sources import SOURCE_FILE, Source, find_sources, import_datasets
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Small enough that all processes have work near the end and that memory stays small; where a part ends changes no token.
+# Small enough that memory stays small; where a part ends changes no token.
 PART_BYTES = 1 << 21
 # Rows of a table that are in memory at once: each may be the longest document. And those that are looked for at once.
 _ROWS, _MAPPED_ROWS = 16, 512
@@ -63,7 +62,13 @@ class Part:
         Raises:
           UserError: a line is not what it should be; the message names file and line.
         """
-        raw = self._read()
+        raw = self.raw
+        if self.path:
+            with open(self.path, "rb") as handle:
+                handle.seek(self.start)
+                raw = handle.read(self.size)
+            if len(raw) != self.size:
+                raise UserError(f"{self.path}: became shorter while it was being read; run the command again")
         try:
             if self.kind == "packed":
                 return packed_documents(raw, self.sizes)
@@ -72,31 +77,8 @@ class Part:
             return text_documents(raw, self.kind, self.start == 0, self.longest), 0
         except BadLine as bad:
             unit = "row" if self.kind == "packed" else "line"
-            raise UserError(f"{self.name}: {unit} {self._lines_before() + bad.line + 1}: {bad.reason}") from None
-
-    def pack(self) -> list[bytes]:
-        """As bytes that can be sent to another process; `unpack` undoes it."""
-        fields = {name: value for name, value in vars(self).items() if name not in ("raw", "sizes")}
-        sizes = b"" if self.sizes is None else np.asarray(self.sizes, np.int64).tobytes()
-        return [json.dumps(fields).encode(), self.raw, sizes]
-
-    @classmethod
-    def unpack(cls, packed: list[bytes]) -> "Part":
-        header, raw, sizes = packed
-        return cls(**json.loads(header), raw=raw, sizes=np.frombuffer(sizes, np.int64))
-
-    def _read(self) -> bytes:
-        if not self.path:
-            return self.raw
-        with open(self.path, "rb") as handle:
-            handle.seek(self.start)
-            raw = handle.read(self.size)
-        if len(raw) != self.size:
-            raise UserError(f"{self.path}: became shorter while it was being read; run the command again")
-        return raw
-
-    def _lines_before(self) -> int:
-        return _newlines(self.path, self.start) if self.path else self.lines_before
+            before = _newlines(self.path, self.start) if self.path else self.lines_before
+            raise UserError(f"{self.name}: {unit} {before + bad.line + 1}: {bad.reason}") from None
 
 
 def read_parts(source: Source, kind: str, part_bytes: int = PART_BYTES) -> Iterator[Part]:
@@ -118,16 +100,29 @@ def read_parts(source: Source, kind: str, part_bytes: int = PART_BYTES) -> Itera
     return _tables(source, part_bytes)
 
 
-def source_lines(source: Source) -> Iterator[str]:
-    """Yields the lines, without their ends, of a text file, or of the texts in JSON lines or a table.
+def read_documents(source: Source | str | os.PathLike, kind: str = "lines") -> Iterator[str]:
+    """Yields the documents of one source.
+
+    Nothing is stripped, replaced or normalised. What ends a document, its last newline ("\\n" or "\\r\\n"), is not part of it;
+    a byte order mark is dropped. What holds nothing but white space is no document; blank lines separate paragraphs.
+
+    Args:
+      source: of `find_sources`, or the name of one.
+      kind: of a text file, "lines" (each line is a document), "paragraphs" (blocks of lines with blank lines between them) or
+        "files" (the whole file is one).
 
     Raises:
-      UserError: as `read_parts`, and where text is not UTF-8 or a line is not JSON; the message names file and line.
+      UserError: as `read_parts`, and where text is not UTF-8 or a line is not JSON (file and line are named), or there is no
+        such kind.
     """
-    if source.kind == "text":
-        return (line for _, line in read_lines(source.place, SOURCE_FILE, source.longest))
-    documents = (document for part in read_parts(source, "lines") for document in part.documents()[0])
-    return (line.rstrip("\r") for document in documents for line in document.split("\n"))
+    check_kind(kind)
+    found = source if isinstance(source, Source) else find_sources([source])[0]
+    return (document for part in read_parts(found, kind) for document in part.documents()[0])
+
+
+def source_lines(source: Source) -> Iterator[str]:
+    """Yields the lines of a source's documents, which may have several in JSON lines and tables; see `read_documents`."""
+    return (line.rstrip("\r") for document in read_documents(source) for line in document.split("\n"))
 
 
 def _ranges(source: Source, kind: str, part_bytes: int) -> Iterator[Part]:

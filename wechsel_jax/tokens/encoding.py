@@ -4,8 +4,12 @@ import itertools
 import re
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import tokenizers
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 # Texts that the tokenizer gets at once: its own records of a text are 50 to 400 times as large.
 _GROUP_CHARACTERS, _GROUP_TEXTS = 500_000, 1024
@@ -17,11 +21,19 @@ _LONGEST_WORD = 1 << 20
 _ENDS = [re.compile(pattern, re.DOTALL) for pattern in (r".*\S(?=\s)", r".*\w(?=[^\w\s])", r".*\S")]
 
 
+def plain_backend(tokenizer: "PreTrainedTokenizerFast | tokenizers.Tokenizer") -> tokenizers.Tokenizer:
+    """Returns a copy that neither pads nor truncates. A tokenizer.json may ask for both, and tokens come or go in silence."""
+    backend = tokenizers.Tokenizer.from_str(getattr(tokenizer, "backend_tokenizer", tokenizer).to_str())
+    backend.no_padding()
+    backend.no_truncation()
+    return backend
+
+
 def encode(backend: tokenizers.Tokenizer, texts: Iterable[str], special_tokens: bool) -> Iterator[Sequence[int]]:
     """Yields the ids of each text, those that the tokenizer itself gives it.
 
     Args:
-      backend: which neither truncates nor pads.
+      backend: of `plain_backend`.
       texts: of any length; long ones are cut, where that changes no token.
       special_tokens: with those that the tokenizer puts around a text.
     """

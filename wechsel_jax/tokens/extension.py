@@ -10,6 +10,7 @@ from wechsel_jax.tokens import Vocabulary, byte_level_string
 from wechsel_jax.tokens.files import fast_tokenizer_class
 from wechsel_jax.tokens.merges import append_merges, pairs_of, write_pairs
 from wechsel_jax.tokens.overlap import is_byte_fallback, match, match_special
+from wechsel_jax.tokens.splitting import cuts_at_marks, keep_marks
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -25,7 +26,10 @@ def extend_tokenizer(source: "PreTrainedTokenizerFast", target: "PreTrainedToken
     A token is lacking where the source has none of the same bytes and word start. Special tokens are appended, as special
     tokens, where the source has none with a role in common or the same name. Never appended: holes, byte-fallback tokens, and
     what the source's way of spelling cannot express (parts of characters in SentencePiece and WordPiece). Everything else stays
-    the source's: normalisation, splitting, post-processing, chat template, the names of special tokens.
+    the source's: normalisation, splitting, post-processing, chat template, the names of special tokens. One exception: a source
+    that cuts words at combining marks, as GPT-2 and Llama 3 do, would never reach the words of a target that does not, so it
+    learns to keep marks on their letters where its pattern is known (see `splitting.keep_marks`); text without marks is cut as
+    before.
 
     How new text comes to use the new tokens depends on the model:
       BPE: the target's merges go after the source's, so known text is cut as before wherever no new token fits; then every new
@@ -57,6 +61,8 @@ def extend_tokenizer(source: "PreTrainedTokenizerFast", target: "PreTrainedToken
     known = source.get_vocab()
     new, special = _numbered(ordinary, *vocabularies, known)
     _anchor_added(state)
+    if cuts_at_marks(source.backend_tokenizer.pre_tokenizer) and not cuts_at_marks(target.backend_tokenizer.pre_tokenizer):
+        state["pre_tokenizer"] = keep_marks(state["pre_tokenizer"])
     kind = state["model"]["type"]
     if kind == "BPE":
         state["model"]["vocab"] |= new

@@ -1,13 +1,13 @@
 """Tokenizers from disk or from the hub, exactly as their files describe them, without running anyone's code."""
 
 import os
-import re
 from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wechsel_jax.errors import UserError, one_line
 from wechsel_jax.files import require_file
+from wechsel_jax.files.hub import HUB_ID, download
 from wechsel_jax.files.json import read_json
 
 if TYPE_CHECKING:
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 _EXPECTED = "a directory with tokenizer.json (or vocab.json and merges.txt), a tokenizer.json file, or the id of a hub model"
 _RESAVE = "load it with transformers' AutoTokenizer, save_pretrained() it to a new directory and pass that"
-_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _HUB_FILES = ["tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "*.model", "config.json"]
+# Chat templates.
+_HUB_FILES += ["*.jinja"]
 # Vocabularies have few holes or none, and the libraries make a table with a row for each id.
 _MOST_HOLES = 1024
 # What tokens are called where no file says what they do; the first name that the tokenizer knows is taken.
@@ -44,14 +45,18 @@ def load_tokenizer(path: str | os.PathLike) -> "PreTrainedTokenizerFast":
 
     Raises:
       UserError: nothing is there, or it is no tokenizer, or it is damaged.
+
+    >>> from wechsel_jax import demo
+    >>> load_tokenizer(demo.path("english-gpt2")).tokenize("the house")
+    ['the', 'Ġhouse']
     """
     place = Path(path)
     if place.is_file():
         return _from_file(place)
     if place.is_dir():
         return _from_directory(place)
-    if place.suffix != ".json" and _HUB_ID.fullmatch(os.fspath(path)) and not os.path.lexists(place):
-        return _from_directory(_download(os.fspath(path)))
+    if place.suffix != ".json" and HUB_ID.fullmatch(os.fspath(path)) and not os.path.lexists(place):
+        return _from_directory(download(os.fspath(path), _HUB_FILES, _EXPECTED))
     raise UserError(f"{path}: no such file or directory; expected {_EXPECTED}")
 
 
@@ -61,18 +66,6 @@ def fast_tokenizer_class() -> type["PreTrainedTokenizerFast"]:
     from transformers import PreTrainedTokenizerFast
 
     return PreTrainedTokenizerFast
-
-
-def _download(name: str) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError
-
-    try:
-        return Path(snapshot_download(name, allow_patterns=_HUB_FILES))
-    except (OSError, ValueError, HfHubHTTPError) as error:
-        raise UserError(
-            f"{name}: no such file or directory, and not to be had from the hub ({one_line(error)}); expected {_EXPECTED}"
-        ) from error
 
 
 def _from_file(path: Path) -> "PreTrainedTokenizerFast":

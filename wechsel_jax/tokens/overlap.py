@@ -15,11 +15,12 @@ from wechsel_jax.tokens.mapping import mapped_ids
 from wechsel_jax.tokens.reference_overlap import deepfocus_overlap, ofa_overlap
 
 # How a target token was matched; `Overlap.rule` holds the position in this list. The tightest rule that holds is named.
-RULES = ("none", "mapped", "special", "exact", "nospace", "fuzzy", "symbols")
-# What a user may ask for; each includes those before it.
-OVERLAPS = ("special", "exact", "nospace", "fuzzy")
+RULES = ("none", "mapped", "special", "exact", "case", "nospace", "fuzzy", "symbols")
+# What a user may ask for, and the rules for ordinary tokens that it includes, tightest first.
+OVERLAPS = {"special": (), "exact": ("exact",), "case": ("exact", "case"), "nospace": ("exact", "nospace")}
+OVERLAPS["fuzzy"] = ("exact", "nospace", "fuzzy")
 # Whose choices to repeat; each with the overlaps that tool has.
-PARITIES = {"deepfocus": ("special", "exact", "fuzzy"), "ofa": ("exact", "fuzzy")}
+PARITIES = {"deepfocus": ("special", "exact", "fuzzy"), "ofa": ("exact", "case", "fuzzy")}
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def find_overlap(
     if parity == "deepfocus":
         found, names = deepfocus_overlap(source, target, exact=overlap != "special", fuzzy=overlap == "fuzzy", symbols=symbols)
     elif parity == "ofa":
-        found, names = ofa_overlap(source, target, fuzzy=overlap == "fuzzy")
+        found, names = ofa_overlap(source, target, fuzzy=overlap != "exact")
     else:
         found, names = _by_bytes(source, target, overlap, symbols)
     rule = np.array([RULES.index(name) for name in names], np.int8)
@@ -116,7 +117,7 @@ def _by_bytes(source: Vocabulary, target: Vocabulary, overlap: str, symbols: boo
     """Returns int32 (V_t,) source ids and the rule of each."""
     found = match_special(source, target)
     names = np.where(found >= 0, "special", "none").astype(object)
-    for name in OVERLAPS[1 : OVERLAPS.index(overlap) + 1]:
+    for name in OVERLAPS[overlap]:
         same = match(source, target, name)
         new = (found < 0) & (same >= 0)
         found[new], names[new] = same[new], name
@@ -138,8 +139,8 @@ def match(source: Vocabulary, target: Vocabulary, rule: str = "exact") -> np.nda
     Args:
       source: V_s tokens.
       target: V_t tokens.
-      rule: "exact": same bytes, same word start; "nospace": same bytes after one leading space (SALT, appendix A); "fuzzy":
-        nospace without case (FOCUS's fuzzy match).
+      rule: "exact": same bytes, same word start; "case": the same text but for case, same word start (OFA); "nospace": same
+        bytes after one leading space (SALT, appendix A); "fuzzy": nospace without case (FOCUS's fuzzy match).
 
     Returns:
       int32 (V_t,), source ids, -1 where nothing matches.
@@ -198,6 +199,10 @@ def _exact_keys(vocabulary: Vocabulary) -> list[Hashable]:
     return [None if bare is None else (bare, start) for bare, start in keys]
 
 
+def _case_keys(vocabulary: Vocabulary) -> list[Hashable]:
+    return [key and (_lower(key[0]), key[1]) for key in _exact_keys(vocabulary)]
+
+
 def _fuzzy_keys(vocabulary: Vocabulary) -> list[Hashable]:
     return [None if bare is None else _lower(bare) for bare in _bare_keys(vocabulary)]
 
@@ -209,7 +214,9 @@ def _lower(raw: bytes) -> bytes:
         return raw
 
 
-_KEYS: dict[str, Callable[[Vocabulary], list[Hashable]]] = {"exact": _exact_keys, "nospace": _bare_keys, "fuzzy": _fuzzy_keys}
+_KEYS: dict[str, Callable[[Vocabulary], list[Hashable]]] = {
+    "exact": _exact_keys, "case": _case_keys, "nospace": _bare_keys, "fuzzy": _fuzzy_keys,
+}  # fmt: skip
 
 
 def _unlikeness(source: Vocabulary, target: Vocabulary, target_id: int, source_id: int) -> tuple:

@@ -13,7 +13,7 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.text.files import LONGEST_DOCUMENT
 from wechsel_jax.text.parts import Part, read_parts
 from wechsel_jax.text.sources import Source, find_sources
-from wechsel_jax.tokens.encoding import encode
+from wechsel_jax.tokens.encoding import encode, plain_backend
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -57,11 +57,7 @@ def read_token_ids(
     if max_bytes < 0:
         raise UserError(f"max_bytes {max_bytes}: expected 0 (all of the text) or a number of bytes")
     texts = [text_files] if isinstance(text_files, str | os.PathLike) else list(text_files)
-    backend = tokenizers.Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-    # A tokenizer.json may ask for both; either would lose or add tokens in silence.
-    backend.no_truncation()
-    backend.no_padding()
-    encoder = _Encoder(backend)
+    encoder = _Encoder(plain_backend(tokenizer))
     arrays = [ids for documents in _documents(find_sources(texts, field, longest), max_bytes) for ids in encoder(documents)]
     arrays += encoder.rest()
     if not arrays:
@@ -138,7 +134,10 @@ class _Encoder:
         if not documents:
             return []
         if self._by_word:
-            expected, encoded = self._encode(_beginning(documents)), self._encode_words(documents)
+            # The first documents of some length, or all of a shorter batch.
+            ends = itertools.accumulate(map(len, documents))
+            few = next((i for i, end in enumerate(ends, 1) if end >= _PART_BYTES), None)
+            expected, encoded = self._encode(documents[:few]), self._encode_words(documents)
             self._by_word = np.array_equal(encoded[: len(expected)], expected)
         return [encoded if self._by_word else self._encode(documents)]
 
@@ -172,12 +171,6 @@ class _Encoder:
         if len(starts) != len(words) or not np.array_equal(starts[::_JOINED], np.cumsum(lengths) - lengths):
             return self._cut(words)
         return ids, np.diff(starts, append=len(ids))
-
-
-def _beginning(documents: list[str]) -> list[str]:
-    """The first documents, on which cutting by words is tried out."""
-    ends = itertools.accumulate(map(len, documents))
-    return documents[: next((i for i, end in enumerate(ends, 1) if end >= _PART_BYTES), None)]
 
 
 def _different(documents: list[str]) -> tuple[list[str], list[str], np.ndarray]:

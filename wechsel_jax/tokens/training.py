@@ -12,6 +12,7 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_directory, refuse_directory
 from wechsel_jax.text.files import LONGEST_DOCUMENT
 from wechsel_jax.tokens.files import fast_tokenizer_class, load_tokenizer
+from wechsel_jax.tokens.splitting import PATTERNS, byte_level_splitter
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -46,6 +47,7 @@ def train_tokenizer(
     algorithm: str = "byte_bpe",
     style: str = "gpt2",
     *,
+    pattern: str = "marks",
     overwrite: bool = False,
     text_field: str = "text",
     max_document_bytes: int = LONGEST_DOCUMENT,
@@ -65,6 +67,9 @@ def train_tokenizer(
       style: "gpt2" (<|endoftext|> is bos, eos and unk, with id 0) or "roberta" (<s>, <pad>, </s>, <unk> are 0 to 3, <mask> is
         V - 1, and an encoding is <s> ... </s>). WordPiece has BERT's special tokens whatever the style ([PAD], [UNK], [CLS],
         [SEP], [MASK] are 0 to 4).
+      pattern: where "byte_bpe" ends a word: "marks" is GPT-2's pattern, but combining marks belong to the letters that they
+        follow (Hindi takes half the tokens, other text is cut as by GPT-2); "gpt2" is GPT-2's own, for parity with a tokenizer
+        that has it.
       overwrite: whether an existing `output` may be replaced.
       text_field: which holds the text of JSON lines and tables.
       max_document_bytes: a longer line, or row of a table, is refused.
@@ -80,6 +85,8 @@ def train_tokenizer(
         raise UserError(f"{algorithm}: unknown algorithm for a tokenizer; expected one of {', '.join(_TRAINERS)}")
     if style not in _STYLES:
         raise UserError(f"{style}: unknown style for a tokenizer; expected one of {', '.join(_STYLES)}")
+    if pattern not in PATTERNS:
+        raise UserError(f"{pattern}: unknown pattern for a tokenizer; expected one of {', '.join(PATTERNS)}")
     if vocabulary_size > _MOST_TOKENS:
         raise UserError(f"vocabulary size {vocabulary_size}: too large; expected at most {_MOST_TOKENS}")
     files = [files] if isinstance(files, str | os.PathLike) else list(files)
@@ -90,7 +97,8 @@ def train_tokenizer(
     if not sources:
         raise UserError("no text files; expected at least one to train a tokenizer on")
     roles = _BERT if algorithm == "wordpiece" else _STYLES[style]
-    backend = _TRAINERS[algorithm](sources, vocabulary_size, roles)
+    splitter = (pattern,) if algorithm == "byte_bpe" else ()
+    backend = _TRAINERS[algorithm](sources, vocabulary_size, roles, *splitter)
     _require_size(backend, vocabulary_size, sources)
     with new_directory(output, "tokenizer", overwrite) as directory:
         try:
@@ -100,13 +108,13 @@ def train_tokenizer(
     return load_tokenizer(output)
 
 
-def _byte_bpe(sources: "list[Source]", vocabulary_size: int, roles: dict[str, str]) -> "Tokenizer":
+def _byte_bpe(sources: "list[Source]", vocabulary_size: int, roles: dict[str, str], pattern: str) -> "Tokenizer":
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
     first, last = _special_tokens(roles)
     _require_room(vocabulary_size, _BYTES + len(first) + len(last))
     backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.pre_tokenizer = byte_level_splitter(pattern)
     backend.decoder = decoders.ByteLevel()
     backend.post_processor = processors.ByteLevel(trim_offsets=False)
     trainer = trainers.BpeTrainer(
@@ -137,7 +145,13 @@ def _unigram(sources: "list[Source]", vocabulary_size: int, roles: dict[str, str
         show_progress=False,
     )
     _train(backend, sources, trainer)
-    return _with_special_tokens(_with_byte_fallback(backend, len(first)), roles)
+    # <0x00> to <0xFF>, so unlikely that any other spelling of the same characters wins.
+    state = json.loads(backend.to_str())
+    pieces = state["model"]["vocab"]
+    score = 10 * min(score for _, score in pieces) - 10
+    pieces[len(first) : len(first)] = [[f"<0x{byte:02X}>", score] for byte in range(_BYTES)]
+    state["model"]["byte_fallback"] = True
+    return _with_special_tokens(Tokenizer.from_str(json.dumps(state)), roles)
 
 
 def _wordpiece(sources: "list[Source]", vocabulary_size: int, roles: dict[str, str]) -> "Tokenizer":
@@ -170,18 +184,6 @@ def _special_tokens(roles: dict[str, str]) -> tuple[list[str], list[str]]:
     """Splits the special tokens into those with the first ids and <mask>, which RoBERTa has last."""
     names = list(dict.fromkeys(roles.values()))
     return [name for name in names if name != "<mask>"], [name for name in names if name == "<mask>"]
-
-
-def _with_byte_fallback(backend: "Tokenizer", position: int) -> "Tokenizer":
-    """Inserts <0x00> to <0xFF> at `position`, so unlikely that any other spelling of the same characters wins."""
-    from tokenizers import Tokenizer
-
-    state = json.loads(backend.to_str())
-    pieces = state["model"]["vocab"]
-    score = 10 * min(score for _, score in pieces) - 10
-    pieces[position:position] = [[f"<0x{byte:02X}>", score] for byte in range(_BYTES)]
-    state["model"]["byte_fallback"] = True
-    return Tokenizer.from_str(json.dumps(state))
 
 
 def _with_special_tokens(backend: "Tokenizer", roles: dict[str, str]) -> "Tokenizer":

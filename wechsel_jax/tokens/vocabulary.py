@@ -16,13 +16,30 @@ from wechsel_jax.tokens.files import load_tokenizer
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-__all__ = ["BYTE_TOKEN", "ROLES", "SAME_ROLE", "Vocabulary", "byte_level_string", "load_tokenizer", "parity_words", "readable"]
+__all__ = [
+    "BYTE_TOKEN",
+    "BYTE_VALUES",
+    "ROLES",
+    "SAME_ROLE",
+    "Vocabulary",
+    "byte_level_string",
+    "load_tokenizer",
+    "parity_words",
+    "readable",
+]
 
 # In the order in which one decides what a token with several roles is most like.
 ROLES = ("eos", "bos", "unk", "pad", "mask", "cls", "sep")
 SAME_ROLE = {"bos": "cls", "cls": "bos", "eos": "sep", "sep": "eos"}
 BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 _WORD_START = {"byte_bpe": "Ġ", "sentencepiece": "▁"}
+# How GPT-2 and all after it spell bytes, character to byte: printable Latin-1 is itself, the rest U+0100 and up, in order.
+_PRINTABLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+BYTE_VALUES = {chr(byte): byte for byte in _PRINTABLE}
+BYTE_VALUES |= {chr(0x100 + i): byte for i, byte in enumerate(sorted({*range(256)} - {*_PRINTABLE}))}
+# For `str.translate`. What spells no byte is sent out of Latin-1, where encoding notices it.
+_BYTE_TABLE = dict.fromkeys(range(256), 0xFFFF) | {ord(character): byte for character, byte in BYTE_VALUES.items()}
+_BYTE_CHARACTERS = {byte: character for character, byte in BYTE_VALUES.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +56,11 @@ class Vocabulary:
       roles: V sets, subsets of `ROLES`; special tokens without a role: {"special"}; ordinary tokens: empty.
       kind: "byte_bpe", "sentencepiece" or "wordpiece".
       prefix_space: whether the tokenizer puts a space before a text that starts without one.
+
+    >>> from wechsel_jax import demo
+    >>> vocabulary = Vocabulary.from_tokenizer(load_tokenizer(demo.path("english-gpt2")))
+    >>> len(vocabulary), vocabulary.kind, vocabulary.bytes[300], vocabulary.id_with_role("eos")
+    (8192, 'byte_bpe', b'hat', 0)
     """
 
     strings: tuple[str, ...]
@@ -204,23 +226,12 @@ def _adds_space(step: dict) -> bool:
     return step["type"] == "Prepend" or (step["type"] == "ByteLevel" and bool(step.get("add_prefix_space")))
 
 
-def _byte_table() -> dict[int, int]:
-    """GPT-2's table from characters to bytes: printable Latin-1 is itself, the rest is moved to U+0100 and up, in order."""
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    moved = [byte for byte in range(256) if byte not in printable]
-    # A moved character has no meaning at its own place; sending it out of Latin-1 makes the decoding notice.
-    return {byte: 0xFFFF for byte in moved} | {0x100 + i: byte for i, byte in enumerate(moved)}
-
-
-_BYTE_TABLE = _byte_table()
-
-
-_BYTE_CHARACTERS = {byte: chr(character) for character, byte in reversed(_BYTE_TABLE.items()) if byte != 0xFFFF}
-_BYTE_CHARACTERS |= {byte: chr(byte) for byte in range(256) if byte not in _BYTE_CHARACTERS}
-
-
 def byte_level_string(raw: bytes) -> str:
-    """How byte-level BPE spells bytes: "Ġ" for a space, a printable character for any byte."""
+    """How byte-level BPE spells bytes: "Ġ" for a space, a printable character for any byte.
+
+    >>> byte_level_string(" für".encode())
+    'ĠfÃ¼r'
+    """
     return "".join([_BYTE_CHARACTERS[byte] for byte in raw])
 
 

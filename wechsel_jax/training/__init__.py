@@ -1,9 +1,22 @@
-"""Training: a function of (settings, seed, step) on any mesh, resumed exactly; `train(config, workdir)` is the way in."""
+"""Training: a function of (settings, seed, step) on any mesh, resumed exactly; `train(config, workdir)` is the way in.
 
-from wechsel_jax.training.arguments import config_arguments
-from wechsel_jax.training.config import default_config, record_config, validate
+Read in this order:
+
+1. `config.py`: every setting with its meaning; `schedules.py`: phases and learning rates.
+2. `loop.py`: a run from its settings to an exported model. What it is made of is in `run_spec.py`.
+3. `step.py`: one update. `optimizer.py` says what trains and how, `sharding.py` where each array lives, `placement.py` lays a
+   run's states and batches out on its mesh.
+4. `checkpoints.py`: the state on disk; `metrics.py`: the lines that belong to it; `workdir.py`: what else makes a start go on
+   with the run that began.
+
+Aside: `compilation.py` and `devices.py` (memory, speed, profiles), `distributed.py` (several processes), `interrupts.py`
+(signals), `recorder.py`, `progress.py` and `trackers.py` (what is shown), `exports.py` (a checkpoint as a model).
+"""
+
+from wechsel_jax.training.config import config_arguments, default_config, validate
 from wechsel_jax.training.loop import train
 from wechsel_jax.training.schedules import Phase, one_phase, trans_inner_phases
+from wechsel_jax.training.workdir import record_config
 
 __all__ = [
     "Phase",

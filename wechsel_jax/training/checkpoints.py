@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import damage, new_file, seal, sync_directory
 from wechsel_jax.training.compilation import out_of_memory
+from wechsel_jax.training.distributed import broadcast_from_first
 from wechsel_jax.training.step import TrainState
 
 _STATE, _MANIFEST = "state", "manifest.json"
@@ -88,7 +88,7 @@ class Checkpoints:
         Raises:
           UserError: there are checkpoints, and all of them are damaged.
         """
-        found = agreed(self._find() if self._first else _NONE)
+        found = broadcast_from_first(self._find() if self._first else _NONE)
         if found == _ALL_DAMAGED:
             raise UserError(
                 f"{self.directory}: every checkpoint is damaged; expected a whole one; put one back from a copy, "
@@ -99,7 +99,7 @@ class Checkpoints:
 
     def whole(self, step: int) -> bool:
         """Whether the checkpoint of a step is there and undamaged, the same in every process; says so where it is not."""
-        return bool(agreed(int(self._first and self._whole(step))))
+        return bool(broadcast_from_first(int(self._first and self._whole(step))))
 
     def best(self) -> int | None:
         """Returns the step of the saved checkpoint with the lowest validation loss."""
@@ -133,7 +133,7 @@ class Checkpoints:
         self._saves += 1
         # A name of its own for every try: writes that were under way when an earlier one failed may still arrive there.
         began, place = time.perf_counter(), self.directory / f".{step}.{self._saves}.saving"
-        if not agreed(self._begin(step, place)):
+        if not broadcast_from_first(self._begin(step, place)):
             return
         try:
             if self._checkpointer is None:
@@ -184,7 +184,7 @@ class Checkpoints:
         """Returns once nothing is being written: the step of the newest whole checkpoint, the same in every process."""
         self._join()
         if jax.process_count() > 1:
-            found = agreed(_NONE if self.saved is None else self.saved)
+            found = broadcast_from_first(_NONE if self.saved is None else self.saved)
             self.saved = None if found == _NONE else found
         return self.saved
 
@@ -299,15 +299,6 @@ def _checkpointer() -> Any:
     import orbax.checkpoint as ocp
 
     return ocp.StandardCheckpointer()
-
-
-def agreed(value: int) -> int:
-    """Returns the first process's value, in every process; all must call it."""
-    if jax.process_count() == 1:
-        return value
-    from jax.experimental import multihost_utils
-
-    return int(multihost_utils.broadcast_one_to_all(np.int32(value)))
 
 
 def _reason(error: BaseException) -> str:

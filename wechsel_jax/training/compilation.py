@@ -1,11 +1,13 @@
-"""The step of a phase made ahead of its first update, with the memory that it will take; and what to do where that ends."""
+"""The step of a phase, compiled ahead of its first update: the memory it takes, what to do where that ends, and the cache."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental.compilation_cache import compilation_cache
 
 from wechsel_jax.errors import UserError, one_line
 
@@ -73,6 +75,26 @@ def out_of_memory(error: Exception) -> bool:
     """Whether an error, of XLA, numpy or another library, says that memory has run out."""
     text = str(error)
     return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text or "out of memory" in text.lower()
+
+
+@contextlib.contextmanager
+def compiled_programs(directory: str) -> Iterator[None]:
+    """Keeps compiled programs in a directory while the block runs; "" changes nothing."""
+    if not directory:
+        yield
+        return
+    settings = {"jax_compilation_cache_dir": str(Path(directory).resolve()), "jax_persistent_cache_min_compile_time_secs": 0.0}
+    old = {name: getattr(jax.config, name) for name in settings}
+    for name, value in settings.items():
+        jax.config.update(name, value)
+    # JAX opens the directory at the first compilation and then stays with it.
+    compilation_cache.reset_cache()
+    try:
+        yield
+    finally:
+        for name, value in old.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
 
 
 def step_memory(compiled: Any) -> dict[str, int]:

@@ -1,6 +1,5 @@
-"""The settings of a training run: defaults, checks, and the record that a workdir keeps of them."""
+"""The settings of a training run: what each means, its default, and what is checked before anything is opened."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,17 +7,10 @@ from typing import Any
 from ml_collections import ConfigDict, FieldReference, config_dict
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import new_file
-from wechsel_jax.files.json import read_json
 from wechsel_jax.text.files import LONGEST_DOCUMENT
-from wechsel_jax.training.profiling import profiled_steps
+from wechsel_jax.training.devices import profiled_steps
 from wechsel_jax.training.schedules import Phase, make_phases, one_phase
 
-# These decide where and how fast a run goes, not what it computes, so a run may go on with other values.
-FREE_FIELDS = (
-    *("mesh", "distributed", "compilation_cache", "keep", "keep_every", "checkpoint_every"),
-    *("prefetch", "profile_steps", "statistics", "trackers", "max_document_bytes"),
-)
 # A whole number that int32 does not hold is a mistake, unless it is one of bytes.
 _MOST, _MOST_BYTES = 2**31 - 1, 2**63 - 1
 # Far above what anyone trains with, and far below where products of them overflow.
@@ -26,8 +18,8 @@ _MOST_ROWS, _MOST_BATCHES, _MOST_SECONDS = 2**24, 1000, 10**6
 _LARGEST_FLOAT32 = 3.4e38
 DTYPES = ("float32", "bfloat16")
 REMATS = ("none", "dots", "full")
-# Differing settings that a message names.
-_MOST_NAMED = 20
+# Settings that may be None, with the type that they have otherwise.
+_OPTIONAL = {"model.dropout": 0.0, "eval_batches": 0, "optimizer.clip_norm": 0.0}
 EXPORT_DTYPES = ("float32", "float16", "bfloat16")
 
 
@@ -38,44 +30,121 @@ def default_config() -> ConfigDict:
     `model.config` (fields of a Hugging Face `config.json`, with model_type) and `model.tokenizer`.
     """
     config = ConfigDict()
+    # Of everything random: the order of the text, masking, dropout, new parameters.
     config.seed = 0
+    # "clm" (predict the next token) or "mlm" (predict masked tokens).
     config.objective = "clm"
+    # Updates of the whole run.
     config.steps = 1000
+    # Rows in an update, of all devices together; must be divisible by the devices that share it.
     config.batch_size = 16
+    # Parts that an update is computed in, one after the other; changes memory and nothing else.
     config.accumulation = 1
+    # Tokens in a row.
     config.block_length = 128
+    # Of matrix products: "float32" or "bfloat16"; parameters, optimizer, softmax, norms and loss stay float32.
     config.dtype = "float32"
+    # clm: positions of a row whose logits exist at the same time; 0: 512 tokens a device on a CPU, elsewhere 2,048.
     config.loss_chunk = 0
+    # mlm: share of the tokens that are to be predicted.
     config.mask_rate = 0.15
-    config.model = ConfigDict({"checkpoint": "", "config": ConfigDict(), "tokenizer": "", "embeddings": ""})
+
+    config.model = ConfigDict()
+    # Directory of the model to start from; "" for a new model.
+    config.model.checkpoint = ""
+    # Of a new model: fields of its config.json, with model_type.
+    config.model.config = ConfigDict()
+    # Directory of the tokenizer; "" takes the checkpoint's.
+    config.model.tokenizer = ""
+    # Of a new model: file with a token table that `wechsel-jax table --tokenizer=DIR` wrote; "" for none.
+    config.model.embeddings = ""
+    # All dropout rates of the model; None keeps those of its config.json.
     config.model.dropout = config_dict.placeholder(float)
+    # What the backward pass computes again to save memory: "none", "dots" (all but the weights' matrix products) or "full".
     config.model.remat = "none"
+    # One loop over the layers, which compiles fast whatever their number; False unrolls it.
     config.model.scan_layers = True
+    # On the devices, rows of the token table are padded to a multiple of this; 1 pads nothing. Exports are without padding.
     config.model.pad_vocabulary = 1
-    config.data = ConfigDict({"train": (), "validation": (), "documents": "lines", "text_field": "text"})
-    config.data.update({"validation_fraction": 0.0, "max_bytes": 0, "deduplicate": False})
+
+    config.data = ConfigDict()
+    # Files, globs, "datasets:DIR", "hf://NAME", or a directory of `wechsel-jax prepare`.
+    config.data.train = ()
+    # Held-out text, named likewise.
+    config.data.validation = ()
+    # What a document of a text file is: "lines", "paragraphs" or "files".
+    config.data.documents = "lines"
+    # Field of JSON lines, Parquet and datasets that holds the text.
+    config.data.text_field = "text"
+    # Share of the training documents to hold out where data.validation names none.
+    config.data.validation_fraction = 0.0
+    # Train on a random sample of documents of this many bytes; 0 takes everything.
+    config.data.max_bytes = 0
+    # Leave out documents that occurred before.
+    config.data.deduplicate = False
+    # Text with a longer line, row or document is refused.
     config.data.max_document_bytes = LONGEST_DOCUMENT
-    config.optimizer = ConfigDict(
-        {"peak_learning_rate": 1e-4, "b1": 0.9, "b2": 0.98, "eps": 1e-6, "weight_decay": 0.01, "clip_norm": 1.0}
-    )
+
+    # AdamW (Loshchilov & Hutter, 2019).
+    config.optimizer = ConfigDict()
+    # Highest learning rate of phases with peak 1.
+    config.optimizer.peak_learning_rate = 1e-4
+    # Decay of the mean of the gradients.
+    config.optimizer.b1 = 0.9
+    # Decay of the mean of their squares.
+    config.optimizer.b2 = 0.98
+    # Added to the root of that mean.
+    config.optimizer.eps = 1e-6
+    # Decoupled from the gradient; not on biases and norms.
+    config.optimizer.weight_decay = 0.01
+    # Largest global norm of the gradient, above which it is scaled down; None never does.
+    config.optimizer.clip_norm = config_dict.placeholder(float)
+    config.optimizer.clip_norm = 1.0
+    # What trains when, and at which learning rate: see `schedules.make_phases`.
     config.phases = one_phase(warmup=0.1)
+
+    # Devices along each axis, -1: the rest. Rows of a batch are split over data and fsdp, parameters over fsdp and tensor.
     config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
+    # Steps between two lines of the metrics.
     config.log_every = 10
+    # Steps between two evaluations.
     config.eval_every = 100
+    # Batches that an evaluation reads; None reads all of data.validation.
     config.eval_batches = config_dict.placeholder(int)
+    # Steps between two checkpoints.
     config.checkpoint_every = 100
+    # How many of the newest checkpoints stay.
     config.keep = 2
+    # Checkpoints whose step is a multiple of this stay for good; 0: none do.
     config.keep_every = 0
+    # Keep the checkpoint with the best validation loss too; with `patience` it is exported.
     config.keep_best = True
+    # End the run after this many steps without a better validation loss; 0 never does.
     config.patience = 0
+    # Updates in all that may be left out because their loss or gradient is not finite; the next such one ends the run.
     config.skip_nonfinite = 0
+    # Batches that are made ahead while a step runs.
     config.prefetch = 2
+    # Write gradient and update norms of each group of parameters into the metrics.
     config.statistics = False
+    # "FIRST:LAST" writes a profile of these steps to workdir/profile.
     config.profile_steps = ""
+    # Other programs that get every line of the metrics: TensorBoard's files, and a W&B project's name.
     config.trackers = ConfigDict({"tensorboard": False, "wandb": ""})
+    # Of the exported weights: "float32", "float16" or "bfloat16".
     config.export_dtype = "float32"
+    # Directory that keeps compiled programs for the next start; "" for none.
     config.compilation_cache = ""
-    config.distributed = ConfigDict({"coordinator": "", "processes": 0, "process": -1, "timeout": 300})
+
+    config.distributed = ConfigDict()
+    # "auto" (Cloud TPU, Slurm, MPI) or host:port of process 0; "" for a run of one process.
+    config.distributed.coordinator = ""
+    # How many processes there are; not with "auto".
+    config.distributed.processes = 0
+    # The number of this one, from 0; not with "auto".
+    config.distributed.process = -1
+    # Seconds that processes wait for each other at the start.
+    config.distributed.timeout = 300
     return config
 
 
@@ -111,7 +180,19 @@ def validate(config: ConfigDict) -> None:
     _check("model.pad_vocabulary", multiple, 1 <= multiple <= _MOST_ROWS, f"a number from 1 (no padding) to {_MOST_ROWS}")
     _check("distributed.timeout", timeout, 1 <= timeout <= _MOST_SECONDS, f"1 to {_MOST_SECONDS} seconds")
     profiled_steps(config.profile_steps)
-    _check_optimizer(config.optimizer)
+    optimizer = config.optimizer
+    for name in ("b1", "b2"):
+        _check(f"optimizer.{name}", optimizer[name], 0 <= optimizer[name] < 1, "a number from 0 to less than 1")
+    for name in ("peak_learning_rate", "eps"):
+        _check(f"optimizer.{name}", optimizer[name], optimizer[name] > 0, "more than 0")
+    _check("optimizer.weight_decay", optimizer.weight_decay, optimizer.weight_decay >= 0, "0 or more")
+    if optimizer.clip_norm is not None:
+        _check("optimizer.clip_norm", optimizer.clip_norm, optimizer.clip_norm > 0, "more than 0, or None for no clipping")
+    for name in ("data", "fsdp", "tensor"):
+        size = config.mesh[name]
+        _check(f"mesh.{name}", size, size >= 1 or size == -1, "at least 1, or -1 for all remaining devices")
+    if list(as_dict(config.mesh).values()).count(-1) > 1:
+        raise UserError("mesh: more than one axis is -1; expected at most one to take the remaining devices")
     _check_sources(config)
     phases(config)
 
@@ -134,52 +215,30 @@ def as_dict(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def record_config(config: ConfigDict, workdir: str | Path) -> None:
-    """Writes `workdir/config.json`, or checks that the one there records the same settings.
+def config_arguments(given: str, /, **known: str | tuple[str, ...]) -> dict[str, str]:
+    """Reads the arguments of a file of settings.
 
-    Fields that change nothing about the result (`FREE_FIELDS`) may differ; the new values are recorded then.
+    Args:
+      given: "name=value" pairs with commas between them, or nothing.
+      **known: every argument that the file knows, with what it is where it is not given; a tuple lists all that it may be,
+        the default first.
+
+    Returns:
+      name -> value for all of them.
 
     Raises:
-      UserError: the recorded settings differ; the message names them.
+      UserError: a part is not name=value, has a name that the file does not know or a value that it does not take.
     """
-    check_config(config, workdir)
-    with new_file(Path(workdir) / "config.json", "w") as handle:
-        json.dump(as_dict(config), handle, indent=1, sort_keys=True)
-        handle.write("\n")
-
-
-def check_config(config: ConfigDict, workdir: str | Path) -> None:
-    """Raises `UserError` where `workdir/config.json` records other settings; the message names them."""
-    file = Path(workdir) / "config.json"
-    new = json.loads(json.dumps(as_dict(config)))
-    if file.exists():
-        recorded = read_json(file, "the settings of an earlier run", "use another workdir")
-        differing = differences(recorded, new)
-        if differing:
-            fields = "; ".join(f"{name} was {_shown(old)}, now {_shown(now)}" for name, old, now in differing[:_MOST_NAMED])
-            if len(differing) > _MOST_NAMED:
-                fields += f"; and {len(differing) - _MOST_NAMED} more"
-            raise UserError(f"{file}: the run there has other settings: {fields}; expected the same; use another workdir")
-
-
-def differences(old: Any, new: Any) -> list[tuple[str, Any, Any]]:
-    """Returns (name, old value, new value) of every setting that differs and changes the result."""
-    # Some free ones are fields of a group, and a comparison holds all settings of its trainings in groups.
-    return [line for line in _differences(old, new, "") if not {*FREE_FIELDS} & {*line[0].split(".")}]
-
-
-def _differences(old: Any, new: Any, name: str) -> list[tuple[str, Any, Any]]:
-    if isinstance(old, dict) and isinstance(new, dict):
-        below = [_differences(old.get(key), new.get(key), f"{name}.{key}" if name else key) for key in sorted({*old, *new})]
-        return [line for lines in below for line in lines]
-    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
-        return [line for i in range(len(old)) for line in _differences(old[i], new[i], f"{name}[{i}]")]
-    return [] if old == new else [(name, old, new)]
-
-
-def _shown(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+    chosen = {name: value if isinstance(value, str) else value[0] for name, value in known.items()}
+    for part in (part for part in given.split(",") if part):
+        name, equals, value = part.partition("=")
+        if not equals or name not in known:
+            names = ", ".join(f"{name}=" for name in known)
+            raise UserError(f"--config: {part!r} behind the colon is not known; expected some of {names}")
+        if not isinstance(known[name], str) and value not in known[name]:
+            raise UserError(f"--config: {part!r} behind the colon; expected {name} to be one of {', '.join(known[name])}")
+        chosen[name] = value
+    return chosen
 
 
 def _check_fields(values: Mapping[str, Any], defaults: Mapping[str, Any], prefix: str) -> None:
@@ -204,10 +263,10 @@ def _check_fields(values: Mapping[str, Any], defaults: Mapping[str, Any], prefix
 
 
 def _check_type(name: str, value: Any, default: Any) -> None:
-    if name in ("model.dropout", "eval_batches"):
+    if name in _OPTIONAL:
         if value is None:
             return
-        default = 0.0 if name == "model.dropout" else 0
+        default = _OPTIONAL[name]
     if isinstance(default, bool):
         right, expected = isinstance(value, bool), "True or False"
     elif isinstance(default, list):
@@ -232,15 +291,8 @@ def _check(name: str, value: Any, right: bool, expected: str) -> None:
         raise UserError(f"{name}: is {'more than 2**63' if huge else repr(value)}; expected {expected}")
 
 
-def _check_optimizer(optimizer: ConfigDict) -> None:
-    for name in ("b1", "b2"):
-        _check(f"optimizer.{name}", optimizer[name], 0 <= optimizer[name] < 1, "a number from 0 to less than 1")
-    for name in ("peak_learning_rate", "eps", "clip_norm"):
-        _check(f"optimizer.{name}", optimizer[name], optimizer[name] > 0, "more than 0")
-    _check("optimizer.weight_decay", optimizer.weight_decay, optimizer.weight_decay >= 0, "0 or more")
-
-
 def _check_sources(config: ConfigDict) -> None:
+    """That the settings name one model to begin with, and text on both sides."""
     new_model = len(config.model.config) > 0
     if bool(config.model.checkpoint) == new_model:
         found = "both" if new_model else "neither"
@@ -255,16 +307,7 @@ def _check_sources(config: ConfigDict) -> None:
         raise UserError(
             "model.tokenizer: is empty; a new model needs a tokenizer's directory; `wechsel-jax tokenizer` makes one"
         )
-    _check_data(config.data)
-    for name in ("data", "fsdp", "tensor"):
-        size = config.mesh[name]
-        _check(f"mesh.{name}", size, size >= 1 or size == -1, "at least 1, or -1 for all remaining devices")
-    if list(as_dict(config.mesh).values()).count(-1) > 1:
-        raise UserError("mesh: more than one axis is -1; expected at most one to take the remaining devices")
-
-
-def _check_data(data: ConfigDict) -> None:
-    fraction = data.validation_fraction
+    data, fraction = config.data, config.data.validation_fraction
     _check("data.validation_fraction", fraction, 0 <= fraction < 1, "a share from 0 to less than 1")
     _check("data.max_bytes", data.max_bytes, data.max_bytes >= 0, "0 (everything) or more bytes")
     longest = data.max_document_bytes

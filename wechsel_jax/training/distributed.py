@@ -1,4 +1,4 @@
-"""Several processes of one run, one a host: they start together, and none waits for ever for one that has ended.
+"""Start-up and failure handling of runs with several processes, one a host.
 
 JAX's own runtime does the work. What it leaves to its user is done here: it aborts the program from C++ where processes are
 missing at the start, or waits minutes for the others where one leaves with an error.
@@ -13,9 +13,9 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
-from pathlib import Path
 
 import jax
+import numpy as np
 from ml_collections import ConfigDict
 
 from wechsel_jax.errors import UserError
@@ -26,8 +26,6 @@ LOST = 75
 _PORT_SECONDS = 5.0
 # JAX's own limit aborts the program without saying what is missing, so it comes after ours.
 _MARGIN_SECONDS = 60
-# State of an open connection in /proc/net/tcp (include/net/tcp_states.h of Linux).
-_ESTABLISHED = "01"
 # What collectives, the coordination service and its barriers say when a process is gone, on CPU, GPU and TPU.
 _LOST_PEER = re.compile(
     r"gloo|nccl|unavailable|deadline[ _]exceeded|barrier|coordination|heartbeat|connection (reset|closed|refused)",
@@ -57,17 +55,33 @@ def start(settings: ConfigDict) -> None:
                 "expected host:port of process 0; set it, or leave all three out for one process"
             )
         return
+    here = ""
     if settings.coordinator == "auto":
-        address, arguments = None, ()
+        arguments = ()
     else:
-        address, arguments = _address(settings), (settings.coordinator, settings.processes, settings.process)
+        port = _port(settings)
         if settings.process == 0:
-            _require_free_port(address[1], settings.coordinator)
+            _require_free_port(port, settings.coordinator)
+        here = f" (this is process {settings.process} of {settings.processes})"
+        arguments = (settings.coordinator, settings.processes, settings.process)
+    deadline = threading.Timer(
+        settings.timeout,
+        _end,
+        (
+            f"error: distributed.coordinator: {settings.coordinator}: not every process of this run has come within "
+            f"{settings.timeout} seconds{here}; expected all, process 0 at this address; start each with the same coordinator "
+            "and processes and its own number, open the port between the hosts, or raise distributed.timeout",
+            2,
+        ),
+    )
+    deadline.daemon = True
+    deadline.start()
     try:
-        with _Deadline(address, settings):
-            jax.distributed.initialize(*arguments, initialization_timeout=settings.timeout + _MARGIN_SECONDS)
+        jax.distributed.initialize(*arguments, initialization_timeout=settings.timeout + _MARGIN_SECONDS)
     except (RuntimeError, ValueError) as error:
         raise _refused(settings, error) from error
+    finally:
+        deadline.cancel()
 
 
 def is_first() -> bool:
@@ -83,8 +97,17 @@ def barrier(name: str) -> None:
         multihost_utils.sync_global_devices(name)
 
 
+def broadcast_from_first(value: int) -> int:
+    """Returns the first process's value, in every process; all must call it."""
+    if jax.process_count() == 1:
+        return value
+    from jax.experimental import multihost_utils
+
+    return int(multihost_utils.broadcast_one_to_all(np.int32(value)))
+
+
 @contextlib.contextmanager
-def together() -> Iterator[None]:
+def abort_together() -> Iterator[None]:
     """Ends this process at once where the block fails and there are others, which would wait for it, or it for them.
 
     One line on stderr and status 2 for a user's mistake, status 75 where another process has gone (start all of them again),
@@ -118,8 +141,8 @@ def _end(message: str, status: int) -> None:
     os._exit(status)
 
 
-def _address(settings: ConfigDict) -> tuple[str, int]:
-    """Returns the coordinator's host and port; checks the settings."""
+def _port(settings: ConfigDict) -> int:
+    """Returns the coordinator's port; checks the settings."""
     if settings.processes < 1 or not 0 <= settings.process < settings.processes:
         raise UserError(
             f"distributed: process {settings.process} of {settings.processes}; "
@@ -131,35 +154,25 @@ def _address(settings: ConfigDict) -> tuple[str, int]:
             f"distributed.coordinator: is {settings.coordinator!r}; "
             "expected host:port of process 0, e.g. 10.0.0.2:8476, or auto"
         )
-    return host.strip("[]"), int(port)
+    return int(port)
 
 
 def _require_free_port(port: int, coordinator: str) -> None:
-    """Refuses a port that is taken: JAX's server would share it with the other program, or crash."""
+    """Refuses a port that is taken: JAX's server would share it with the other program, or end with a segmentation fault."""
+    dual = socket.has_dualstack_ipv6()
     give_up = time.monotonic() + _PORT_SECONDS
-    while (problem := _port_problem(port)) is not None:
-        if time.monotonic() > give_up:
-            raise UserError(
-                f"distributed.coordinator: {coordinator}: port {port} cannot be taken ({problem}); expected a free port; "
-                "end what uses it (an earlier process of this run?) or name another port to every process"
-            )
+    while True:
+        try:
+            family = socket.AF_INET6 if dual else socket.AF_INET
+            socket.create_server(("", port), family=family, dualstack_ipv6=dual).close()
+            return
+        except OSError as error:
+            if time.monotonic() > give_up:
+                raise UserError(
+                    f"distributed.coordinator: {coordinator}: port {port} cannot be taken ({error.strerror}); expected a free "
+                    "port; end what uses it (an earlier process of this run?) or name another port to every process"
+                ) from error
         time.sleep(0.2)
-
-
-def _port_problem(port: int) -> str | None:
-    """Returns why this machine cannot listen at a port, None where it can."""
-    # An IPv6 socket listens for IPv4 too; a machine without IPv6 has only the other kind.
-    kinds = [(socket.AF_INET, "0.0.0.0")] + ([(socket.AF_INET6, "::")] if socket.has_dualstack_ipv6() else [])
-    try:
-        for family, host in kinds:
-            with socket.socket(family, socket.SOCK_STREAM) as probe:
-                # Closed connections of an earlier run are no reason to refuse.
-                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                probe.bind((host, port))
-                probe.listen()
-    except OSError as error:
-        return error.strerror or str(error)
-    return None
 
 
 def _refused(settings: ConfigDict, error: Exception) -> UserError:
@@ -174,70 +187,3 @@ def _refused(settings: ConfigDict, error: Exception) -> UserError:
             "expected one; set coordinator to host:port, with processes and process, or leave it empty for one process"
         )
     return UserError(f"distributed.coordinator: {settings.coordinator}: cannot join the run ({reason}); start every process")
-
-
-class _Deadline:
-    """Ends the program with one line where the block takes longer than `timeout` seconds."""
-
-    def __init__(self, address: tuple[str, int] | None, settings: ConfigDict):
-        self._address, self._settings = address, settings
-        self._done = threading.Event()
-        self._problem = "it has not been tried"
-
-    def __enter__(self) -> None:
-        threading.Thread(target=self._watch, daemon=True).start()
-
-    def __exit__(self, *_) -> None:
-        self._done.set()
-
-    def _watch(self) -> None:
-        give_up = time.monotonic() + self._settings.timeout
-        while not self._done.wait(min(1.0, max(0.0, give_up - time.monotonic()))):
-            if time.monotonic() >= give_up:
-                _end(f"error: {self._message()}", 2)
-            if self._address and self._settings.process != 0 and self._problem:
-                self._problem = _connection_problem(self._address)
-
-    def _message(self) -> str:
-        settings, waited = self._settings, f"within {self._settings.timeout} seconds"
-        if self._address is None:
-            return f"distributed: not every process of this run has come {waited}; start the program on every host"
-        here = f"this is process {settings.process} of {settings.processes}"
-        advice = (
-            "expected all; start each with the same coordinator and processes and its own number, or raise distributed.timeout"
-        )
-        if settings.process == 0:
-            count = connections(self._address[1])
-            present = "not all" if count is None else f"only {count} of {settings.processes}"
-            return f"distributed: {present} processes have come to {settings.coordinator} {waited} ({here}); {advice}"
-        if self._problem:
-            return (
-                f"distributed.coordinator: {settings.coordinator}: cannot be reached {waited} ({self._problem}; "
-                f"{here}); expected process 0 there; start it, check the address, and open the port between the hosts"
-            )
-        return (
-            f"distributed: {settings.coordinator} answers, but not all {settings.processes} processes have come {waited} "
-            f"({here}); process 0 says how many have; {advice}"
-        )
-
-
-def _connection_problem(address: tuple[str, int]) -> str:
-    """Returns why nobody answers at an address, or "" where somebody does."""
-    try:
-        with socket.create_connection(address, timeout=2.0):
-            return ""
-    except OSError as error:
-        return error.strerror or str(error)
-
-
-def connections(port: int) -> int | None:
-    """How many connections to a local port there are, from /proc/net; None where the system does not tell."""
-    found = 0
-    for file in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
-        try:
-            lines = file.read_text().splitlines()[1:]
-        except OSError:
-            return None
-        rows = [line.split() for line in lines]
-        found += sum(row[3] == _ESTABLISHED and int(row[1].rpartition(":")[2], 16) == port for row in rows)
-    return found

@@ -6,28 +6,55 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import ml_dtypes
 import numpy as np
 from ml_collections import ConfigDict
 
-from wechsel_jax.checkpoint import Checkpoint
+from wechsel_jax.checkpoint import write_checkpoint
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_directory, refuse_directory, require_directory, require_file
 from wechsel_jax.files.json import read_json, write_json
-from wechsel_jax.hub import model_card, read_facts
-from wechsel_jax.models import family
 from wechsel_jax.models.weights import flatten, unflatten
-from wechsel_jax.tokens import Vocabulary, load_tokenizer
+from wechsel_jax.records import read_run
+from wechsel_jax.report.card import model_card
+from wechsel_jax.tokens import load_tokenizer
 from wechsel_jax.training.checkpoints import Checkpoints
 from wechsel_jax.training.config import EXPORT_DTYPES, as_dict, default_config
-from wechsel_jax.training.ingredients import Ingredients, configured, export, new_config
-from wechsel_jax.training.metrics import checked_metrics, losses
+from wechsel_jax.training.metrics import best_evaluation, checked_metrics
+from wechsel_jax.training.run_spec import ModelSpec, described_model, named_model, strip
 
 STARTED_FROM = "model"
 _RECORD = "transfer.json"
 _NEWEST, _BEST = "newest", "best"
+_EXPORT_DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
 
-def record_model(ingredients: Ingredients, config: ConfigDict, workdir: str | Path) -> None:
+def write_model(model: ModelSpec, params: dict[str, Any], dtype: str, directory: Path) -> None:
+    """Writes a model that transformers loads into a directory.
+
+    Args:
+      model: of the run.
+      params: nested numpy arrays, as they were on the devices.
+      dtype: of the tensors, "float32", "float16" or "bfloat16".
+      directory: an empty one, of `files.new_directory`.
+
+    Raises:
+      UserError: a value is too large for the dtype.
+    """
+    tensors = model.family.to_hugging_face(strip(params, model.family, model.config), model.config)
+    limit = float(ml_dtypes.finfo(_EXPORT_DTYPES[dtype]).max)
+    for name, tensor in tensors.items():
+        largest = float(np.max(np.abs(tensor), initial=0.0))
+        if largest > limit:
+            raise UserError(
+                f"export_dtype: {dtype} cannot hold {name}, whose largest value is {largest:.3g}; expected float32 or bfloat16"
+            )
+    tensors = {name: np.ascontiguousarray(tensor.astype(_EXPORT_DTYPES[dtype])) for name, tensor in tensors.items()}
+    hf_config = {name: value for name, value in model.hf_config.items() if name != "torch_dtype"} | {"dtype": dtype}
+    write_checkpoint(directory, hf_config, tensors, model.tokenizer, model.generation_config)
+
+
+def record_model(model: ModelSpec, config: ConfigDict, workdir: str | Path) -> None:
     """Keeps in `workdir/model` what an export needs besides the weights, so that the workdir is enough for it.
 
     That is config.json, generation_config.json, the tokenizer's files, and transfer.json where the run began from a transfer.
@@ -37,10 +64,10 @@ def record_model(ingredients: Ingredients, config: ConfigDict, workdir: str | Pa
     if place.exists():
         return
     with new_directory(place, "training") as directory:
-        write_json(directory / "config.json", ingredients.hf_config)
-        if ingredients.generation_config is not None:
-            write_json(directory / "generation_config.json", ingredients.generation_config)
-        ingredients.tokenizer.save_pretrained(directory)
+        write_json(directory / "config.json", model.hf_config)
+        if model.generation_config is not None:
+            write_json(directory / "generation_config.json", model.generation_config)
+        model.tokenizer.save_pretrained(directory)
         record = Path(config.model.checkpoint or ".") / _RECORD
         if config.model.checkpoint and record.is_file():
             shutil.copyfile(record, directory / _RECORD)
@@ -83,16 +110,16 @@ def export_checkpoint(
         raise UserError(f"dtype: is {dtype!r}; expected {', '.join(EXPORT_DTYPES)}")
     config = _settings(workdir)
     number = _choose(workdir, step, say)
-    ingredients = _model(workdir, config)
-    facts = read_facts(workdir, number)
-    record = facts.transfer if facts else None
-    params = _parameters(workdir, number, ingredients)
+    model = _model(workdir, config)
+    run = read_run(workdir) if (workdir / "metrics.jsonl").exists() else None
+    record = run.transfer if run else None
+    params = _parameters(workdir, number, model)
     with new_directory(output, "export", overwrite) as directory:
-        export(ingredients, params, dtype or config.export_dtype, directory)
+        write_model(model, params, dtype or config.export_dtype, directory)
         if record:
-            write_json(directory / _RECORD, record)
-        model = read_json(directory / "config.json", "a config.json")
-        card = model_card(record, facts=facts, model=model, license=license, language=language)
+            shutil.copyfile(record.file, directory / _RECORD)
+        written = read_json(directory / "config.json", "a config.json")
+        card = model_card(record, run, number, model=written, license=license, language=language)
         (directory / "README.md").write_text(card, encoding="utf-8")
     return number
 
@@ -126,10 +153,10 @@ def _choose(workdir: Path, step: str | int, say: Callable[[str], None]) -> int:
             raise UserError(f"{place}: every checkpoint is damaged; expected a whole one; put one back from a copy")
         return whole
     if step == _BEST:
-        found = losses(checked_metrics(workdir / "metrics.jsonl"))
-        number = min(found, key=lambda number: (found[number], number), default=None)
-        if number is None:
+        best = best_evaluation(checked_metrics(workdir / "metrics.jsonl"))
+        if best is None:
             raise UserError(f"{workdir}: nothing has been evaluated yet; expected an evaluation; use --step=newest")
+        number = best["step"]
         what = f"the best evaluation is that of step {number}"
     else:
         if not str(step).isdecimal():
@@ -142,33 +169,23 @@ def _choose(workdir: Path, step: str | int, say: Callable[[str], None]) -> int:
     return number
 
 
-def _model(workdir: Path, config: ConfigDict) -> Ingredients:
-    """The parts of the run that an export needs."""
+def _model(workdir: Path, config: ConfigDict) -> ModelSpec:
+    """The model of a run, as it was recorded; runs of earlier versions only name it."""
     kept = workdir / STARTED_FROM
-    generation = None
-    if (kept / "config.json").is_file():
-        tokenizer, hf_config = load_tokenizer(kept), read_json(kept / "config.json", "a model's config.json")
-        if (kept / "generation_config.json").is_file():
-            generation = read_json(kept / "generation_config.json", "a generation_config.json")
-    else:
-        checkpoint = Checkpoint.open(config.model.checkpoint) if config.model.checkpoint else None
-        tokenizer = load_tokenizer(config.model.tokenizer or str(checkpoint.directory))
-        size = len(Vocabulary.from_tokenizer(tokenizer))
-        hf_config = dict(checkpoint.config) if checkpoint else new_config(config, tokenizer, size)
-        generation = checkpoint.generation_config if checkpoint else None
-    model_family = family(hf_config["model_type"])
-    hf_config.setdefault("architectures", [model_family.architecture])
-    model = configured(model_family, hf_config, config)
-    multiple = config.model.pad_vocabulary
-    return Ingredients(model_family, model, hf_config, generation, tokenizer, None, None, None, None, multiple)
+    if not (kept / "config.json").is_file():
+        return named_model(config)
+    hf_config, generation = read_json(kept / "config.json", "a model's config.json"), None
+    if (kept / "generation_config.json").is_file():
+        generation = read_json(kept / "generation_config.json", "a generation_config.json")
+    return described_model(hf_config, generation, load_tokenizer(kept), config)
 
 
-def _parameters(workdir: Path, step: int, ingredients: Ingredients) -> dict[str, Any]:
+def _parameters(workdir: Path, step: int, model: ModelSpec) -> dict[str, Any]:
     """Reads the parameters alone, as numpy arrays."""
     import orbax.checkpoint as ocp
 
     place = workdir.resolve() / "checkpoints" / str(step)
-    shapes = ingredients.family.shapes(ingredients.device_model)
+    shapes = model.family.shapes(model.device_config)
     wanted = {"params": unflatten({path: jax.ShapeDtypeStruct(shape, np.float32) for path, shape in shapes.items()})}
     how = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), wanted)
     reader = ocp.PyTreeCheckpointer()

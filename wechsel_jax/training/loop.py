@@ -14,25 +14,21 @@ from ml_collections import ConfigDict
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import RECORD, damage, new_directory, refuse_directory, refuse_workdir, remove_leftovers
 from wechsel_jax.training import devices, distributed, sharding
-from wechsel_jax.training.checkpoints import Checkpoints, agreed
-from wechsel_jax.training.compilation import compile_step, enough_memory, memory_line
-from wechsel_jax.training.config import as_dict, check_config, record_config, validate
-from wechsel_jax.training.evaluator import Evaluator
-from wechsel_jax.training.exports import record_model
-from wechsel_jax.training.ingredients import check_data, export, gather, with_data
+from wechsel_jax.training.checkpoints import Checkpoints
+from wechsel_jax.training.compilation import compile_step, compiled_programs, enough_memory, memory_line
+from wechsel_jax.training.config import as_dict, validate
+from wechsel_jax.training.distributed import broadcast_from_first
+from wechsel_jax.training.exports import record_model, write_model
 from wechsel_jax.training.interrupts import Interrupted, Interrupts
-from wechsel_jax.training.layout import Layout
-from wechsel_jax.training.lock import has_begun, only_run
-from wechsel_jax.training.machine import record_start
 from wechsel_jax.training.metrics import MetricsFile, best_evaluation, early_stop, final_metrics, losses, read_metrics
-from wechsel_jax.training.nonfinite import stop_report
-from wechsel_jax.training.prefetch import Prefetcher
-from wechsel_jax.training.profiling import Profiler
+from wechsel_jax.training.placement import Placement, Prefetcher
 from wechsel_jax.training.progress import Clock, Progress
-from wechsel_jax.training.recorder import Recorder
+from wechsel_jax.training.recorder import Recorder, stop_report
+from wechsel_jax.training.run_spec import build_run, open_data
 from wechsel_jax.training.schedules import phase_at
 from wechsel_jax.training.step import TrainState
 from wechsel_jax.training.trackers import Trackers, require_packages
+from wechsel_jax.training.workdir import check_config, check_data, has_begun, only_run, record_config, record_start
 
 
 def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
@@ -63,26 +59,30 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
     check_config(config, workdir)
     progress = Progress(config.steps, quiet=not first)
     finished = final_metrics(workdir / "metrics.jsonl", config.steps)
-    if finished is not None and agreed(int(first and _exported(workdir / "export", progress.say))):
-        progress.say(f"{workdir}: {_ending(workdir, config)}; nothing to train")
+    if finished is not None and broadcast_from_first(int(first and _exported(workdir / "export", progress.say))):
+        stop, ending = early_stop(read_metrics(workdir / "metrics.jsonl")), f"all {config.steps:,} steps are done"
+        if stop is not None:
+            early = f"stopped early at step {stop['step']:,} of {config.steps:,}"
+            ending = f"{early}; the best was step {stop['best_step']:,}"
+        progress.say(f"{workdir}: {ending}; nothing to train")
         return finished
     with contextlib.ExitStack() as stack:
-        stack.enter_context(distributed.together())
+        stack.enter_context(distributed.abort_together())
         if first:
             # Before days of training: what it ends with must have a place.
             refuse_directory(workdir / "export", "training", overwrite=True)
             stack.enter_context(only_run(workdir, progress.say))
         interrupts = stack.enter_context(Interrupts().installed())
-        stack.enter_context(devices.compiled_programs(config.compilation_cache))
+        stack.enter_context(compiled_programs(config.compilation_cache))
         if jax.default_backend() == "cpu":
             devices.keep_freed_memory()
         run = _Run(config, workdir, interrupts, progress)
         stack.callback(run.close)
         # The models pin activations to the mesh that is set; without it the partitioner guesses.
-        stack.enter_context(jax.set_mesh(run.layout.mesh))
+        stack.enter_context(jax.set_mesh(run.placement.mesh))
         # Inside too, because `close` waits for the other processes.
-        stack.enter_context(distributed.together())
-        stack.enter_context(enough_memory(run.layout.advice()))
+        stack.enter_context(distributed.abort_together())
+        stack.enter_context(enough_memory(run.placement.advice()))
         return run.run()
 
 
@@ -99,19 +99,18 @@ class _Run:
         )
         # What needs no data comes before the data, which may take hours.
         require_packages(config.trackers)
-        begun = bool(agreed(int(first and bool(self.checkpoints.steps()))))
+        begun = bool(broadcast_from_first(int(first and bool(self.checkpoints.steps()))))
         if begun and not (workdir / "config.json").exists():
             raise UserError(
                 f"{workdir / 'config.json'}: no such file, but there are checkpoints; expected the settings that they were "
                 "trained with; put it back from a copy, or use another workdir"
             )
-        ingredients = gather(config, weights=not begun)
-        self.layout = Layout(config, ingredients, say)
+        self.spec = build_run(config, weights=not begun)
+        self.placement = Placement(config, self.spec, say)
         self.restored = self.checkpoints.find()
         unused = not begun and not (workdir / "config.json").exists()
-        self.ingredients = with_data(ingredients, config, workdir, fresh=unused, say=say)
-        check_data(self.ingredients, workdir, fresh=self.restored is None, say=say)
-        self.evaluator = Evaluator(self.ingredients, config, self.layout.mesh, self.layout.rows)
+        self.data = open_data(config, self.spec.model, workdir, fresh=unused, say=say)
+        check_data(self.data, self.spec.model.tokenizer, workdir, fresh=self.restored is None, say=say)
         facts = self.checkpoints.facts(self.restored) if begun and first else None
         metrics = MetricsFile(workdir / "metrics.jsonl", self.restored, facts, write=first, say=say)
         if facts:
@@ -121,16 +120,20 @@ class _Run:
             self.losses.update(losses(metrics.lines))
         clock = Clock(config.batch_size * config.block_length, metrics.lines)
         self.record = Recorder(config, metrics, progress, clock, self._utilisation, self._nonfinite)
-        self.profiler = Profiler(config.profile_steps, workdir)
-        batch = functools.partial(self.layout.batch, self.ingredients.train)
+        self.profiler = devices.Profiler(config.profile_steps, workdir)
+        batch = functools.partial(self.placement.batch, self.data.train)
         self.batches = Prefetcher(batch, config.prefetch, config.steps)
 
     def run(self) -> dict[str, Any]:
         """Trains from the newest checkpoint, or from the start, to the end."""
-        step, state = self._start()
+        if self.restored is None:
+            step, state = 0, self.placement.initial()
+        else:
+            self.progress.say(f"going on from step {self.restored:,}")
+            step, state = self.restored, self.placement.restore(self.checkpoints, self.restored)
         self.interrupts.graceful = True
         self._pause(step, state)
-        phases = self.layout.phases
+        phases = self.placement.phases
         for index in range(phase_at(phases, step), len(phases)):
             if step < phases[index].end and not self.record.stopped:
                 step, state = self._train_phase(index, step, state)
@@ -143,14 +146,8 @@ class _Run:
         self.profiler.close()
         self.record.close()
 
-    def _start(self) -> tuple[int, TrainState]:
-        if self.restored is None:
-            return 0, self.layout.initial()
-        self.progress.say(f"going on from step {self.restored:,}")
-        return self.restored, self.layout.restore(self.checkpoints, self.restored)
-
     def _train_phase(self, index: int, step: int, state: TrainState) -> tuple[int, TrainState]:
-        layout, phase = self.layout, self.layout.phases[index]
+        placement, phase = self.placement, self.placement.phases[index]
         batch, compiled = self._compile(index, step, state)
         self.record.clock.start(step)
         while step < phase.end and not self.record.stopped:
@@ -163,10 +160,11 @@ class _Run:
                 with self.record.waiting("data_wait"):
                     batch = self.batches.get(step)
             self.record.update(step, phase.name, learning_rate, metrics)
-            if step == phase.end or self._due(step) or self.interrupts.requested(step):
+            due = step % self.config.eval_every == 0 or step % self.config.checkpoint_every == 0
+            if step == phase.end or due or self.interrupts.requested(step):
                 self.record.read()
-                if step == phase.end and index + 1 < len(layout.phases):
-                    state = layout.first(index + 1, state.params, state.opt_state)
+                if step == phase.end and index + 1 < len(placement.phases):
+                    state = placement.first(index + 1, state.params, state.opt_state)
                 self._pause(step, state)
         return step, state
 
@@ -177,7 +175,7 @@ class _Run:
         idle = self.interrupts.nothing_to_save(f"{where}; the same command goes on from there")
         with idle if saved else contextlib.nullcontext():
             batch = self.batches.get(step)
-            compiled, memory = compile_step(self.layout.train_step(index), state, batch, advice=self.layout.advice())
+            compiled, memory = compile_step(self.placement.train_step(index), state, batch, advice=self.placement.advice())
         self.progress.say(memory_line(memory))
         self._begin()
         return batch, compiled
@@ -188,13 +186,11 @@ class _Run:
             config, workdir, first = self.config, self.workdir, distributed.is_first()
             if first:
                 record_config(config, workdir)
-                record_model(self.ingredients, config, workdir)
-                record_start(workdir, self.restored or 0, self.record.clock.before, list(self.layout.mesh.devices.flat))
-            self.record.trackers = Trackers(config.trackers, workdir, as_dict(config), write=first, say=self.progress.say)
-
-    def _due(self, step: int) -> bool:
-        config = self.config
-        return step % config.eval_every == 0 or step % config.checkpoint_every == 0
+                record_model(self.spec.model, config, workdir)
+                record_start(workdir, self.restored or 0, self.record.clock.before, list(self.placement.mesh.devices.flat))
+            self.record.trackers = Trackers(
+                config.trackers, workdir, as_dict(config), self.record.metrics.lines, write=first, say=self.progress.say
+            )
 
     def _pause(self, step: int, state: TrainState) -> None:
         """Evaluates and saves where it is time to; ends the run where a signal asks for it."""
@@ -205,7 +201,7 @@ class _Run:
             leave = self.interrupts.requested(step)
             last = last or record.stopped
             best = best_evaluation(record.metrics.lines) if config.keep_best else None
-            wanted = step % config.checkpoint_every == 0 or any(step == phase.end for phase in self.layout.phases)
+            wanted = step % config.checkpoint_every == 0 or any(step == phase.end for phase in self.placement.phases)
             if step and (wanted or last or leave or (best is not None and best["step"] == step)):
                 self._save(step, state)
             if leave and not (last and record.metrics.evaluated(step)):
@@ -215,7 +211,7 @@ class _Run:
         began = time.perf_counter()
         # An evaluation that a signal interrupts is made again when the run goes on.
         with contextlib.suppress(Interrupted):
-            scores = self.evaluator(state.params, self.interrupts)
+            scores = self.placement.evaluate(state.params, self.data.validation, self.interrupts.watch)
             self.record.evaluation(step, scores, time.perf_counter() - began)
             if step and self.config.keep_best:
                 self.losses.update(losses(self.record.metrics.lines))
@@ -223,7 +219,7 @@ class _Run:
     def _save(self, step: int, state: TrainState) -> None:
         with self.record.waiting("checkpoint_wait"):
             # A checkpoint says that the lines up to its step are there.
-            if agreed(self.record.metrics.sync()):
+            if broadcast_from_first(self.record.metrics.sync()):
                 self.checkpoints.save(step, state, self.record.metrics.facts())
                 self.record.checkpoint_write = self.checkpoints.write_seconds
 
@@ -251,10 +247,19 @@ class _Run:
             if exported != step:
                 # Two states need not fit on the devices.
                 jax.tree.map(lambda x: x.delete(), state)
-                state = self.layout.restore(self.checkpoints, exported)
+                state = self.placement.restore(self.checkpoints, exported)
             params = sharding.to_host(state.params)
             if distributed.is_first():
-                self._export(params, exported)
+                place = self.workdir / "export"
+                try:
+                    with new_directory(place, "training", overwrite=True, checksums=True) as directory:
+                        write_model(self.spec.model, params, self.config.export_dtype, directory)
+                except OSError as error:
+                    raise UserError(
+                        f"{place}: cannot be written ({error.strerror or error}); expected space for the model; free some and "
+                        "run the same command again: nothing is trained anew"
+                    ) from error
+                self.progress.say(f"exported the weights of step {exported:,} to {place}")
         result = self.record.end(step, exported)
         if distributed.is_first() and not self.record.metrics.sync():
             raise UserError(f"{self.record.metrics.path}: cannot be written; free some space and run the same command again")
@@ -263,28 +268,14 @@ class _Run:
         distributed.barrier("export")
         return result
 
-    def _export(self, params: dict[str, Any], step: int) -> None:
-        place = self.workdir / "export"
-        try:
-            with new_directory(place, "training", overwrite=True, checksums=True) as directory:
-                export(self.ingredients, params, self.config.export_dtype, directory)
-        except OSError as error:
-            raise UserError(
-                f"{place}: cannot be written ({error.strerror or error}); expected space for the model; free some and run the "
-                "same command again: nothing is trained anew"
-            ) from error
-        self.progress.say(f"exported the weights of step {step:,} to {place}")
-
     def _nonfinite(self, line: dict[str, Any], skipped: list[int]) -> UserError:
         saved = self.checkpoints.wait()
-        return stop_report(self.config, self.workdir, self.ingredients.train, line, saved, skipped)
+        return stop_report(self.config, self.workdir, self.data.train, line, saved, skipped)
 
     def _utilisation(self, tokens_per_second: float) -> float | None:
-        ingredients = self.ingredients
-        flops = ingredients.family.flops_per_token(
-            ingredients.model, self.config.block_length, ingredients.objective.head_fraction
-        )
-        return devices.utilisation(flops, tokens_per_second, list(self.layout.mesh.devices.flat))
+        model = self.spec.model
+        flops = model.family.flops_per_token(model.config, self.config.block_length, self.spec.objective.head_fraction)
+        return devices.utilisation(flops, tokens_per_second, list(self.placement.mesh.devices.flat))
 
 
 def _exported(place: Path, say: Callable[[str], None]) -> bool:
@@ -296,10 +287,3 @@ def _exported(place: Path, say: Callable[[str], None]) -> bool:
     elif what is not None:
         say(f"{place}: damaged, {what}; it is written again")
     return place.exists() and (what is None or not (place / RECORD).exists())
-
-
-def _ending(workdir: Path, config: ConfigDict) -> str:
-    stop = early_stop(read_metrics(workdir / "metrics.jsonl"))
-    if stop is None:
-        return f"all {config.steps:,} steps are done"
-    return f"stopped early at step {stop['step']:,} of {config.steps:,}; the best was step {stop['best_step']:,}"

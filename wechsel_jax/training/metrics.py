@@ -1,16 +1,17 @@
 """metrics.jsonl: one JSON object a line, in the order of the steps, exact across interruptions."""
 
 import hashlib
-import itertools
-import json
 import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from wechsel_jax.errors import UserError, one_line
+from wechsel_jax import records
+from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file
+from wechsel_jax.files.json import TEXT, WHOLE, mismatch
+from wechsel_jax.records import Evaluation, encode_line, read_metrics
 from wechsel_jax.training.checkpoints import newest_facts
 
 # Fields that tell how long something took. All others are the same whenever the same run is made again.
@@ -60,18 +61,18 @@ class MetricsFile:
             if line["step"] <= restored_step:
                 kept.setdefault((line["step"], line["kind"]), line)
         self.lines = list(kept.values())
-        self._sha256 = hashlib.sha256("".join(map(_encode, self.lines)).encode())
+        self._sha256 = hashlib.sha256("".join(map(encode_line, self.lines)).encode())
         self._descriptor: int | None = None
         self._waiting, self._warned = b"", False
         if write:
             with new_file(self.path, "w") as handle:
-                handle.writelines(_encode(line) for line in self.lines)
+                handle.writelines(encode_line(line) for line in self.lines)
             self._descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND)
 
     def write(self, line: dict[str, Any]) -> None:
         """Appends one line; it is in the file when this returns, or waits for space on the disk."""
         self.lines.append(line)
-        encoded = _encode(line).encode()
+        encoded = encode_line(line).encode()
         self._sha256.update(encoded)
         if self._descriptor is not None:
             self._waiting += encoded
@@ -121,32 +122,6 @@ class MetricsFile:
             self._say(f"{self.path}: cannot be written ({error.strerror}); its lines are kept in memory; training goes on")
 
 
-def read_metrics(path: str | Path) -> list[dict[str, Any]]:
-    """Reads the lines of a metrics file; a last line that was cut off is left out, a missing file is empty.
-
-    Raises:
-      UserError: another line is damaged.
-    """
-    path = Path(path)
-    if not path.exists():
-        return []
-    lines, raw = [], path.read_bytes().split(b"\n")
-    for number, text in enumerate(raw, 1):
-        if number == len(raw):
-            # Nothing, or what a kill left of a line: a whole line ends with a newline.
-            break
-        try:
-            line = json.loads(text)
-            if not isinstance(line, dict) or not isinstance(line.get("kind"), str) or not isinstance(line.get("step"), int):
-                raise ValueError("no kind and step")
-        except (ValueError, RecursionError) as error:
-            raise UserError(
-                f"{path}: line {number}: not a line of metrics ({one_line(error)}); expected a JSON object; remove it"
-            ) from error
-        lines.append(line)
-    return lines
-
-
 def require_lines(path: str | Path, facts: Mapping[str, Any]) -> None:
     """Raises `UserError` where a metrics file does not begin with the lines that a checkpoint was saved with.
 
@@ -156,12 +131,11 @@ def require_lines(path: str | Path, facts: Mapping[str, Any]) -> None:
     """
     if "metrics" not in facts:
         return
-    try:
+    count, sha256, found = "same", None, ""
+    if not mismatch(facts, {"metrics": {"lines": WHOLE, "sha256": TEXT}}) and Path(path).exists():
         count, sha256 = facts["metrics"]["lines"], facts["metrics"]["sha256"]
         with open(path, "rb") as handle:
-            found = hashlib.sha256(b"".join(itertools.islice(handle, count))).hexdigest()
-    except (KeyError, TypeError, ValueError, FileNotFoundError):
-        count, sha256, found = "same", None, ""
+            found = hashlib.sha256(b"".join(handle.readlines()[: max(count, 0)])).hexdigest()
     if found != sha256:
         raise UserError(
             f"{path}: does not begin with the {count} lines that the checkpoint of step {facts['step']} was saved with; "
@@ -201,10 +175,9 @@ def losses(lines: list[dict[str, Any]]) -> dict[int, float]:
 
 
 def best_evaluation(lines: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """Returns the evaluation with the lowest of `losses`, the first of them; None where there is none."""
-    found = losses(lines)
-    best = min(found, key=lambda step: (found[step], step), default=None)
-    return next((line for line in lines if line["kind"] == "eval" and line["step"] == best), None)
+    """Returns the line of the best evaluation, as `records.best_evaluation` defines it; None where there is none."""
+    best = records.best_evaluation(Evaluation(step, math.inf, loss=loss) for step, loss in losses(lines).items())
+    return next((line for line in lines if best and line["kind"] == "eval" and line["step"] == best.step), None)
 
 
 def early_stop(lines: list[dict[str, Any]]) -> dict[str, Any] | None:
@@ -215,9 +188,3 @@ def early_stop(lines: list[dict[str, Any]]) -> dict[str, Any] | None:
 def skipped_steps(lines: list[dict[str, Any]]) -> list[int]:
     """The steps whose update was left out because it was not finite."""
     return [line["step"] for line in lines if line["kind"] == "skipped"]
-
-
-def _encode(line: dict[str, Any]) -> str:
-    # JSON has no infinity; an overflowing perplexity becomes null.
-    finite = {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in line.items()}
-    return json.dumps(finite) + "\n"

@@ -25,10 +25,12 @@ def make_optimizer(settings: ConfigDict) -> optax.GradientTransformation:
     dictionaries of "/"-joined path -> array; biases and the parameters of norms are not decayed.
 
     Args:
-      settings: b1, b2, eps, weight_decay, clip_norm (global norm of the gradient, of the trainable parameters).
+      settings: b1, b2, eps, weight_decay, clip_norm (global norm of the gradient, of the trainable parameters; None: no limit).
     """
+    # Without clipping too, the state has three parts, so that checkpoints of all runs are alike.
+    clip = optax.identity() if settings.clip_norm is None else optax.clip_by_global_norm(settings.clip_norm)
     return optax.chain(
-        optax.clip_by_global_norm(settings.clip_norm),
+        clip,
         optax.scale_by_adam(b1=settings.b1, b2=settings.b2, eps=settings.eps),
         optax.add_decayed_weights(settings.weight_decay, mask=decayed),
     )

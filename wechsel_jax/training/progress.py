@@ -1,18 +1,18 @@
-"""How a run shows that it lives: a bar that is overwritten on a terminal, a line now and then elsewhere."""
+"""How a run shows that it lives: a bar on a terminal, a line now and then elsewhere."""
 
 import contextlib
 import math
-import shutil
 import sys
 import time
 from collections.abc import Iterator
 from typing import Any, TextIO
 
+from tqdm import tqdm
+
 PLAIN_SECONDS = 10.0
-_FULL, _EMPTY = "█", "░"
-_WIDEST_BAR, _NARROWEST_BAR = 28, 8
 # A smaller share of the time that the devices waited for text is no news.
 _WAITING = 0.05
+_BAR = "{percentage:5.1f} %|{bar:10}| step {n:,}/{total:,}{postfix}"
 
 
 class Progress:
@@ -27,80 +27,50 @@ class Progress:
     def __init__(self, total: int, stream: TextIO | None = None, quiet: bool = False):
         self.total, self.quiet = total, quiet
         self.stream = sys.stderr if stream is None else stream
-        self.terminal = self.stream.isatty()
-        self._last, self._width = -math.inf, 0
-        self._seconds, self._shown = 0.0, False
+        self._bar: tqdm | None = None
+        self._last, self._seconds = -math.inf, 0.0
 
     def train(self, line: dict[str, Any], seconds_left: float) -> None:
         """Shows a training line of the metrics; where lines cannot be overwritten, at most one every ten seconds."""
-        waited, self._seconds = self._waited(line), line.get("seconds", self._seconds)
-        if not self.terminal and time.monotonic() - self._last < PLAIN_SECONDS and line["step"] != self.total:
-            return
-        self._last = time.monotonic()
-        parts = self._parts(line, seconds_left, waited)
-        self._show(
-            self._bar(line["step"], parts) if self.terminal else self._line(line["step"], parts), overwrite=self.terminal
-        )
-
-    def evaluation(self, line: dict[str, Any]) -> None:
-        """Shows an evaluation; it stays on the screen."""
-        count = f"{line['tokens']:,.0f} tokens"
-        self._show(f"step {line['step']:,}/{self.total:,}: held-out perplexity {line['perplexity']:,.2f} ({count})")
-
-    def say(self, text: str) -> None:
-        """Shows a sentence; it stays on the screen."""
-        self._show(text)
-
-    def close(self) -> None:
-        """Ends the line that the bar is on."""
-        if self._width and not self.quiet:
-            self.stream.write("\n")
-            self.stream.flush()
-            self._width = 0
-
-    def _waited(self, line: dict[str, Any]) -> float:
-        """The share of the time since the last line that the devices waited for text."""
         stretch = line.get("seconds", 0.0) - self._seconds
-        return min(1.0, line.get("data_wait", 0.0) / stretch) if stretch > 0 else 0.0
-
-    def _parts(self, line: dict[str, Any], seconds_left: float, waited: float) -> list[str]:
-        """What is known, the most important first."""
+        waited = min(1.0, line.get("data_wait", 0.0) / stretch) if stretch > 0 else 0.0
+        self._seconds = line.get("seconds", self._seconds)
+        # The most important first: a terminal that is too narrow shows no more than fits.
         parts = [f"loss {line['loss']:.4f}", f"{duration(seconds_left)} left", f"{line['tokens_per_second']:,.0f} tokens/s"]
         parts.append(f"lr {line['learning_rate']:.2e}")
         if "mfu" in line:
             parts.append(f"MFU {line['mfu']:.1%}")
         if waited >= _WAITING:
             parts.append(f"waiting for data {waited:.0%}")
-        return parts
-
-    def _line(self, step: int, parts: list[str]) -> str:
-        return "  ".join([f"step {step:,}/{self.total:,} ({step / self.total:.1%})", *parts])
-
-    def _bar(self, step: int, parts: list[str]) -> str:
-        """One line no wider than the terminal: what does not fit is left out, from the end."""
-        columns = shutil.get_terminal_size().columns - 1
-        share = step / self.total
-        counts = f"{100 * share:5.1f} %  step {step:,}/{self.total:,}"
-        while parts and len("  ".join([counts, *parts])) + _NARROWEST_BAR + 3 > columns:
-            parts = parts[:-1]
-        text = "  ".join([counts, *parts])
-        width = min(_WIDEST_BAR, columns - len(text) - 3)
-        if width < 1:
-            return text[:columns]
-        full = int(width * share + 1e-9)
-        return f"{_FULL * full}{_EMPTY * (width - full)} {text}"
-
-    def _show(self, text: str, overwrite: bool = False) -> None:
         if self.quiet:
             return
-        start = "\r" + text.ljust(self._width) if self._width else text
-        try:
-            self.stream.write(start + ("" if overwrite else "\n"))
-        except UnicodeEncodeError:
-            plain = start.replace(_FULL, "#").replace(_EMPTY, ".").encode("ascii", "replace").decode()
-            self.stream.write(plain + ("" if overwrite else "\n"))
-        self.stream.flush()
-        self._width = len(text) if overwrite else 0
+        if self.stream.isatty():
+            if self._bar is None:
+                self._bar = tqdm(total=self.total, file=self.stream, bar_format=_BAR, dynamic_ncols=True, leave=True)
+            self._bar.n = line["step"]
+            # tqdm's own rate and time left would count evaluations and compilation, and begin at step 0 where a run goes on.
+            self._bar.set_postfix_str("  ".join(parts))
+        elif time.monotonic() - self._last >= PLAIN_SECONDS or line["step"] == self.total:
+            self._last = time.monotonic()
+            step = f"step {line['step']:,}/{self.total:,} ({line['step'] / self.total:.1%})"
+            self.say("  ".join([step, *parts]))
+
+    def evaluation(self, line: dict[str, Any]) -> None:
+        """Shows an evaluation; it stays on the screen."""
+        count = f"{line['tokens']:,.0f} tokens"
+        self.say(f"step {line['step']:,}/{self.total:,}: held-out perplexity {line['perplexity']:,.2f} ({count})")
+
+    def say(self, text: str) -> None:
+        """Shows a sentence; it stays on the screen."""
+        if not self.quiet:
+            tqdm.write(text, file=self.stream)
+            self.stream.flush()
+
+    def close(self) -> None:
+        """Ends the line that the bar is on."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
 
 
 def duration(seconds: float) -> str:

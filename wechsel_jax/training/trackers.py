@@ -15,7 +15,6 @@ from ml_collections import ConfigDict
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file
-from wechsel_jax.training.metrics import read_metrics
 
 EVENTS, WANDB = "tensorboard", "wandb.json"
 # Lines that are sent before it is written down that they were, where many are sent at a start.
@@ -45,9 +44,8 @@ def require_packages(settings: ConfigDict) -> None:
 class Trackers:
     """The trackers that the settings ask for.
 
-    `metrics.jsonl` is the truth: make this once its lines behind the restored step have been dropped. What it holds and a
-    tracker does not have is given to the tracker first, so a tracker may be turned on in the middle of a run, and after an
-    interruption no line is missing and none is there twice.
+    `metrics.jsonl` is the truth. What it holds and a tracker does not have is given to the tracker first, so a tracker may be
+    turned on in the middle of a run, and after an interruption no line is missing and none is there twice.
 
     A tracker that fails later, because a network or a disk does, is said once and given up: training goes on.
 
@@ -55,6 +53,7 @@ class Trackers:
       settings: `tensorboard` (bool) and `wandb` (name of the project, "" for none).
       workdir: of the run; TensorBoard's files are in `workdir/tensorboard`, the id of the W&B run is in `workdir/wandb.json`.
       config: the run's settings, to be shown beside its curves.
+      lines: what the metrics hold so far.
       write: false in all processes but one, which then do nothing.
       say: shows one line to the user.
 
@@ -67,6 +66,7 @@ class Trackers:
         settings: ConfigDict,
         workdir: str | Path,
         config: Mapping[str, Any],
+        lines: list[dict[str, Any]],
         write: bool,
         say: Callable[[str], None] | None = None,
     ):
@@ -74,7 +74,6 @@ class Trackers:
         self._trackers: list[Tracker] = []
         if not write:
             return
-        lines = read_metrics(Path(workdir) / "metrics.jsonl")
         if settings.tensorboard:
             self._trackers.append(_TensorBoard(Path(workdir) / EVENTS, config, lines))
         if settings.wandb:

@@ -1,5 +1,4 @@
-"""The main job, a source checkpoint to a target checkpoint: read `job` first; `settings` holds everything it may be told."""
+"""The main job, a source checkpoint to a target checkpoint: read `job` first; `settings` holds everything it may be told.
 
-from wechsel_jax.transfers.job import transfer
-
-__all__ = ["transfer"]
+Nothing is imported here, so that the command line can list the settings without loading JAX.
+"""

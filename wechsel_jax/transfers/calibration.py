@@ -7,7 +7,6 @@ is what lowers the loss on text that nothing was fitted on.
 
 import dataclasses
 import math
-import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,6 @@ import jax
 import numpy as np
 
 from wechsel_jax.checkpoint import Checkpoint
-from wechsel_jax.checkpoint.surgery import row_norms
 from wechsel_jax.checkpoint.tensors import StoredTensor
 from wechsel_jax.errors import UserError
 from wechsel_jax.search.threads import one_thread
@@ -130,7 +128,9 @@ def calibrate(
         free[: len(vocabulary)] = ~np.asarray(vocabulary.special) | (counts > 0)
     found = _search(model, fitted, held_out, wanted, free, float(counts.sum()), log)
     if found["offsets"].any():
-        _store(checkpoint, model, found["parameters"])
+        module, name = model.table
+        for stored in _stored(checkpoint, config):
+            stored.overwrite(np.asarray(found["parameters"][module][name]))
     offsets = found["offsets"]
     mean = float(wanted @ offsets)
     return {
@@ -182,14 +182,21 @@ class _Model:
 
     def hidden(self, parameters: dict, sample: Sample) -> np.ndarray:
         """Hidden states (R * M, d) where the sample predicts."""
-        on_device = jax.device_put(parameters)
-        out = []
-        for begin in range(0, len(sample.tokens), _BATCH):
-            rows = sample.tokens[begin : begin + _BATCH]
-            padded = np.pad(rows, ((0, _BATCH - len(rows)), (0, 0)), "edge")
-            states = np.asarray(_hidden(self.family, self.config, on_device, padded))[: len(rows)]
-            out.append(np.take_along_axis(states, sample.positions[begin : begin + _BATCH][:, :, None], axis=1))
-        return np.concatenate(out).reshape(-1, self.config.hidden_size)
+        return hidden_states(self.family, self.config, parameters, sample.tokens, sample.positions)
+
+
+def hidden_states(
+    family: "Family", config: "ModelConfig", parameters: dict, tokens: np.ndarray, positions: np.ndarray
+) -> np.ndarray:
+    """Runs a model over int32 tokens (R, L); returns its hidden states (R * M, d) at positions (R, M)."""
+    on_device = jax.device_put(parameters)
+    out = []
+    for begin in range(0, len(tokens), _BATCH):
+        rows = tokens[begin : begin + _BATCH]
+        padded = np.pad(rows, ((0, _BATCH - len(rows)), (0, 0)), "edge")
+        states = np.asarray(_hidden(family, config, on_device, padded))[: len(rows)]
+        out.append(np.take_along_axis(states, positions[begin : begin + _BATCH][:, :, None], axis=1))
+    return np.concatenate(out).reshape(-1, config.hidden_size)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -251,23 +258,6 @@ def _stored(checkpoint: Checkpoint, config: "ModelConfig") -> list[StoredTensor]
     for tensor in checkpoint.vocabulary_tensors():
         by_role.setdefault(tensor.role, []).append(checkpoint.tensors[tensor.name])
     return by_role.get("bias") or by_role["input" if config.tied else "head"]
-
-
-def _store(checkpoint: Checkpoint, model: _Model, parameters: dict) -> None:
-    module, name = model.table
-    values = np.asarray(parameters[module][name])
-    for stored in _stored(checkpoint, model.config):
-        with open(stored.file, "r+b") as handle:
-            handle.seek(stored.start)
-            handle.write(np.ascontiguousarray(values.astype(stored.dtype)).reshape(-1).view(np.uint8).data)
-            handle.flush()
-            os.fsync(handle.fileno())
-
-
-def input_norms(directory: Path, rows: int) -> dict[str, float]:
-    """Mean and standard deviation of the lengths of the first `rows` rows of a model's input table."""
-    checkpoint = Checkpoint.open(directory)
-    return row_norms(checkpoint.read(checkpoint.table)[:rows])
 
 
 def _exp(value: float) -> float | None:

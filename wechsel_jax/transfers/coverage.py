@@ -82,6 +82,5 @@ def coverage(
 def _heaviest(plan: "TransferPlan", token_id: int) -> int | None:
     if plan.copy[token_id] >= 0:
         return int(plan.copy[token_id])
-    if not plan.weights[token_id].any():
-        return None
-    return int(plan.neighbors[token_id, np.abs(plan.weights[token_id]).argmax()])
+    ids, _ = plan.sources(token_id)
+    return int(ids[0]) if len(ids) else None

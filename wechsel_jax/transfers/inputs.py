@@ -1,6 +1,7 @@
 """Opens what a transfer reads (models, tokenizers, word vectors, a helper) and makes the two sides that a method compares."""
 
 import dataclasses
+import inspect
 import os
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,10 @@ from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.checkpoint.architectures import position_shift, require_special_tokens
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers import Method, Side
-from wechsel_jax.initializers.anker.sides import Language, text_sides
+from wechsel_jax.initializers.anker.sides import Language
+from wechsel_jax.initializers.full_rand import require_architecture
 from wechsel_jax.tokens import Vocabulary, load_tokenizer, parity_words
+from wechsel_jax.tokens.chat import carry_chat
 from wechsel_jax.tokens.extension import extend_tokenizer
 from wechsel_jax.tokens.mapping import parse_mapping
 from wechsel_jax.tokens.overlap import Overlap, find_overlap
@@ -77,11 +80,14 @@ def open_job(method: Method, settings: TransferSettings, source: str | os.PathLi
     """
     checkpoint = Checkpoint.open(source)
     record = checkpoint.record
+    if method.redraw_inner:
+        require_architecture(record.base)
     source_tokenizer, new_tokenizer = load_tokenizer(checkpoint.directory), load_tokenizer(target_tokenizer)
     if settings.keep_source:
         new_tokenizer = extend_tokenizer(source_tokenizer, new_tokenizer)
+    new_tokenizer, notes = carry_chat(source_tokenizer, new_tokenizer, settings.special_tokens)
     vocabulary, target = Vocabulary.from_tokenizer(source_tokenizer), Vocabulary.from_tokenizer(new_tokenizer)
-    rows, notes = checkpoint.vocabulary_size, []
+    rows = checkpoint.vocabulary_size
     if rows < len(vocabulary):
         raise UserError(
             f"{checkpoint.directory}: the tokenizer has {len(vocabulary)} ids, but {checkpoint.table} only {rows} rows; "
@@ -142,15 +148,17 @@ def _text_sides(job: Job, steps: Steps) -> tuple[Side, Side, dict]:
     if settings.source_vectors:
         *others, words = _shared_space(job, steps)
     file = settings.dictionary if settings.dictionary not in (None, ALIGNED, IDENTICAL) else None
-    named = ("window", "rounds", "dimensions", "seed", "text_bytes", "text_field", "max_document_bytes", "keep_source")
+    named = ("seed", "text_bytes", "text_field", "max_document_bytes", "keep_source")
+    own = {name: value for name, value in settings.own.items() if name in inspect.signature(job.method.text).parameters}
     with steps("making token vectors"):
-        source, target, report, notes = text_sides(
+        source, target, report, notes = job.method.text(
             Language(job.source_tokenizer, job.source, settings.source_text, others[0]),
             Language(job.target_tokenizer, job.target, settings.target_text, others[1]),
             read_dictionary(file) if file else [],
             file,
             log=steps.log,
             **{name: getattr(settings, name) for name in named},
+            **own,
         )
     job.notes.extend(notes)
     return source, target, report if words is None else report | {"word_vectors": words}

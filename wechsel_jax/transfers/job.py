@@ -1,20 +1,23 @@
 """The main job: a source checkpoint, a target tokenizer and what a method needs become a target checkpoint."""
 
-import dataclasses
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-from wechsel_jax.checkpoint.surgery import Surgery, write_target
+from wechsel_jax.checkpoint import Checkpoint
+from wechsel_jax.checkpoint.surgery import Surgery, row_norms, write_target
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_directory, refuse_directory
 from wechsel_jax.files.json import write_json
-from wechsel_jax.hub import model_card
-from wechsel_jax.initializers import Side, TransferPlan, shuffle, standardize
+from wechsel_jax.initializers import METHODS, Side, TransferPlan, shuffle, standardize
 from wechsel_jax.initializers.wechsel import nearest_similarity
-from wechsel_jax.transfers.calibration import calibrate, input_norms, require_family
+from wechsel_jax.inspection import measure
+from wechsel_jax.records import TransferRecord
+from wechsel_jax.report.card import model_card
+from wechsel_jax.transfers.calibration import calibrate, require_family
+from wechsel_jax.transfers.choice import DEFAULT, choose_method
 from wechsel_jax.transfers.coverage import coverage
 from wechsel_jax.transfers.inputs import Job, make_sides, open_job
 from wechsel_jax.transfers.record import Steps, behaviour, examples, to_stderr, versions
@@ -43,7 +46,8 @@ def transfer(
       source: model directory with config.json, model.safetensors and its tokenizer, or a hub id.
       target_tokenizer: directory, tokenizer.json or hub id of the tokenizer with V_t tokens.
       output: the directory to write: the model, its tokenizer, transfer_plan.npz, transfer.json and README.md.
-      method: a name in `initializers.METHODS`; None: "wechsel" where word vectors are given and no source text, else "anker".
+      method: a name in `initializers.METHODS`; None: "wechsel" where word vectors are given and no source text; else
+        "anker", or "fvt" where the source model reads the target language already, see `choice.choose_method`.
       overwrite: replace an existing `output`.
       log: called with progress lines.
       **settings: fields of `transfers.settings.TransferSettings`, where each is described.
@@ -55,6 +59,14 @@ def transfer(
 
     Raises:
       UserError: an input is missing, damaged or does not fit; nothing is written then.
+
+    >>> import tempfile
+    >>> from wechsel_jax import demo
+    >>> model, quiet = demo.path("english-gpt2"), lambda line: None
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     record = transfer(model, model, f"{place}/copy", method="fvt", log=quiet)
+    >>> record["counts"]
+    {'copied': 8192, 'mixed': 0, 'random': 0}
     """
     chosen, filled = TransferSettings.of(method, **settings)
     if Path(source).is_dir() and Path(output).exists() and Path(output).samefile(source):
@@ -63,6 +75,20 @@ def transfer(
     steps = Steps(log)
     with steps("reading the source model and both tokenizers"):
         job = open_job(chosen, filled, source, target_tokenizer)
+    choice = None
+    if method is None and chosen.name == DEFAULT:
+        with steps("looking how well the source model reads the target language"):
+            texts = filled.source_text, filled.target_text
+            bounds = {"text_field": filled.text_field, "max_document_bytes": filled.max_document_bytes}
+            choice = choose_method(job.checkpoint, job.source_tokenizer, job.source, *texts, **bounds, log=log)
+        if choice["method"] != chosen.name:
+            other = METHODS[choice["method"]]
+            unread = TransferSettings.filled(other, **settings).unused(other)
+            chosen, filled = TransferSettings.of(
+                other.name, **{name: value for name, value in settings.items() if name not in unread}
+            )
+            job = open_job(chosen, filled, source, target_tokenizer)
+        job.notes.append(f"No method was named; {chosen.name} was chosen: {choice['because']}.")
     if filled.calibrate != "none":
         require_family(job.checkpoint)
     if filled.latent_dimension > job.checkpoint.hidden_size:
@@ -76,19 +102,26 @@ def transfer(
     with new_directory(output, "transfer", overwrite) as directory:
         with steps("writing the model"):
             surgery = _surgery(job, plan)
-            norms = write_target(surgery, directory, job.target_tokenizer)
+            write_target(surgery, directory, job.target_tokenizer)
             plan.save(directory / PLAN_FILE)
-        calibration = _calibration(job, directory, norms, steps)
+        calibration = _calibration(job, directory, steps)
+        norms = {
+            "source": row_norms(job.checkpoint, len(job.source)),
+            "target": row_norms(Checkpoint.open(directory), len(job.target)),
+        }
         record = _record(job, surgery, os.fspath(source), os.fspath(target_tokenizer)) | {
             "coverage": coverage(job.overlap, plan, job.source, job.target, _has_vector(target_side), seed=filled.seed),
             "alignment": alignment,
             "similarity": _similarity(plan, source_side, target_side),
             "norms": norms,
+            "choice": choice,
             **calibration,
+            # Reports judge by these, and need not read both models' tables again.
+            "measures": measure(plan, Checkpoint.open(directory), job.checkpoint, job.target, len(job.source)),
             "timings": steps.seconds,
         }
         write_json(directory / RECORD_FILE, record)
-        (directory / "README.md").write_text(model_card(record), encoding="utf-8")
+        (directory / "README.md").write_text(model_card(TransferRecord.read(directory)), encoding="utf-8")
     for note in record["notes"]:
         log(f"note: {note}")
     counts = ", ".join(f"{count} {how}" for how, count in record["counts"].items())
@@ -98,7 +131,7 @@ def transfer(
 
 def _plan(job: Job, source: Side, target: Side, steps: Steps) -> TransferPlan:
     """Calls the method with those of the options that it takes."""
-    available = dataclasses.asdict(job.settings) | {
+    available = job.settings.by_name() | {
         "overlap": job.overlap,
         "notes": job.notes.append,
         "progress": steps.counter("tokens"),
@@ -113,7 +146,7 @@ def _plan(job: Job, source: Side, target: Side, steps: Steps) -> TransferPlan:
     return plan
 
 
-def _calibration(job: Job, directory: Path, norms: dict, steps: Steps) -> dict:
+def _calibration(job: Job, directory: Path, steps: Steps) -> dict:
     """Calibrates the written model where that is asked for; returns what the record says of it."""
     settings = job.settings
     if settings.calibrate == "none":
@@ -130,7 +163,6 @@ def _calibration(job: Job, directory: Path, norms: dict, steps: Steps) -> dict:
             seed=settings.seed,
             log=steps.log,
         )
-        norms["target"] = input_norms(directory, len(job.target))
     if found["loss"][1] == found["loss"][0]:
         job.notes.append("Calibration was left out: on held-out text it did not lower the loss.")
     return {"calibration": found}
@@ -138,9 +170,8 @@ def _calibration(job: Job, directory: Path, norms: dict, steps: Steps) -> dict:
 
 def _similarity(plan: TransferPlan, source: Side, target: Side) -> dict | None:
     """How near the nearest source tokens were, where both languages share a space."""
-    if source.vectors is None or not plan.weights.any():
+    if source.vectors is None or not len(similarity := nearest_similarity(plan, source, target)):
         return None
-    similarity = nearest_similarity(plan, source, target)
     return {"mean_top1": float(similarity.mean()), "median_top1": float(np.median(similarity))}
 
 
@@ -169,13 +200,12 @@ def _surgery(job: Job, plan: TransferPlan) -> Surgery:
     )
 
 
-def _transform(settings: TransferSettings) -> Callable[[np.ndarray, str, str], np.ndarray] | None:
+def _transform(settings: TransferSettings) -> Callable[[np.ndarray, str], np.ndarray] | None:
     """What is done to a finished table, Kim et al.'s transforms in the order of their section 3.4; None: nothing."""
     if settings.standardize is None and settings.shuffle is None:
         return None
 
-    def transformed(table: np.ndarray, role: str, name: str) -> np.ndarray:
-        del name
+    def transformed(table: np.ndarray, role: str) -> np.ndarray:
         if settings.standardize is not None:
             table = standardize(table, settings.standardize, seed=settings.seed, name=role)
         return table if settings.shuffle is None else shuffle(table, settings.shuffle, seed=settings.seed)
@@ -184,7 +214,7 @@ def _transform(settings: TransferSettings) -> Callable[[np.ndarray, str, str], n
 
 
 def _record(job: Job, surgery: Surgery, source: str, tokenizer: str) -> dict:
-    plan, checkpoint, settings = surgery.plan, job.checkpoint, dataclasses.asdict(job.settings)
+    plan, checkpoint, settings = surgery.plan, job.checkpoint, job.settings.by_name()
     parity = settings.pop("parity")
     settings |= {name: list(value) for name, value in settings.items() if isinstance(value, tuple)}
     return {

@@ -1,7 +1,6 @@
 """What a transfer writes down about itself: which rules it used, example tokens, norms, versions and timings."""
 
 import contextlib
-import dataclasses
 import importlib.metadata
 import platform
 import sys
@@ -14,7 +13,7 @@ from wechsel_jax.initializers import Method, TransferPlan
 from wechsel_jax.initializers.noise import OFA_SEED
 from wechsel_jax.initializers.origins import origin
 from wechsel_jax.tokens import Vocabulary
-from wechsel_jax.transfers.settings import ALIGNED, IDENTICAL, WITHOUT_DICTIONARY, TransferSettings, reads_overlap
+from wechsel_jax.transfers.settings import ALIGNED, IDENTICAL, WITHOUT_DICTIONARY, TransferSettings
 from wechsel_jax.vectors import Refinement
 
 _EXAMPLES = 30
@@ -56,24 +55,22 @@ class Steps:
 
 def behaviour(method: Method, settings: TransferSettings) -> list[str]:
     """Returns a plain sentence for every rule on which tools differ, as it was applied."""
-    rules = []
+    rules, own = [], settings.own
     if method.vectors is not None:
         rules.append(_TOKEN_VECTORS[settings.token_vectors, settings.parity and settings.token_vectors == "ngram"])
         if method.space == "both":
             rules += _alignment_rules(settings)
-        if "neighbors" in method.options:
-            rules += _neighbor_rules(method, settings)
-    if method.name in _MIXTURE:
-        plain, reference = _MIXTURE[method.name]
-        rules.append((reference if settings.parity else plain).format(**dataclasses.asdict(settings)))
-    if method.text and settings.regression:
+        if "neighbors" in method.settings:
+            rules += [
+                "Every source token can be a neighbor, those without a vector too, with similarity 0 (parity)."
+                if settings.parity and method.space == "both"
+                else "Source tokens without a vector are never neighbors.",
+                "Equal similarities are ordered by the lower token id.",
+            ]
+    rules += method.rules(settings.by_name())
+    if "word_start" in method.settings and own["word_start"]:
         rules.append(
-            "A row is predicted from its token's contexts, frequency and word start by ridge regression on the source tokens; "
-            "its neighbors add half of what their rows have beside that."
-        )
-    if settings.word_start and "word_start" in method.options:
-        rules.append(
-            f"A source token counts as {settings.word_start:g} more similar if it and the target token both begin a word, or "
+            f"A source token counts as {own['word_start']:g} more similar if it and the target token both begin a word, or "
             "both do not."
         )
     if method.redraw_inner:
@@ -81,10 +78,10 @@ def behaviour(method: Method, settings: TransferSettings) -> list[str]:
     else:
         rules += _overlap_rules(method, settings)
         rules.append("All tensors without a vocabulary axis are kept byte for byte.")
-    if settings.parity and settings.noise == "source":
+    if settings.parity and settings.noise in _PARITY_NOISE:
         # The factors' noise is drawn as OFA's code draws it, whatever the method.
         seed = OFA_SEED if settings.latent_dimension else method.reference_seed
-        rules.append(_PARITY_NOISE.format(seed=seed))
+        rules.append(_PARITY_NOISE[settings.noise].format(seed=seed))
     else:
         rules.append(_NOISE[settings.noise])
     rules.append(
@@ -96,7 +93,7 @@ def behaviour(method: Method, settings: TransferSettings) -> list[str]:
 
 
 def _overlap_rules(method: Method, settings: TransferSettings) -> list[str]:
-    if not reads_overlap(method, settings):
+    if "overlap" not in method.options or "overlap" in method.unread(settings.by_name()):
         return ["Special tokens are copied from the source token that is spelled the same (parity)."]
     if settings.parity and method.reference_overlap:
         rules = [_REFERENCE_OVERLAP[method.reference_overlap]]
@@ -125,18 +122,6 @@ def _alignment_rules(settings: TransferSettings) -> list[str]:
     if count:
         rounds = "1 round" if count == 1 else f"{count} rounds"
         rules.append(f"The alignment was refined in {rounds} on mutual CSLS nearest neighbors.")
-    return rules
-
-
-def _neighbor_rules(method: Method, settings: TransferSettings) -> list[str]:
-    rules = [
-        "Every source token can be a neighbor, those without a vector too, with similarity 0 (parity)."
-        if settings.parity and method.space == "both"
-        else "Source tokens without a vector are never neighbors."
-    ]
-    if "weights" in method.options and settings.weights == "sparsemax":
-        rules.append("Weights are the sparsemax of similarity / temperature over all source tokens (Tran, 2020).")
-    rules.append("Equal similarities are ordered by the lower token id.")
     return rules
 
 
@@ -173,6 +158,7 @@ _TOKEN_VECTORS = {
 }
 _OVERLAP = {
     "exact": "Tokens with the same bytes and the same start of a word are copied.",
+    "case": "Tokens with the same text but for case and the same start of a word are copied; the same case is preferred.",
     "nospace": "Tokens with the same bytes are copied, whether or not they start a word; one that agrees in that is preferred.",
     "fuzzy": "Tokens with the same text but for case and the start of a word are copied; the most alike is preferred.",
 }
@@ -190,40 +176,15 @@ _NOISE = {
     "xavier": "Random rows are uniform with Xavier's bound, keyed by seed and row; random entries of a bias are zero.",
     "initializer_range": "Random rows are N(0, initializer_range), keyed by seed and row; random entries of a bias are zero.",
 }
-_PARITY_NOISE = "Random rows have the source table's mean and deviation of each dimension, from RandomState({seed}) (parity)."
+_PARITY_NOISE = {
+    "source": "Random rows have the source table's mean and deviation of each dimension, from RandomState({seed}) (parity).",
+    "source_sample": "Random rows have the source table's mean and sample deviation of each dimension, as torch draws them "
+    "with seed {seed} (parity).",
+}
 _REFERENCE_OVERLAP = {
     "deepfocus": "Tokens, special ones too, are compared by their decoded text, as in PyPI deepfocus 1.0.1 (parity).",
     "ofa": "Tokens, special ones too, are compared by their decoded text, and the last of equal ones counts, as in cisnlp/ofa "
     "(parity).",
-}
-# Method -> how its weights come about, by our choices and by those of its reference implementation.
-_MIXTURE = {
-    "anker": 2
-    * (
-        "Tokens are compared by the anchors within {window} tokens before and after them in text (positive PMI, {dimensions} "
-        "dimensions); anchors are pairs of tokens from the dictionary and of equal bytes, then also mutual CSLS nearest "
-        "neighbors (self-learning rounds: {rounds}).",
-    ),
-    "focus": (
-        "Weights are the sparsemax of the cosine similarity to all shared tokens that have a vector, special tokens left out.",
-        "Weights are the sparsemax of the cosine similarity to all shared tokens that have a vector, special tokens too "
-        "(parity).",
-    ),
-    "salt": 2
-    * (
-        "Weights are the least squares, in the helper, over those shared tokens that the sparsemax of the word vectors' "
-        "cosine similarity chooses, special tokens left out.",
-    ),
-    "omp": (
-        "Shared tokens are chosen by the cosine with what is left of the helper's row, at most {atoms}; special tokens are "
-        "left out.",
-        "Shared tokens are chosen by the inner product with what is left of the helper's row, at most {atoms} (parity).",
-    ),
-    "clp": (
-        "Weights are the cosine similarities, in the helper, to the {neighbors} most similar shared tokens, negative ones as "
-        "zero, divided by their sum; special tokens are left out.",
-        "Weights are the cosine similarities, in the helper, to all shared tokens, divided by their sum (parity).",
-    ),
 }
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from wechsel_jax.errors import UserError
+from wechsel_jax.tokens.encoding import plain_backend
 from wechsel_jax.vectors.word_vectors import WordVectors
 
 _WORDS_PER_BLOCK = 4096
@@ -112,15 +113,6 @@ def word_frequencies(words: WordVectors) -> tuple[np.ndarray, str]:
         return words.counts.astype(np.float64), "counts"
     _log.warning("the word vectors come without counts: frequencies are taken as 1 / rank, the first word the most frequent")
     return 1.0 / np.arange(1, len(words.words) + 1), "zipf"
-
-
-def plain_backend(tokenizer) -> Tokenizer:
-    """Returns a copy that neither pads nor truncates; the caller's tokenizer keeps its settings."""
-    backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
-    copy = Tokenizer.from_str(backend.to_str())
-    copy.no_padding()
-    copy.no_truncation()
-    return copy
 
 
 def _occurrences(backend: Tokenizer, words: list[str], size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

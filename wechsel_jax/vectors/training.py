@@ -16,10 +16,10 @@ from wechsel_jax.files import temporary_directory
 from wechsel_jax.text.files import LONGEST_DOCUMENT
 from wechsel_jax.text.parts import source_lines
 from wechsel_jax.text.sources import Source, find_sources
-from wechsel_jax.tokens.encoding import encode
+from wechsel_jax.tokens.encoding import encode, plain_backend
 from wechsel_jax.tokens.files import load_tokenizer
 from wechsel_jax.vectors.fasttext_format import FastTextVectors
-from wechsel_jax.vectors.subwords import native_word, plain_backend
+from wechsel_jax.vectors.subwords import native_word
 
 if TYPE_CHECKING:
     import fasttext
@@ -216,5 +216,5 @@ def _import_fasttext():
     try:
         import fasttext
     except ImportError:
-        raise UserError('training word vectors needs fastText; install it with: pip install "wechsel-jax[train]"') from None
+        raise UserError('training word vectors needs fastText; install it with: pip install "wechsel-jax[vectors]"') from None
     return fasttext

@@ -40,6 +40,11 @@ def load_vectors(path: str | os.PathLike, max_words: int | None = None) -> WordV
 
     Raises:
       UserError: no such file, another format, or a damaged file; the message names the line or word.
+
+    >>> from wechsel_jax import demo
+    >>> words = load_vectors(demo.path("english.vectors.npz"))
+    >>> words.words[:3], words.dim
+    ([',', '.', 'the'], 100)
     """
     if max_words is not None and max_words < 1:
         raise UserError(f"max_words is {max_words}; expected at least 1")

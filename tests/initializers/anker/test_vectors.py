@@ -55,11 +55,25 @@ def test_decomposition_is_numpys():
     generator = np.random.default_rng(0)
     matrix = (generator.standard_normal((80, 8)) * 0.6 ** np.arange(8)) @ generator.standard_normal((8, 40))
     matrix += 1e-3 * generator.standard_normal(matrix.shape)
-    axes, values = decompose(csr_array(matrix.astype(np.float32)), 5, 0)
+    axes, values = decompose(csr_array(matrix.astype(np.float32)), 5)
     _, expected, right = np.linalg.svd(matrix)
     np.testing.assert_allclose(values, expected[:5], rtol=1e-4)
     np.testing.assert_allclose(np.abs(axes.T @ right[:5].T), np.eye(5), atol=1e-2)
-    assert decompose(csr_array(matrix.astype(np.float32)), 500, 0)[0].shape == (40, 40)
+    assert decompose(csr_array(matrix.astype(np.float32)), 500)[0].shape == (40, 40)
+
+
+@pytest.mark.parametrize("rank", [100, 1400])
+def test_a_large_decomposition_is_numpys_too(rank):
+    """Singular values that fall as slowly as those of contexts do, also where there are not even as many as asked for."""
+    generator = np.random.default_rng(1)
+    left, right = (np.linalg.qr(generator.standard_normal((size, 200)))[0] for size in (1500, 1400))
+    values = 8 * np.arange(1, 201.0) ** -0.5
+    matrix = (left * values) @ right.T
+    axes, found = decompose(csr_array(matrix.astype(np.float32)), rank)
+    lost = 100 - np.square(axes[:, :100].T.astype(np.float64) @ right[:, :100]).sum()
+    assert lost < 0.5
+    np.testing.assert_allclose(found[:100], values[:100], rtol=1e-3)
+    assert found[200:].max(initial=0) < 0.05 and np.isfinite(axes).all()
 
 
 def test_tokens_that_are_no_anchors_find_their_twins_and_self_learning_finds_more(languages):

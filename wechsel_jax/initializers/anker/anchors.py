@@ -1,6 +1,7 @@
 """Pairs of tokens of two languages that are taken to mean the same: from a dictionary, and from equal bytes."""
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -83,15 +84,15 @@ def find_candidates(source: Vocabulary, target: Vocabulary, pairs: Sequence[tupl
     found: dict[tuple[int, int], tuple[int, int]] = {}
     groups: dict[str, int] = {}
     source_ids, target_ids = _ids(source), _ids(target)
+    source_tokens, target_tokens = _finder(source_ids), _finder(target_ids)
     for source_word, target_word in pairs:
         group = groups.setdefault(source_word.lower(), len(groups))
-        for spelled in _spellings(source_word, target_word):
-            for space in (b" ", b""):
-                pair = tuple(
-                    ids.get(space + word.encode()) for ids, word in zip((source_ids, target_ids), spelled, strict=True)
-                )
-                if None not in pair:
-                    found.setdefault(pair, (RULES.index("dictionary"), group))
+        for one, other in _spellings(source_word, target_word):
+            # Most words are no token, and their translations need not be looked up.
+            if (tokens := source_tokens(one)) != (None, None):
+                for pair in zip(tokens, target_tokens(other), strict=True):
+                    if None not in pair:
+                        found.setdefault(pair, (RULES.index("dictionary"), group))
     for raw, target_id in target_ids.items():
         if raw in source_ids:
             found.setdefault((source_ids[raw], target_id), (RULES.index("equal"), -1))
@@ -106,6 +107,17 @@ def _ids(vocabulary: Vocabulary) -> dict[bytes, int]:
         if raw and not special:
             ids.setdefault(raw, token_id)
     return ids
+
+
+def _finder(ids: dict[bytes, int]) -> Callable[[str], tuple[int | None, int | None]]:
+    """Returns what finds the token of a word at its start and inside one; words come in many entries and spellings."""
+
+    @functools.cache
+    def find(word: str) -> tuple[int | None, int | None]:
+        raw = word.encode()
+        return ids.get(b" " + raw), ids.get(raw)
+
+    return find
 
 
 def _spellings(source: str, target: str) -> set[tuple[str, str]]:

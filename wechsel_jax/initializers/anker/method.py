@@ -1,17 +1,20 @@
-"""Anker: rows regressed on the anchored contexts of their tokens, and what the nearest source tokens' rows have beside."""
+"""Anker: rows predicted from the anchored contexts of their tokens, plus half the residual of the nearest source tokens."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
 
 import numpy as np
 from scipy.sparse import csr_array
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers.anker.regression import fit_regression
+from wechsel_jax.initializers.anker.sides import text_sides
+from wechsel_jax.initializers.method import Method, Neighbors, Setting, Temperature, WordStart
 from wechsel_jax.initializers.plan import Side, TransferPlan
-from wechsel_jax.initializers.wechsel import wechsel
+from wechsel_jax.initializers.wechsel import CITATION, wechsel
 from wechsel_jax.tokens.overlap import Overlap, find_overlap
 
-# How much of what the neighbors' rows have beside the regression is passed on.
+# The share of the neighbors' residuals that is passed on.
 _RESIDUAL = 0.5
 
 
@@ -20,18 +23,18 @@ def anker(
     target: Side,
     *,
     overlap: Overlap,
-    neighbors: int = 10,
-    temperature: float = 0.1,
-    word_start: float = 0.1,
-    regression: bool = True,
+    neighbors: Neighbors = 10,
+    temperature: Temperature = 0.1,
+    word_start: WordStart = 0.1,
+    regression: Annotated[bool, Setting("Rows are predicted from contexts and frequency; else they are mixtures only")] = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> TransferPlan:
-    """A row is what its token's contexts and frequency predict, and half of what its neighbors' rows have beside that.
+    """Each row is a regression prediction from the token's contexts and frequency, plus half the residual of its neighbors.
 
     With x a token's features, R the coefficients of `fit_regression`, and w the weights that WECHSEL gives the k source tokens
     of the most similar contexts, a target row is x_t R + 1/2 sum_s w_s (e_s - x_s R). A mean of neighbors has the frequency,
     the word start and the contexts of the neighbors; the regression puts in the token's own, which decide in a tied model how
-    often it is predicted, and leaves out what only one source token has.
+    often it is predicted, and halving the residuals leaves out what only one source token has.
 
     Args:
       source: V_s tokens with vectors (V_s, m) of `vectors.anchored_vectors` and their `counts`; optionally `other_vectors`.
@@ -44,10 +47,10 @@ def anker(
       progress: see `nearest_neighbors`.
 
     Returns:
-      A plan with a regression. Tokens without a vector, which the text does not show, are mixed by `other_vectors` as in
-      WECHSEL where both sides have them. Else, where the source has a token s of the same bytes, the row is
-      x_t R + e_s - x_s R: almost e_s where the source's text does not show it either (a line feed where every line is a
-      document), and less frequent than that where it does. Else the regression predicts the row, or it is random.
+      A plan with a regression. Tokens too rare in the text to have a vector are mixed by `other_vectors` as in WECHSEL, if both
+      sides have them. Else, if the source has a token s of the same bytes, the row is x_t R + e_s - x_s R: almost e_s if s is
+      rare in the source's text too (a line feed where every line is a document), and a rarer token's row if it is not. Else the
+      row is the prediction alone, or random without a regression.
 
     Raises:
       UserError: a temperature that is not above zero, no neighbors, or no source token with a vector.
@@ -67,7 +70,7 @@ def anker(
 
 
 def _with_same_bytes(plan: TransferPlan, source: Side, target: Side) -> tuple[TransferPlan, np.ndarray]:
-    """The plan with the source token of the same bytes as only neighbor where there is no vector, and bool (V_t,): where."""
+    """The plan in which tokens without a vector have the source token of the same bytes as neighbor, and bool (V_t,): which."""
     found = find_overlap(source.vocabulary, target.vocabulary, "exact").source
     same = ~target.has_vector & (found >= 0)
     ids, weights = np.where(same[:, None], 0, plan.neighbors), np.where(same[:, None], 0, plan.weights)
@@ -76,7 +79,7 @@ def _with_same_bytes(plan: TransferPlan, source: Side, target: Side) -> tuple[Tr
 
 
 def _regressed(plan: TransferPlan, source: Side, target: Side, share: np.ndarray) -> TransferPlan:
-    """Shares (V_t,) of the plan's mixtures, and for every token the coordinates that the regression has beside their part."""
+    """The plan's mixtures times `share` (V_t,), and the regression coordinates left after subtracting the mixtures' own."""
     fitted = fit_regression(source, target)
     weights = share[:, None].astype(np.float32) * plan.weights
     rows, k = weights.shape
@@ -85,7 +88,7 @@ def _regressed(plan: TransferPlan, source: Side, target: Side, share: np.ndarray
 
 
 def _with_other_vectors(plan: TransferPlan, source: Side, target: Side, *, neighbors: int, **options) -> TransferPlan:
-    """The same plan, but WECHSEL's by other vectors where there are those and no vector."""
+    """The same plan, but tokens that have only other vectors are mixed by these, as in WECHSEL."""
     if source.other_vectors is None or target.other_vectors is None:
         return plan
     wanted = ~target.has_vector & target.other_vectors.any(axis=1)
@@ -108,3 +111,37 @@ def _with_other_vectors(plan: TransferPlan, source: Side, target: Side, *, neigh
 
 def _wide(values: np.ndarray, width: int) -> np.ndarray:
     return np.pad(values, ((0, 0), (0, width - values.shape[1])))
+
+
+def _rules(settings: Mapping[str, Any]) -> list[str]:
+    rules = [
+        "Tokens are compared by the anchors within {window} tokens before and after them in text (positive PMI, {dimensions} "
+        "dimensions); anchors are pairs of tokens from the dictionary and of equal bytes, then also mutual CSLS nearest "
+        "neighbors (self-learning rounds: {rounds}).".format(**settings)
+    ]
+    if settings["regression"]:
+        rules.append(
+            "A row is predicted from its token's contexts, frequency and word start by ridge regression on the source tokens; "
+            "added to it is half of the weighted residual of its neighbors."
+        )
+    return rules
+
+
+ANKER = Method(
+    name="anker",
+    label="anker",
+    color=6,
+    plan=anker,
+    text=text_sides,
+    paper="this project",
+    # Where the regression leaves a residual, neighbors are weighed as in WECHSEL.
+    citation=f"""@misc{{wechsel-jax-anker,
+  title = {{anker: embeddings of a new vocabulary regressed on anchored contexts}},
+  author = {{{{the wechsel-jax maintainers}}}},
+  year = {{2026}},
+}}
+
+{CITATION}""",
+    summary="rows regressed on frequency and on the translated tokens around a token in text, and neighbors' residuals",
+    rules=_rules,
+)

@@ -9,7 +9,7 @@ from wechsel_jax.search.threads import one_thread
 
 # Of the mean diagonal of the normal equations: little, since there are far more tokens than features.
 _RIDGE = 1e-4
-# Frequent tokens have better vectors, but there are few of them: a token counts as the root of its occurrences.
+# Frequent tokens have better vectors, but there are few of them: a token is weighted by the root of its count.
 _WEIGHT_POWER = 0.5
 
 
@@ -38,19 +38,18 @@ def fit_regression(source: Side, target: Side) -> Regression:
     occur in the text, W their weights (roots of their counts) and s a ten-thousandth of the mean diagonal of F' W F, the basis
     is (F' W F + s I)^-1 F' W.
 
-    What is centred by language is comparable even where all contexts of one language differ from the other's by a constant.
-    Frequencies outside the range of the source tokens that occur count as the nearest one inside. Tokens that occur too seldom
-    for a vector have part in the fit, with the mean vector: they show what rare tokens' rows look like, and so what a target
-    token has that its text does not show. Those that do not occur have none: of a multilingual model's tokens, most are of
-    other languages.
+    Centring by language removes a constant difference between the two languages' contexts. Frequencies outside the range of the
+    source tokens that occur are clipped to it. Tokens too rare to have a vector are still fitted, using the mean vector: they
+    show what the rows of rare tokens look like. Tokens that do not occur are left out of the fit: most tokens of a multilingual
+    model belong to other languages.
 
     Args:
       source: V_s tokens with vectors (V_s, m), some of them not zero, and their `counts`.
       target: V_t tokens likewise.
 
     Returns:
-      The regression of rank r = m + 4. Special source tokens and those that do not occur have no part in it: their columns of
-      the basis are zero.
+      The regression of rank r = m + 4. Special source tokens and those that do not occur are left out: their columns of the
+      basis are zero.
     """
     fitted = (source.has_vector | (_occurrences(source) > 1)) & ~np.asarray(source.vocabulary.special)
     logs = [_log_shares(side) for side in (source, target)]
@@ -69,7 +68,7 @@ def fit_regression(source: Side, target: Side) -> Regression:
 
 
 def _occurrences(side: Side) -> np.ndarray:
-    """(V,) how often each token occurs in its text, and once more; all alike where nothing is known."""
+    """(V,) counts of the tokens in their text, plus one; all ones if the side has no counts."""
     return np.ones(len(side.vocabulary)) if side.counts is None else np.asarray(side.counts, np.float64) + 1
 
 
@@ -82,7 +81,7 @@ def _weights(side: Side) -> np.ndarray:
 
 
 def _centred(side: Side) -> np.ndarray:
-    """float64 (V, m), vectors of length 1 less their weighted mean; zeros where a token has none."""
+    """float64 (V, m), vectors scaled to length 1, minus their weighted mean; zeros for tokens without a vector."""
     vectors = np.asarray(side.vectors, np.float64)
     known = side.has_vector
     if not known.any():

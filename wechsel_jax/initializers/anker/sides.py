@@ -3,16 +3,17 @@
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers.anker.anchors import FEW_ANCHORS, Candidates, find_candidates
-from wechsel_jax.initializers.anker.contexts import count_neighbors
+from wechsel_jax.initializers.anker.contexts import LARGEST_WINDOW, count_neighbors
 from wechsel_jax.initializers.anker.vectors import AnchorSettings, Counted, anchored_vectors
+from wechsel_jax.initializers.method import Setting
 from wechsel_jax.initializers.plan import Side
-from wechsel_jax.tokens.text import BOUNDARY, read_token_ids
+from wechsel_jax.text.files import LONGEST_DOCUMENT
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -47,14 +48,14 @@ def text_sides(
     pairs: Sequence[tuple[str, str]],
     dictionary: str | None,
     *,
-    window: int,
-    rounds: int,
-    dimensions: int,
-    seed: int,
-    text_bytes: int,
-    text_field: str,
-    max_document_bytes: int,
-    keep_source: bool,
+    window: Annotated[int, Setting("How far from a token its contexts reach", 1, LARGEST_WINDOW)] = 4,
+    rounds: Annotated[int, Setting("Of self-learning: how often mutual nearest neighbors become anchors", 0, 100)] = 1,
+    dimensions: Annotated[int, Setting("Of the vectors made of text", 1, 1024)] = 128,
+    seed: int = 0,
+    text_bytes: int = 0,
+    text_field: str = "text",
+    max_document_bytes: int = LONGEST_DOCUMENT,
+    keep_source: bool = False,
     log: Callable[[str], None],
 ) -> tuple[Side, Side, dict, list[str]]:
     """Makes the two sides that `anker` compares.
@@ -67,8 +68,8 @@ def text_sides(
       window: how far from a token its contexts reach.
       rounds: of self-learning, see `AnchorSettings`.
       dimensions: m, of the vectors.
-      seed: of the decomposition and of the held-out words.
-      text_bytes: at most about so many bytes of text a language are read; 0: all.
+      seed: of the choice of the words that P@1 is measured on.
+      text_bytes: how many bytes of text are read per language, at most and about; 0: all.
       text_field: which field holds the text of JSON lines and tables.
       max_document_bytes: text with a longer line or row is refused.
       keep_source: the target has all source tokens too, which its text need not show.
@@ -80,6 +81,9 @@ def text_sides(
     Raises:
       UserError: a file is damaged or empty, or nothing in the two texts corresponds.
     """
+    # Here, since who lists the methods' settings need not load the libraries that read text.
+    from wechsel_jax.tokens.text import BOUNDARY, read_token_ids
+
     notes = []
 
     def counted(language: Language) -> Counted:

@@ -1,0 +1,280 @@
+"""Writes the tables of README and docs/ from the committed results and the methods' records: `python -m benchmarks.tables`.
+
+A table stands between `<!-- NAME -->` and `<!-- /NAME -->`; whatever is between is replaced. `--check` writes nothing and says
+which document is not what would be written. Needs the extra `test`.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks import anker, anker_probe, real_models
+from wechsel_jax.initializers import METHODS
+
+FOLDER = Path(__file__).parent
+ROOT = FOLDER.parent
+
+
+def methods_list() -> str:
+    """A line a method, from its record: what it does and what it needs; first those that need text, as the default does."""
+    lines = ["| `--method` | what it does | needs |", "|---|---|---|"]
+    order = sorted(METHODS.values(), key=lambda method: method.text is None)
+    lines += [f"| `{method.name}` | {method.summary} | {_needs(method)} |" for method in order]
+    return "\n".join(lines)
+
+
+def methods_sources() -> str:
+    """A line a method: its name in reports, where it is defined, and its own settings with their defaults."""
+    lines = ["| `--method` | name | defined in | its own settings |", "|---|---|---|---|"]
+    for name, method in METHODS.items():
+        own = " ".join(_setting(setting, own.default) for setting, own in method.settings.items())
+        lines.append(f"| `{name}` | {method.label} | {method.paper} | {own} |")
+    return "\n".join(lines)
+
+
+def _needs(method) -> str:
+    needs = ["a model of the language"] if method.helper else []
+    if method.text:
+        needs.append("text")
+    elif method.vectors:
+        needs.append("vectors" if method.space == "both" else "its vectors")
+    return ", ".join(needs) or "nothing"
+
+
+def _setting(name: str, default: object) -> str:
+    return f"`--{name}`" if isinstance(default, bool) else f"`--{name}={default}`"
+
+
+def demo_table(result: dict) -> str:
+    """Mean perplexity over the seeds, a line a method, a column an evaluation."""
+    steps = next(iter(result["methods"].values()))["steps"]
+    lines = ["| initialisation | " + " | ".join(f"step {s}" for s in steps) + " |", "|---|" + "---:|" * len(steps)]
+    for name, values in result["methods"].items():
+        spread = values["standard_deviation"] or [0.0] * len(steps)
+        cells = [f"{mean:,.0f} ± {sd:,.0f}" for mean, sd in zip(values["mean"], spread, strict=True)]
+        lines.append(f"| {anker.label(name)} | " + " | ".join(cells) + " |")
+    seeds = ", ".join(map(str, result["seeds"]))
+    lines.append(f"\nHeld-out perplexity, mean ± standard deviation over seeds {seeds}; {result['machine']}.")
+    return "\n".join(lines)
+
+
+def initialization_table(result: dict) -> str:
+    """Times of the nearest-neighbour kernel beside the bare matrix product and PyPI wechsel."""
+    lines = ["| 50k x 50k x 300, k = 10 | CPU seconds | against the matrix product |", "|---|---:|---:|"]
+    for row in result["table"]:
+        lines.append(f"| {row['name']} | {row['cpu_seconds']:.1f} | {row['ratio']:.2f} x |")
+    memory = f"Peak memory of a process with the method alone {result['peak_memory_gb']:.2f} GB"
+    lines.append(f"\n{memory}. {result['machine']['description']}.")
+    return "\n".join(lines)
+
+
+def times_table(result: dict) -> str:
+    """CPU time of every method beside the bare matrix product of its search."""
+    size = "{targets:,} new tokens x {sources:,} x {dimension}".format(**result["settings"])
+    lines = [f"| {size} | CPU seconds | against the matrix product |", "|---|---:|---:|"]
+    old = "clp_nearest" not in {row["name"] for row in result["table"]}
+    for row in result["table"]:
+        name = "clp_nearest" if old and row["name"] == "clp" else row["name"]
+        lines.append(f"| {name} | {row['cpu_seconds']:.1f} | {row['ratio']:.2f} x |")
+    solves = result["solves"]
+    squares, pursuit = (solves[f"{what}, CPU s per 1000 tokens"] for what in ("least squares", "pursuit"))
+    lines.append(
+        f"\nIn addition SALT's least squares take {squares:.2f} CPU s per thousand tokens, and OMP's pursuit of 64 among "
+        f"{solves['atoms']:,} shared tokens {pursuit:.0f}. "
+        f"{result['machine']['description']}."
+    )
+    return "\n".join(lines)
+
+
+# What `clp` and `ofa` did when the committed results were measured: the nearest ten instead of all shared tokens, and copies
+# across the start of a word. Results of a comparison that knows `clp_nearest` have the names of today.
+OLD_NAMES = {"clp": "`clp_nearest`", "ofa": "`ofa` `--overlap=fuzzy`"}
+
+
+def initializers_table(result: dict) -> str:
+    """Held-out perplexity by method: before training in every language, and at the end where there was training."""
+    languages = result["languages"]
+    trained = [name for name, value in languages.items() if _last(value)[0] > 1]
+    heads = [f"{name}, step 0" for name in languages] + [f"{name}, step {_last(languages[name])[0]}" for name in trained]
+    lines = ["| English GPT-2 to | " + " | ".join(heads) + " |", "|---|" + "---:|" * len(heads)]
+    methods = next(iter(languages.values()))["methods"]
+    old = "clp_nearest" not in methods
+    order = sorted(methods, key=lambda name: languages[trained[0]]["methods"][name]["evaluations"][-1][1])
+    for method in order:
+        curves = {name: value["methods"][method]["evaluations"] for name, value in languages.items()}
+        cells = [curve[0][1] for curve in curves.values()] + [curves[name][-1][1] for name in trained]
+        name = OLD_NAMES.get(method, f"`{method}`") if old else f"`{method}`"
+        lines.append(f"| {name} | " + " | ".join(f"{cell:,.0f}" for cell in cells) + " |")
+    machine = next(iter(languages.values()))["machine"]
+    lines.append(f"\nHeld-out perplexity, one seed, vocabularies of 8,192, word vectors not centred; {machine}.")
+    if old:
+        lines.append("`clp` and `ofa` as their papers have them were not measured: these rows are of the variants named.")
+    return "\n".join(lines)
+
+
+def _last(language: dict) -> list:
+    return next(iter(language["methods"].values()))["evaluations"][-1]
+
+
+def memory_table(result: dict) -> str:
+    """Peak memory of a transfer of a large synthetic checkpoint."""
+    source, machine = result["source"], result["machine"]
+    largest = source["largest_tensor_bytes"] / 1e9
+    size = f"{source['bytes'] / 1e9:.1f} GB in {source['shards']} shards, largest tensor {largest:.2f} GB"
+    lines = [f"| {size} | peak memory | of that not backed by a file | CPU seconds |", "|---|---:|---:|---:|"]
+    for run in result["runs"]:
+        peak, anonymous = run["peak_bytes"] / 1e9, run["peak_anonymous_bytes"] / 1e9
+        lines.append(f"| `{run['method']}` | {peak:.2f} GB | {anonymous:.2f} GB | {run['cpu_seconds']:.0f} |")
+    lines.append(f"\n{machine['system']}, {machine['machine']}, {machine['cores']} cores.")
+    return "\n".join(lines)
+
+
+# What anker is compared with; parts and controls are no rivals.
+RIVALS = ("wechsel", "wechsel_tfr", "focus", "ofa", "trans_inner", "full_rand")
+
+
+def rivals_table(result: dict) -> str:
+    """anker and the best of the others after the usual steps, each at the best of the rates that it was run with, in seed 0."""
+    lines = [
+        "| English GPT-2 to | `anker` | the best other method | steps that `anker` needs for that |",
+        "|---|---:|---:|---:|",
+    ]
+    for language in ("de", "sw", "zh"):
+        runs: dict[str, dict[float, dict]] = {}
+        for setting, seeds in result["languages"].items():
+            base, _, rate = setting.partition("-rate")
+            for name, run in seeds["0"].items() if base == language else ():
+                runs.setdefault(name, {})[float(rate or anker.LEARNING_RATE)] = run
+        best = {name: min(rates, key=lambda rate, rates=rates: _end(rates[rate])) for name, rates in runs.items()}
+        rival = min(RIVALS, key=lambda name: _end(runs[name][best[name]]))
+        cells = [f"{_end(runs[name][best[name]]):,.0f} ({best[name]:g} of {len(runs[name])})" for name in ("anker", rival)]
+        ours, theirs = runs["anker"][best["anker"]], runs[rival][best[rival]]
+        steps = theirs["evaluations"][-1][0]
+        needed = anker.steps_needed(ours["evaluations"], theirs["evaluations"][-1:])[0]
+        saved = f"{needed:,.0f} of {steps}, {steps / needed:.1f} times fewer" if needed else "never"
+        lines.append(f"| {anker.NAMES[language]} | {cells[0]} | {anker.label(rival, theirs)} {cells[1]} | {saved} |")
+    return "\n".join(lines)
+
+
+def _end(run: dict) -> float:
+    return run["evaluations"][-1][1]
+
+
+# Numpy's forms of SALT's regression, every one of which ends with the new rows.
+SALT_RIVALS = {
+    "numpy pinv, the paper's map": "numpy, the paper's map",
+    "numpy pinv, weights only": "numpy, pseudo-inverse times the token",
+    "numpy Gram matrix and solve": "numpy, Gram matrix and solve",
+}
+
+
+def peers_table(focus: dict, salt: dict) -> str:
+    """CPU time beside the tools that do the same."""
+    seconds, settings = focus["seconds"], focus["settings"]
+    per = {row["name"]: row["cpu_seconds"] for row in salt["table"]}
+    lines = ["| the same work | CPU seconds | here | |", "|---|---:|---:|---:|"]
+    theirs, ours = seconds["PyPI deepfocus"]["cpu"], seconds["wechsel-jax focus"]["cpu"]
+    size = f"FOCUS, {settings['targets']:,} new tokens x {settings['sources']:,} x {settings['dimension']}"
+    how = ", extrapolated" if focus["reference"]["extrapolated"] else ""
+    lines.append(f"| {size}: PyPI deepfocus{how} | {theirs:,.0f} | {ours:.1f} | {theirs / ours:.0f} x less |")
+    work = "SALT, 1,000 tokens, 768 to 2,048, 10 to 60 neighbours"
+    mine = per["wechsel-jax, weights and rows"]
+    for name, rival in SALT_RIVALS.items():
+        ratio = per[name] / mine
+        times = f"{ratio:.1f}" if ratio < 10 else f"{ratio:.0f}"
+        lines.append(f"| {work}: {rival} | {per[name]:.2f} | {mine:.2f} | {times} x less |")
+    rows = " and ".join(f"{count:,}" for count in focus["reference"]["rows"])
+    lines.append(f"\ndeepfocus was timed on {rows} new tokens; the line through both is followed to the rest.")
+    lines[-1] += f" {salt['machine']['description']}."
+    return "\n".join(lines)
+
+
+def training_table(result: dict) -> str:
+    """Tokens a second of the same training step here and in PyTorch, as it is and with freed memory kept as here."""
+    heads = ["training step, float32, AdamW", "tokens/s", "PyTorch", "", "PyTorch, memory kept", ""]
+    lines = ["| " + " | ".join(heads) + " |", "|---|" + "---:|" * (len(heads) - 1)]
+    names = {"gpt2": "GPT-2", "roberta": "RoBERTa"}
+    for measured in result["results"]:
+        problem, contestants = measured["problem"], measured["contestants"]
+        cells = [f"{names[problem['model']['model_type']]}, dropout {problem['dropout']:g}"]
+        cells.append(f"{contestants['wechsel-jax']['tokens_per_second']:,.0f}")
+        for name in ("torch", "torch, memory kept"):
+            cells.append(f"{contestants[name]['tokens_per_second']:,.0f}")
+            cells.append(f"{measured['speed'][f'wechsel-jax / {name}']:.2f} x")
+        lines.append("| " + " | ".join(cells) + " |")
+    problem, machine = result["results"][0]["problem"], result["machine"]
+    where = f"{machine['processor']}, {machine['threads']} threads, jax {machine['versions']['jax']}, torch"
+    size = f"6 layers x 384, {problem['rows']} x {problem['length']} tokens, 50k vocabulary"
+    lines.append(
+        f"\n{size}; medians of {result['rounds']} rounds in turns. PyTorch with scaled dot-product attention and fused AdamW. "
+        f"{where} {machine['versions']['torch']}."
+    )
+    return "\n".join(lines)
+
+
+def trained_model_table(result: dict) -> str:
+    """Bits per byte by PyTorch before and after the training of a real model, and perplexity on the way, a line a method."""
+    source, settings, methods = result["source"], result["settings"], result["methods"]
+    on_the_way = [step for step, _ in next(iter(methods.values()))["held_out"]]
+    heads = [f"{source['name']} to German", "bits per byte at step 0", f"at step {settings['steps']}"]
+    heads += [f"perplexity at step {step}" if not step else f"{step}" for step in on_the_way]
+    lines = ["| " + " | ".join(heads) + " |", "|---|" + "---:|" * (len(heads) - 1)]
+    for name, found in methods.items():
+        cells = [" ".join([f"`{name}`", *(f"`{option}`" for option in found["options"][1:])])]
+        cells += [f"{score['bits_per_byte']:.2f}" for score in found["torch"].values()]
+        lines.append("| " + " | ".join([*cells, *(f"{perplexity:,.0f}" for _, perplexity in found["held_out"])]) + " |")
+    lines.append(
+        f"\nBits per byte by PyTorch on {settings['scored']:,} characters of held-out text ({source['bits_per_byte']:.2f} for "
+        f"the English model with its own tokenizer), perplexity by the trainer. Steps of {settings['rows']} x 128 tokens, "
+        f"{settings['vocab_size']:,} German tokens, one seed. {result['machine']['description']}."
+    )
+    return "\n".join(lines)
+
+
+def _results(*names: str) -> list[dict]:
+    return [json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8")) for name in names]
+
+
+def _anker(name: str) -> Callable[[], str]:
+    return lambda: anker.TABLES[name](*_results("anker"))
+
+
+TABLES: dict[str, dict[str, Callable[[], str]]] = {
+    "README.md": {"methods": methods_list},
+    "docs/methods.md": {"sources": methods_sources, "initializers": lambda: initializers_table(*_results("initializers"))},
+    "docs/results.md": {
+        "rivals": lambda: rivals_table(*_results("anker")),
+        "demo": lambda: demo_table(*_results("demo")),
+        "real_models": lambda: real_models.table(*_results("real_models")),
+        "trained_model": lambda: trained_model_table(*_results("trained_model")),
+        "memory": lambda: memory_table(*_results("memory")),
+        "initialization": lambda: initialization_table(*_results("initialization")),
+        "times": lambda: times_table(*_results("methods")),
+        "training": lambda: training_table(*_results("training")),
+        "peers": lambda: peers_table(*_results("focus", "salt")),
+    },
+    "docs/anker.md": {name: _anker(name) for name in anker.TABLES}
+    | {"probe": lambda: anker_probe.probe_table(*_results("anker_probe"))},
+}
+
+
+def render(document: str, text: str) -> str:
+    """Returns a document's text with every table made anew."""
+    for name, table in TABLES[document].items():
+        pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
+        if not pattern.search(text):
+            raise SystemExit(f"{document}: no place for the table {name!r}")
+        content = table()
+        text = pattern.sub(lambda match, content=content: match[1] + content + "\n" + match[2], text)
+    return text
+
+
+if __name__ == "__main__":
+    for document in TABLES:
+        old = (ROOT / document).read_text(encoding="utf-8")
+        new = render(document, old)
+        if old != new and "--check" in sys.argv:
+            sys.exit(f"{document}: its tables differ from their sources; run python -m benchmarks.tables")
+        (ROOT / document).write_text(new, encoding="utf-8")

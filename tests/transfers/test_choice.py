@@ -1,0 +1,80 @@
+"""The method that nobody named: chosen by whether the source model reads the target language, printed and recorded."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+from wechsel_jax.checkpoint import Checkpoint
+from wechsel_jax.tokens import Vocabulary, load_tokenizer
+from wechsel_jax.transfers import choice
+from wechsel_jax.transfers.job import transfer
+
+
+@pytest.fixture
+def given(world, source):
+    texts = {"source_text": world.root / "english.txt", "target_text": world.root / "german.txt"}
+    return {"source": source, "target_tokenizer": world.tokenizer("german", "gpt2"), **texts}
+
+
+def test_a_model_that_reads_nothing_gets_anker_and_the_record_says_why(given, tmp_path):
+    lines = []
+    record = transfer(output=tmp_path / "out", log=lines.append, dimensions=16, **given)
+    assert record["method"] == record["choice"]["method"] == "anker"
+    assert record["choice"]["measure"] == "bits per byte" and record["choice"]["ratio"] > record["choice"]["threshold"] == 0.8
+    (note,) = [note for note in record["notes"] if note.startswith("No method was named; anker was chosen: ")]
+    assert "hardly reads the target language" in note and f"note: {note}" in lines
+    named = transfer(output=tmp_path / "named", log=lines.append, method="anker", dimensions=16, **given)
+    assert named["choice"] is None and not any("No method was named" in note for note in named["notes"])
+
+
+def test_a_model_that_reads_the_language_keeps_its_pieces(given, tmp_path, monkeypatch):
+    monkeypatch.setattr(choice, "_SHARE_OF_BZIP2", 100)
+    record = transfer(output=tmp_path / "out", log=lambda line: None, **given)
+    assert record["method"] == "fvt" and record["choice"]["method"] == "fvt" and record["counts"]["mixed"] > 100
+    # What was given for anker is no mistake of the user's.
+    assert [note for note in record["notes"] if "does not use it" in note] == []
+    assert any("reads the target language" in note for note in record["notes"])
+
+
+def test_bits_per_byte_are_those_of_transformers(given):
+    checkpoint = Checkpoint.open(given["source"])
+    tokenizer = load_tokenizer(checkpoint.directory)
+    vocabulary = Vocabulary.from_tokenizer(tokenizer)
+    ids = np.arange(40, 340) % len(vocabulary)
+    found = choice._bits_per_byte(checkpoint, vocabulary, ids)
+    model = transformers.AutoModelForCausalLM.from_pretrained(given["source"])
+    length = min(128, model.config.n_positions)
+    begin, total, size = vocabulary.id_with_role("bos"), 0.0, 0
+    for start in range(0, len(ids) - length + 1, length):
+        row = [begin, *ids[start : start + length]]
+        with torch.no_grad():
+            logits = model(torch.tensor([row[:-1]])).logits[0].log_softmax(-1)
+        total -= float(logits[torch.arange(length), torch.tensor(row[1:])].sum())
+        size += sum(len(vocabulary.bytes[i]) for i in row[1:])
+    assert found == pytest.approx(total / math.log(2) / size, rel=1e-5)
+
+
+def test_where_the_model_cannot_be_run_its_tokenizer_decides(given, world, monkeypatch):
+    checkpoint = Checkpoint.open(given["source"])
+    tokenizer = load_tokenizer(checkpoint.directory)
+    vocabulary = Vocabulary.from_tokenizer(tokenizer)
+    monkeypatch.setattr(choice, "_MOST_PARAMETERS", 1)
+    english, german = given["source_text"], given["target_text"]
+    options = {"max_document_bytes": 1 << 24}
+    own = choice.choose_method(checkpoint, tokenizer, vocabulary, [english], [english], **options)
+    assert own["measure"] == "tokens per byte" and own["ratio"] == pytest.approx(1) and own["method"] == "fvt"
+    other = choice.choose_method(checkpoint, tokenizer, vocabulary, [english], [german], **options)
+    assert other["ratio"] > 1.5 and other["method"] == "anker"
+
+
+def test_too_little_text_says_nothing(given, tmp_path):
+    short = tmp_path / "short.txt"
+    short.write_text("Guten Tag.\n")
+    checkpoint = Checkpoint.open(given["source"])
+    tokenizer = load_tokenizer(checkpoint.directory)
+    vocabulary = Vocabulary.from_tokenizer(tokenizer)
+    found = choice.choose_method(checkpoint, tokenizer, vocabulary, [short], [short], max_document_bytes=1 << 24)
+    assert (found["method"], found["measure"]) == ("anker", None) and "10 bytes of target text are too few" in found["because"]

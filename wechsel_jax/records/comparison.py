@@ -1,0 +1,76 @@
+"""comparison.json: what ties the runs of `train.compare` together."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from wechsel_jax.errors import UserError
+from wechsel_jax.files import new_file
+from wechsel_jax.files.json import ANY, NUMBER, TEXT, mismatch, read_json
+from wechsel_jax.records.run import RunRecord
+
+COMPARISON_FILE = "comparison.json"
+_WHAT, _ADVICE = "what `train.compare` wrote", "run it again"
+_SCHEMA = {
+    "methods": {"*": {"evaluations?": [(NUMBER, NUMBER)]}},
+    "steps_needed?": {"*": [ANY]},
+    "machine?": TEXT,
+    "seconds?": {"*": NUMBER},
+}
+
+
+@dataclass(frozen=True)
+class ComparisonRecord:
+    """What comparison.json holds.
+
+    Attributes:
+      methods: name of a run, which is that of its directory too -> "evaluations", (step, perplexity) pairs.
+      steps_needed: name -> for each evaluation the steps that the run from scratch needs for it; None: never.
+      seed: of all runs.
+      machine: that they were made on.
+      seconds: step -> how long it took, of all starts together.
+    """
+
+    methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    steps_needed: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+    seed: int | None = None
+    machine: str | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, directory: str | Path) -> Self:
+        """Reads the comparison.json of a workdir.
+
+        Raises:
+          UserError: it is missing, or holds something else; the message names it and the field.
+        """
+        file = Path(directory) / COMPARISON_FILE
+        content = read_json(file, _WHAT, _ADVICE)
+        if problem := mismatch(content, _SCHEMA):
+            raise UserError(f"{file}: {problem}, {_WHAT}; {_ADVICE}")
+        if not content["methods"]:
+            raise UserError(f"{file}: names no methods; expected {_WHAT}; {_ADVICE}")
+        names = ("methods", "steps_needed", "seed", "machine", "seconds")
+        return cls(**{name: content[name] for name in names if content.get(name) is not None})
+
+    def write(self, directory: str | Path) -> None:
+        """Writes the comparison.json of a workdir."""
+        with new_file(Path(directory) / COMPARISON_FILE, "w") as handle:
+            json.dump(vars(self), handle, indent=1)
+
+
+def expand(path: str | Path) -> list[Path]:
+    """Returns the runs of a comparison's workdir; another directory stands for itself."""
+    path = Path(path)
+    if (path / "metrics.jsonl").exists() or not (path / COMPARISON_FILE).exists():
+        return [path]
+    return [path / name for name in ComparisonRecord.read(path).methods]
+
+
+def read_comparison(runs: Sequence[RunRecord]) -> ComparisonRecord:
+    """Returns the comparison that runs are of; an empty one where there is none, or they lie apart."""
+    parents = {run.path.resolve().parent for run in runs}
+    place = parents.pop()
+    return ComparisonRecord() if parents or not (place / COMPARISON_FILE).exists() else ComparisonRecord.read(place)

@@ -1,0 +1,272 @@
+"""What is told of the training: headline, key figures, learning curves, perplexities, where it stands, and how it went."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from wechsel_jax.files.json import is_number
+from wechsel_jax.records import RUNNING, RunRecord
+from wechsel_jax.report import curves
+from wechsel_jax.report.display import NO_VALUE, duration, number, percent, plural
+from wechsel_jax.report.figures import Lines, Series
+from wechsel_jax.report.headline import evidence, headline
+from wechsel_jax.report.runs import Report
+from wechsel_jax.report.section import Best, Figure, Items, KeyFigures, Note, Panels, Section, Table, Text, joined, plain
+
+# More runs than this are rows of a table, not columns, with as many evaluations as fit beside their names.
+_MOST_COLUMNS, _MOST_STEPS, _MOST_ROWS = 6, 9, 25
+# As many lines as a small drawing holds.
+_MOST_RUNS = 8
+_TRAINABLE = {"all": "all parameters", "tokens": "tokens only", "embeddings": "embeddings only"}
+_GROUPS = (("gradient_norm/", "Gradient norm of each group"), ("update_norm/", "Update norm of each group"))
+Points = list[tuple[int, float]]
+
+
+def top(report: Report) -> Section:
+    """The headline, what backs it, warnings, and the key figures."""
+    reason = curves.incomparable([run for run in report.runs if run.curve])
+    backing = tuple(evidence(report))
+    warnings = [Note(reason, "warning")] if reason else []
+    warnings += [Note((report.name(run), f": {note}"), "warning") for run in report.transferred for note in run.transfer.notes]
+    figures = _key_figures(report)
+    blocks = (*([Items(backing)] if backing else []), *warnings, *([KeyFigures(figures)] if figures else []))
+    return Section(headline(report), blocks)
+
+
+def learning_curves(report: Report) -> list[Section]:
+    """The learning curves."""
+    runs = [run for run in report.runs if run.curve]
+    if not runs:
+        return []
+    switches: dict[tuple[int, str], list[RunRecord]] = {}
+    for run in runs:
+        for phase in run.phases[1:]:
+            what = _TRAINABLE.get(phase.trainable, f"phase “{phase.name}”")
+            switches.setdefault((phase.start, what), []).append(run)
+    lines, notes = [], []
+    for (step, what), switching in sorted(switches.items()):
+        names = report.names(switching)
+        lines.append((step, f"{plain(names)}: {what} from step {step:,}", report.slots[switching[0].label]))
+        notes.append((*names, f" trains {what} from step {step:,} on."))
+    best, scratch = curves.leader(report.runs), curves.baseline(report.runs)
+    sooner = curves.head_start(best, scratch) if best and scratch else None
+    lead = None
+    if sooner:
+        reached, last, value = sooner
+        lead = (*sooner[:2], value, f"{number(last / reached, 2)} × fewer steps" if reached > 0 else "before any training")
+        notes.append((
+            "The dotted line runs from where ", report.name(best), " is as low as ", report.name(scratch),
+            f" at its end, step {reached:,.0f}, to that end, step {last:,}.",
+        ))  # fmt: skip
+    series = tuple(Series(run.label, report.slots[run.label], run.curve) for run in runs)
+    ends = "; ".join(f"{run.label} from {number(run.curve[0][1])} to {number(run.curve[-1][1])}" for run in runs)
+    figure = Figure(
+        "learning-curves",
+        f"Perplexity on held-out text over training steps of {', '.join(run.label for run in runs)}",
+        f"Logarithmic scale, lower is better. {ends}. The table of perplexities has all values.",
+        Lines(series, value="perplexity", switches=tuple(lines), lead=lead),
+    )
+    about = "Perplexity on held-out text: how many tokens the model hesitates between, on average. Lower is better."
+    return [Section("Learning curves", (about, figure, *([Note(joined(notes, " "))] if notes else [])))]
+
+
+def perplexities(report: Report) -> list[Section]:
+    """Perplexity of every run at every evaluation, thinned: a column for a run, or of many runs a row, the best first."""
+    runs = report.evaluated
+    if not runs:
+        planned = any(run.config or run.training for run in report.runs)
+        text = "No evaluation is recorded yet." if planned else "These models have not been trained further."
+        return [Section("Perplexity", (text,))]
+    steps = curves.all_steps(runs)
+    tokens = {point.tokens for run in runs for point in run.evaluations} - {None}
+    counted = f" over {plural(tokens.pop(), 'token')}" if len(tokens) == 1 else ""
+    lede = f"On held-out text{counted}, along the way; step 0 is before training."
+    sideways = len(runs) > _MOST_COLUMNS
+    shown = curves.chosen_steps(steps, _MOST_STEPS if sideways else _MOST_ROWS)
+    alone = runs[0] if len(runs) == 1 and runs[0].best else None
+    if alone:
+        shown = sorted({*shown, alone.best[0]})
+    comparable = curves.incomparable(runs) is None
+    best = {step: curves.best_at(runs, step) if comparable else [] for step in shown}
+    if alone:
+        best[alone.best[0]] = [alone]
+
+    def cell(run: RunRecord, step: int) -> Text:
+        value = number(curves.perplexity_at(run, step))
+        return Best(value, report.slots[run.label]) if run in best[step] else value
+
+    name = "perplexities"
+    about: list[Text] = []
+    if sideways:
+        rows = tuple((report.name(run), *(cell(run, step) for step in shown)) for run in _ranked(runs))
+        table = Table(("Step", *(f"{step:,}" for step in shown)), rows, name)
+        about += ["Bold or starred: the lowest of its column; the lowest last value is first."] if comparable else []
+    else:
+        head: list[Text] = ["Step", *map(report.name, runs)]
+        body: list[list[Text]] = [[f"{step:,}", *(cell(run, step) for run in runs)] for step in shown]
+        about += ["Bold or starred: the lowest of its row."] if comparable and len(runs) > 1 else []
+        if alone:
+            step, value = alone.best
+            about.append(f"Bold or starred: the lowest after training began, {number(value)} at step {step:,}.")
+        leading, scratch = curves.leader(runs), curves.baseline(runs)
+        if leading and scratch and leading is not scratch and comparable:
+            head.append((report.name(scratch), " needs"))
+            points = [(step, curves.perplexity_at(leading, step)) for step in shown]
+            for row, (_, value), needed in zip(body, points, curves.steps_needed(scratch.curve, points), strict=True):
+                never = NO_VALUE if value is None or math.isinf(value) else f"> {scratch.curve[-1][0]:,}"
+                row.append(never if needed is None else f"{needed:,.0f}")
+            about.append((
+                "Last column: after how many steps ", report.name(scratch), " is where ", report.name(leading),
+                " is in this row, interpolated between evaluations.",
+            ))  # fmt: skip
+        table = Table(tuple(head), tuple(map(tuple, body)), name)
+    if len(shown) < len(steps):
+        about.append(f"{len(shown)} of {len(steps)} evaluations are shown; metrics.jsonl has all.")
+    caption = [Note(joined(about, " "))] if about else []
+    return [Section("Perplexity at each evaluation", (lede, table, *caption))]
+
+
+def standing(report: Report) -> list[Section]:
+    """Where the runs stand that have not come to their end."""
+    rows = []
+    for run in report.runs:
+        if not run.unfinished:
+            continue
+        line: Mapping[str, Any] = run.training[-1] if run.training else {}
+        value = {name: found for name, found in line.items() if is_number(found)}
+        left = run.state.seconds_left if run.state.kind == RUNNING else None
+        rows.append((
+            (report.name(run), f" {run.state.kind}"),
+            NO_VALUE if run.last_step is None else f"{run.last_step:,}",
+            f"{run.planned_steps:,}" if run.planned_steps else NO_VALUE,
+            NO_VALUE if left is None else duration(left),
+            number(value["loss"], 4) if "loss" in value else NO_VALUE,
+            f"{value['learning_rate']:.2e}" if "learning_rate" in value else NO_VALUE,
+            number(value.get("tokens_per_second")),
+            f"{100 * value['mfu']:.1f} %" if "mfu" in value else NO_VALUE,
+            NO_VALUE if run.state.silent is None else f"{duration(run.state.silent)} ago",
+        ))  # fmt: skip
+    if not rows:
+        return []
+    head = ("Run", "Step", "of", "left", "loss", "learning rate", "tokens per second", "MFU", "last line")
+    about = "The newest lines of the metrics. The time left is that of the last lines, evaluations and checkpoints included."
+    return [Section("Where it stands", (about, Table(head, tuple(rows), "unfinished runs")))]
+
+
+def history(report: Report) -> list[Section]:
+    """Everything that was measured at every logged step, a small drawing each."""
+    trained = [run for run in report.runs if run.training]
+    runs = trained[:_MOST_RUNS]
+    panels = []
+    for name, title, about, points, log in _QUANTITIES:
+        held_out = [_held_out(run) if name == "loss" else () for run in runs]
+        series = [Series(r.label, report.slots[r.label], points(r), dots) for r, dots in zip(runs, held_out, strict=True)]
+        series = [one for one in series if one.points]
+        if series and (name in _ALWAYS or any(value for one in series for _, value in one.points)):
+            switches = [phase.start for phase in runs[0].phases[1:]] if len(runs) == 1 else []
+            panels.append(_panel(name, title, about, series, log, switches))
+    for prefix, title in _GROUPS if len(runs) == 1 else ():
+        names = list(dict.fromkeys(name for line in runs[0].training for name in line if name.startswith(prefix)))
+        series = [Series(name.removeprefix(prefix), i, _values(runs[0], name)) for i, name in enumerate(names[:8])]
+        series = [one for one in series if one.points]
+        if series:
+            about = "logarithmic" + (f"; {len(names) - 8} more groups are in metrics.jsonl" if len(names) > 8 else "")
+            panels.append(_panel(f"groups-{prefix.strip('/').replace('_', '-')}", title, about, series, True))
+    if not panels:
+        return []
+    notes: list[Text] = [f"The first {len(runs)} runs are drawn."] if len(runs) < len(trained) else []
+    for run in runs:
+        if skipped := [f"{line['step']:,}" for line in run.of_kind("skipped")]:
+            more = " and later" if len(skipped) > 10 else ""
+            where = f"at step {', '.join(skipped[:10])}{more}"
+            notes.append((report.name(run), f" left out {plural(len(skipped), 'update')} (not finite), {where}."))
+    about = (
+        "One drawing for each thing that is measured, over the training steps. Where lines are many, means are drawn, in a "
+        "band from the lowest to the highest; a dotted line is the beginning of a phase."
+    )
+    caption = [Note(joined(notes, " "))] if notes else []
+    return [Section("The training as it went", (about, Panels(tuple(panels)), *caption))]
+
+
+def _panel(name: str, title: str, about: str, series: list[Series], log: bool, switches: Sequence[int] = ()):
+    # A single run's last value stands beside the heading.
+    last = number(series[0].points[-1][1]) if len(series) == 1 and series[0].points[-1][1] >= 1e-3 else ""
+    ends = "; ".join(f"{one.label} ends at {number(one.points[-1][1])}" for one in series)
+    plot = Lines(tuple(series), log, switches=tuple((step, "", 0) for step in switches))
+    return title, (f"{about}; now {last}" if last else about), Figure(name, f"{title} over training steps", ends, plot)
+
+
+def _key_figures(report: Report) -> tuple[tuple[str, Text], ...]:
+    best, scratch = curves.leader(report.runs), curves.baseline(report.runs)
+    found: list[tuple[str, Text]] = []
+    if best:
+        step, value = best.curve[-1]
+        found.append((number(value), ("perplexity of ", report.name(best), f" after {plural(step, 'step')}")))
+        sooner = curves.head_start(best, scratch) if scratch and not curves.incomparable(report.evaluated) else None
+        if sooner and sooner[0] > 0:
+            what = ("fewer steps than ", report.name(scratch), " for the perplexity that it ends with")
+            found.append((f"{number(sooner[1] / sooner[0], 2)} ×", what))
+    chosen = next((run for run in report.transferred if run is best), report.transferred[0] if report.transferred else None)
+    if chosen and chosen.transfer.counts and (total := sum(chosen.transfer.counts.values())):
+        share = percent((chosen.transfer.counts["copied"] + chosen.transfer.counts["mixed"]) / total)
+        found.append((share, (f"of {total:,} tokens start from tokens of the source model (", report.name(chosen), ")")))
+    alignment = next((run.transfer.alignment for run in report.transferred if run.transfer.alignment), {})
+    if isinstance(alignment.get("precision_at_1"), float):
+        compared = "contexts" if "anchors" in alignment else "word vectors"
+        found.append((percent(alignment["precision_at_1"]), f"of held-out words find their translation first among {compared}"))
+    return tuple(found)
+
+
+def _ranked(runs: Sequence[RunRecord]) -> list[RunRecord]:
+    """The runs by the perplexity at the last step that all share, lowest first; as they are where there is none."""
+    step = None if curves.incomparable(runs) else curves.decisive_step([run for run in runs if run.curve])
+    values = {run.label: math.inf if step is None else curves.perplexity_at(run, step) for run in runs}
+    return sorted(runs, key=lambda run: math.inf if values[run.label] is None else values[run.label])
+
+
+def _values(run: RunRecord, name: str) -> Points:
+    return [(line["step"], float(line[name])) for line in run.training if is_number(line.get(name))]
+
+
+def _field(name: str, scale: float = 1.0) -> Callable[[RunRecord], Points]:
+    return lambda run: [(step, value * scale) for step, value in _values(run, name)]
+
+
+def _changed(name: str) -> Callable[[RunRecord], Points]:
+    """What was measured anew: a line repeats the value of the last checkpoint until there is another, or has 0."""
+
+    def points(run: RunRecord) -> Points:
+        values = _values(run, name)
+        before = [0.0, *(value for _, value in values)]
+        return [point for point, last in zip(values, before, strict=False) if point[1] and point[1] != last]
+
+    return points
+
+
+def _held_out(run: RunRecord) -> Points:
+    return [(step, math.log(perplexity)) for step, perplexity in run.curve if perplexity > 1]
+
+
+def _waiting(run: RunRecord) -> Points:
+    """The share of the time since the line before that the devices waited for text, in percent."""
+    found, before = [], None
+    for line in run.training:
+        seconds, waited = line.get("seconds"), line.get("data_wait")
+        if is_number(seconds) and is_number(waited) and before is not None and seconds > before:
+            found.append((line["step"], min(100.0, 100.0 * waited / (seconds - before))))
+        before = seconds if is_number(seconds) else None
+    return found
+
+
+# Drawn even where all values are 0.
+_ALWAYS = ("loss", "learning-rate", "gradient-norm", "tokens", "waiting")
+_QUANTITIES: tuple[tuple[str, str, str, Callable[[RunRecord], Points], bool], ...] = (
+    ("loss", "Training loss", "nats per token, logarithmic; dots: held-out text", _field("loss"), True),
+    ("learning-rate", "Learning rate", "of the update", _field("learning_rate"), False),
+    ("gradient-norm", "Gradient norm", "before clipping, logarithmic", _field("gradient_norm"), True),
+    ("tokens", "Tokens per second", "of all devices, pauses left out", _field("tokens_per_second"), False),
+    ("mfu", "Model FLOPs utilisation", "percent of the devices’ peak", _field("mfu", 100.0), False),
+    ("waiting", "Waiting for text", "percent of the time", _waiting, False),
+    ("checkpoint-write", "Writing a checkpoint", "seconds, in the background", _changed("checkpoint_write"), False),
+    ("checkpoint-wait", "Pause for a checkpoint", "seconds that training stood still", _changed("checkpoint_wait"), False),
+)

@@ -1,0 +1,375 @@
+"""What a run is made of: the tokenizer, the model, the objective and the text that its settings name."""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from wechsel_jax.checkpoint import Checkpoint
+from wechsel_jax.checkpoint.architectures import ARCHITECTURES
+from wechsel_jax.checkpoint.model_config import check_config
+from wechsel_jax.checkpoint.tensors import read_header
+from wechsel_jax.data import TokenBlocks, prepare, prepare_split, wait_for
+from wechsel_jax.data.manifest import MANIFEST, MadeOtherwise, remove_prepared
+from wechsel_jax.data.prepare import SIDES
+from wechsel_jax.errors import UserError, parsing
+from wechsel_jax.models import Family, ModelConfig, family
+from wechsel_jax.models.weights import flatten, unflatten
+from wechsel_jax.objectives import Objective, make_objective
+from wechsel_jax.text.sources import find_sources
+from wechsel_jax.tokens import Vocabulary, load_tokenizer
+from wechsel_jax.training import distributed, sharding
+from wechsel_jax.training.config import as_dict
+from wechsel_jax.training.step import INIT_STREAM, stream_key
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+TABLE = "embeddings"
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelSpec:
+    """A model without its weights: what training builds, and what an export writes besides them.
+
+    Attributes:
+      family: the model's family.
+      config: its configuration.
+      hf_config: fields of `config.json`, as they will be exported.
+      generation_config: fields of `generation_config.json` of the checkpoint, where it has one.
+      tokenizer: also exported.
+      multiple: on the devices, vocabulary axes are padded to a multiple of it; exported tensors are not.
+    """
+
+    family: Family
+    config: ModelConfig
+    hf_config: dict[str, Any]
+    generation_config: dict[str, Any] | None
+    tokenizer: "PreTrainedTokenizerFast"
+    multiple: int = 1
+
+    @property
+    def device_config(self) -> ModelConfig:
+        """The configuration of the parameters on the devices."""
+        return padded(self.config, self.multiple)
+
+    @functools.cached_property
+    def vocabulary(self) -> Vocabulary:
+        """What the tokens of the tokenizer are."""
+        return Vocabulary.from_tokenizer(self.tokenizer)
+
+
+@dataclasses.dataclass(frozen=True)
+class RunSpec:
+    """What a run trains, apart from the text.
+
+    Attributes:
+      model: without its weights.
+      objective: what is minimised.
+      load_parameters: returns the initial parameters, nested float32 numpy arrays or functions that each build one; None: they
+        are drawn, see `initial`.
+    """
+
+    model: ModelSpec
+    objective: Objective
+    load_parameters: Callable[[], dict[str, Any]] | None
+
+    def initial(self, seed: int, shardings: Any) -> dict[str, Any]:
+        """Returns the initial parameters, padded, where they shall live: those of `load_parameters`, or new ones."""
+        model = self.model
+        if self.load_parameters is not None:
+            return sharding.put(pad(self.load_parameters(), model.family, model.config, model.multiple)[0], shardings)
+
+        def draw(key: jax.Array) -> dict[str, Any]:
+            return pad(model.family.init(model.config, key), model.family, model.config, model.multiple)[0]
+
+        return jax.jit(draw, out_shardings=shardings)(stream_key(seed, INIT_STREAM))
+
+
+class Data(NamedTuple):
+    """Token blocks of a run: to train on, and to evaluate on."""
+
+    train: TokenBlocks
+    validation: TokenBlocks
+
+
+def build_run(config: ConfigDict, weights: bool = True) -> RunSpec:
+    """Opens everything that the settings name but the text.
+
+    Args:
+      config: settings of the run.
+      weights: whether to read the checkpoint that the run starts from once, for weights that do not fit or are not finite; a
+        run that goes on from its own needs none of them.
+
+    Raises:
+      UserError: something is missing, damaged or does not fit together.
+    """
+    model = named_model(config)
+    if config.block_length > model.config.max_length:
+        raise UserError(
+            f"block_length: {config.block_length} is more than the model's {model.config.max_length} positions; "
+            "expected at most that"
+        )
+    objective = make_objective(
+        config.objective,
+        model.family,
+        model.device_config,
+        dtype=config.dtype,
+        mask_token_id=model.vocabulary.id_with_role("mask"),
+        special_ids=[int(i) for i in np.flatnonzero(model.vocabulary.special)],
+        chunk=config.loss_chunk,
+        mask_rate=config.mask_rate,
+        vocabulary_size=model.config.vocabulary_size,
+    )
+    if config.model.embeddings:
+        table = _read_table(config.model.embeddings, model.config)
+
+        def draw() -> dict[str, Any]:
+            init = jax.jit(lambda key: model.family.init(model.config, key))
+            params = jax.device_get(init(stream_key(config.seed, INIT_STREAM)))
+            tensors = dict(model.family.to_hugging_face(params, model.config))
+            (name,) = (name for name in tensors if ARCHITECTURES[model.family.name].role(name) == "input")
+            return model.family.from_hugging_face(tensors | {name: table}, model.config)
+
+        return RunSpec(model, objective, draw)
+    if not config.model.checkpoint:
+        return RunSpec(model, objective, None)
+    checkpoint = Checkpoint.open(config.model.checkpoint)
+
+    def load() -> dict[str, Any]:
+        tensors = {name: checkpoint.read(name) for name in checkpoint.names()}
+        return model.family.from_hugging_face(tensors, model.config, lazy=True)
+
+    if weights:
+        _check_weights(checkpoint, load())
+    return RunSpec(model, objective, load)
+
+
+def named_model(config: ConfigDict) -> ModelSpec:
+    """Returns the model that the settings name: that of a checkpoint, or a new one.
+
+    Raises:
+      UserError: a file is missing or damaged, or the tokenizer is not the model's.
+    """
+    checkpoint = Checkpoint.open(config.model.checkpoint) if config.model.checkpoint else None
+    place = config.model.tokenizer or str(checkpoint.directory)
+    tokenizer = load_tokenizer(place)
+    if checkpoint:
+        described, hf_config = checkpoint.directory / "config.json", checkpoint.config
+        generation_config = checkpoint.generation_config
+    else:
+        described, generation_config = "model.config", None
+        ids = {f"{role}_token_id": getattr(tokenizer, f"{role}_token_id", None) for role in ("bos", "eos", "pad")}
+        known = {name: value for name, value in ids.items() if value is not None}
+        hf_config = {"vocab_size": len(Vocabulary.from_tokenizer(tokenizer)), **known, **as_dict(config.model.config)}
+    check_config(hf_config, described)
+    try:
+        with parsing(described, "the description of a model; mend the field"):
+            model = described_model(hf_config, generation_config, tokenizer, config)
+    except UserError as error:
+        # The families do not know where the fields that they read come from.
+        field = str(error).removeprefix("config.json: ")
+        raise UserError(str(error) if field == str(error) else f"{described}: {field}") from None
+    _check_numbers(dataclasses.asdict(model.config), described)
+    if len(model.vocabulary) > model.config.vocabulary_size:
+        raise UserError(
+            f"{place}: has {len(model.vocabulary)} tokens and the model only {model.config.vocabulary_size}; "
+            "expected the model's own tokenizer; `wechsel-jax transfer` gives a model another one"
+        )
+    return model
+
+
+def described_model(
+    hf_config: Mapping[str, Any],
+    generation_config: dict[str, Any] | None,
+    tokenizer: "PreTrainedTokenizerFast",
+    config: ConfigDict,
+) -> ModelSpec:
+    """Returns the model of a `config.json`, with what the settings of a run change about it.
+
+    Args:
+      hf_config: fields of the `config.json`.
+      generation_config: fields of a `generation_config.json`, or None.
+      tokenizer: of the model.
+      config: settings of the run: `model.dropout`, `model.remat`, `model.scan_layers` and `model.pad_vocabulary`.
+    """
+    model_family, settings = family(hf_config["model_type"]), config.model
+    model = model_family.config(hf_config, dropout=settings.dropout, remat=settings.remat, scan_layers=settings.scan_layers)
+    hf_config = {**hf_config}
+    hf_config.setdefault("architectures", [model_family.architecture])
+    return ModelSpec(model_family, model, hf_config, generation_config, tokenizer, settings.pad_vocabulary)
+
+
+def open_data(config: ConfigDict, model: ModelSpec, workdir: Path, *, fresh: bool, say: Callable[[str], None] = print) -> Data:
+    """Opens the text of a run; what is not prepared yet is made into token blocks in `workdir/data`.
+
+    The first process reads all tokens once, so that damage on the disk is found before anything is trained on it.
+
+    Args:
+      config: settings of the run.
+      model: of the run.
+      workdir: of the run.
+      fresh: whether no run has begun here, so that tokens that were made with other settings may be made again.
+      say: shows one line to the user.
+
+    Raises:
+      UserError: text is missing, the tokens are damaged, or do not fit the model or the settings.
+    """
+    for side in SIDES:
+        # A mistake on the second side shall not wait for hours of work on the first.
+        texts = [str(text) for text in config.data[side]]
+        if not _is_prepared(texts):
+            find_sources(texts, config.data.text_field)
+    place = config.model.tokenizer or str(Checkpoint.open(config.model.checkpoint).directory)
+    blocks = {side: _blocks(config, side, place, workdir / "data" / side, fresh, say) for side in SIDES}
+    size = model.config.vocabulary_size
+    for side, block in blocks.items():
+        if block.vocabulary_size > size:
+            raise UserError(f"data.{side}: was made with {block.vocabulary_size} tokens; expected the model's {size}")
+    return Data(**blocks)
+
+
+def padded(config: ModelConfig, multiple: int) -> ModelConfig:
+    """Returns the configuration of a model whose tables have the next multiple of rows.
+
+    A multiple of 128 rows suits matrix units, a multiple of mesh.tensor can be split. Rows behind the vocabulary hold zeros.
+    The objective gives them probability 0 (see `make_objective`, vocabulary_size), so their gradients are exactly 0 and they
+    stay zeros; exported tables are without them.
+    """
+    return config.override(vocabulary_size=-(-config.vocabulary_size // multiple) * multiple)
+
+
+def pad(params: Mapping[str, Any], family: Family, config: ModelConfig, multiple: int) -> tuple[dict[str, Any], ModelConfig]:
+    """Pads everything that has a vocabulary axis (tables, untied head, bias of the head) with zeros.
+
+    Args:
+      params: nested arrays, numpy or JAX (inside `jax.jit` too), or functions that return one.
+      family: of the model.
+      config: of the model without padding.
+      multiple: what the number of rows shall be a multiple of; 1 pads nothing.
+
+    Returns:
+      The padded parameters and the configuration that fits them.
+    """
+    wide = padded(config, multiple)
+    behind = wide.vocabulary_size - config.vocabulary_size
+
+    def extend(value: Any) -> Any:
+        if callable(value):
+            return lambda: extend(value())
+        module = np if isinstance(value, np.ndarray) else jnp
+        return module.pad(value, ((0, behind),) + ((0, 0),) * (value.ndim - 1))
+
+    return _mapped(params, family, extend if behind else None), wide
+
+
+def strip(params: Mapping[str, Any], family: Family, config: ModelConfig) -> dict[str, Any]:
+    """Undoes `pad`.
+
+    Args:
+      params: nested arrays, numpy or JAX.
+      family: of the model.
+      config: of the model without padding.
+    """
+    return _mapped(params, family, lambda value: value[: config.vocabulary_size])
+
+
+def _mapped(params: Mapping[str, Any], family: Family, change: Callable[[Any], Any] | None) -> dict[str, Any]:
+    flat = flatten(params)
+    if change is None:
+        return unflatten(flat)
+    # The first axis of every token parameter is the vocabulary.
+    return unflatten({path: change(x) if re.search(family.token_parameters, path) else x for path, x in flat.items()})
+
+
+def _read_table(place: str, model: ModelConfig) -> np.ndarray:
+    """The token table (V, d) that `wechsel-jax table` wrote."""
+    stored = read_header(place).get(TABLE)
+    wanted = (model.vocabulary_size, model.hidden_size)
+    if stored is None or stored.shape != wanted:
+        found = "no such tensor" if stored is None else f"one of shape {stored.shape}"
+        raise UserError(
+            f"{place}: expected a tensor {TABLE!r} of shape {wanted}, a row for each token, and found {found}; "
+            "make it with `wechsel-jax table --tokenizer`"
+        )
+    table = stored.read().astype(np.float32)
+    if not np.isfinite(table).all():
+        row = int(np.flatnonzero(~np.isfinite(table).all(axis=1))[0])
+        raise UserError(f"{place}: tensor {TABLE} holds NaN or infinity in row {row}; expected finite numbers; make it again")
+    return table
+
+
+def _check_weights(checkpoint: Checkpoint, parameters: dict[str, Any]) -> None:
+    """Builds each parameter once, which raises `UserError` where tensors are missing or have other shapes."""
+    for path, build in flatten(parameters).items():
+        with np.errstate(over="ignore"):
+            finite = np.isfinite(build()).all()
+        if not finite:
+            # It names the file and the tensor; what is finite in float64 only it does not find.
+            checkpoint.require_finite()
+            raise UserError(f"{checkpoint.directory}: {path} holds numbers that float32 does not; expected float32 weights")
+
+
+def _check_numbers(value: Any, place: str | Path, name: str = "") -> None:
+    """Raises `UserError` where a model is described by a number that float32 does not hold: NaN, infinity, 1e300."""
+    inner = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list | tuple) else ()
+    for key, below in inner:
+        _check_numbers(below, place, f"{name}.{key}" if name else str(key))
+    if isinstance(value, float) and not abs(value) <= np.finfo(np.float32).max:
+        raise UserError(f"{place}: {name} is {value}; expected a finite number; mend it")
+
+
+def _is_prepared(texts: list[str]) -> bool:
+    return len(texts) == 1 and (Path(texts[0]) / MANIFEST).is_file()
+
+
+def _blocks(
+    config: ConfigDict, side: str, tokenizer: str, output: Path, fresh: bool, say: Callable[[str], None]
+) -> TokenBlocks:
+    """The token blocks of one side; called for "train" first, because that makes both sides of a split."""
+    data = config.data
+    texts = [str(text) for text in data[side]]
+    first = distributed.is_first()
+    if _is_prepared(texts):
+        for name in ("validation_fraction", "max_bytes", "deduplicate"):
+            if data[name] and side == "train":
+                raise UserError(
+                    f"data.{name}: data.train is prepared already ({texts[0]}); expected text; "
+                    f"or give --{name} to `wechsel-jax prepare`, and here the directories that it wrote"
+                )
+        return TokenBlocks.open(texts[0], config.block_length, verify=first)
+    settings = {name: data[name] for name in ("documents", "text_field", "max_document_bytes", "deduplicate")}
+    # What is held out is the same for subsamples of any size.
+    max_bytes = data.max_bytes if side == "train" else 0
+    split = output.parent / "split"
+    output = split / side if data.validation_fraction else output
+
+    def make() -> None:
+        if not data.validation_fraction:
+            prepare(texts, tokenizer, output, max_bytes=max_bytes, **settings)
+        elif side == "train":
+            fraction = data.validation_fraction
+            prepare_split(texts, tokenizer, split, validation_fraction=fraction, max_bytes=max_bytes, **settings)
+
+    if first:
+        try:
+            make()
+        except MadeOtherwise as other:
+            if not fresh:
+                raise
+            say(f"{str(other).rpartition(';')[0]}, and nothing was trained on it; it is made again")
+            for made in SIDES if data.validation_fraction else (".",):
+                remove_prepared((split if data.validation_fraction else output) / made)
+            make()
+    else:
+        # Not in a collective, which would give up while an hour's text is prepared.
+        wait_for(output)
+    distributed.barrier(f"data.{side}")
+    return TokenBlocks.open(output, config.block_length, verify=first)

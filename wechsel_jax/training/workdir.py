@@ -1,0 +1,225 @@
+"""What a workdir says of its run: who is at work there, its settings, its text and tokenizer, and the machines it ran on."""
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import socket
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+from ml_collections import ConfigDict
+
+import wechsel_jax
+from wechsel_jax.errors import UserError
+from wechsel_jax.files import new_file
+from wechsel_jax.files.json import read_json
+from wechsel_jax.training import distributed
+from wechsel_jax.training.config import as_dict
+from wechsel_jax.training.run_spec import Data
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+LOCK, CONFIG, MACHINE = ".lock", "config.json", "machine.json"
+# A lock of the open file, where there are such (Linux), is not lost as one of the process is when another descriptor of the
+# file is closed: a process may write a report on its own run.
+_TAKE = getattr(fcntl, "F_OFD_SETLK", fcntl.F_SETLK)
+_WHOLE_FILE = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+# These decide where and how fast a run goes, not what it computes, so a run may go on with other values.
+FREE_FIELDS = (
+    *("mesh", "distributed", "compilation_cache", "keep", "keep_every", "checkpoint_every"),
+    *("prefetch", "profile_steps", "statistics", "trackers", "max_document_bytes"),
+)
+# Differing settings that a message names.
+_MOST_NAMED = 20
+_PACKAGES = ("wechsel-jax", "jax", "flax", "optax", "numpy", "tokenizers", "transformers")
+
+
+@contextlib.contextmanager
+def only_run(workdir: str | Path, say: Callable[[str], None] = print) -> Iterator[None]:
+    """Holds `workdir/.lock` while the block runs.
+
+    It is a lock of the operating system, which ends with the process however that dies, so there are no stale ones. It also
+    works between the machines that share an NFS directory, as long as its lock service runs; where the file system has no
+    locks (some bucket mounts) a line says so and the run goes on unguarded.
+
+    Raises:
+      UserError: another process holds it; the message names its machine and number. Or the workdir cannot be made.
+    """
+    workdir = Path(workdir)
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(workdir / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise UserError(
+            f"{workdir}: cannot be made or written ({error.strerror}); expected a directory for the run; choose another one"
+        ) from None
+    try:
+        try:
+            fcntl.fcntl(descriptor, _TAKE, _WHOLE_FILE)
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                holder = os.read(descriptor, 200).decode(errors="replace").strip() or "another process"
+                raise UserError(
+                    f"{workdir}: {holder} is at work here; expected one run a workdir; wait for it, stop it, or use another"
+                ) from None
+            say(f"{workdir}: the file system has no locks ({error.strerror}); make sure that no second run writes here")
+        with contextlib.suppress(OSError):
+            # A full disk must not keep a run from its last steps.
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def has_begun(workdir: Path) -> bool:
+    """Whether a run or a comparison has begun in a directory: it holds the lock's file, or the settings, of one."""
+    with contextlib.suppress(OSError):
+        if (workdir / LOCK).read_bytes().startswith(b"process "):
+            return True
+    with contextlib.suppress(OSError, ValueError, AttributeError, RecursionError):
+        names = json.loads((workdir / "config.json").read_bytes()).keys()
+        return {"steps", "model", "optimizer"} <= names or {"methods", "training"} <= names
+    return False
+
+
+def record_config(config: ConfigDict, workdir: str | Path) -> None:
+    """Writes `workdir/config.json`, or checks that the one there records the same settings.
+
+    Fields that change nothing about the result (`FREE_FIELDS`) may differ; the new values are recorded then.
+
+    Raises:
+      UserError: the recorded settings differ; the message names them.
+    """
+    check_config(config, workdir)
+    with new_file(Path(workdir) / "config.json", "w") as handle:
+        json.dump(as_dict(config), handle, indent=1, sort_keys=True)
+        handle.write("\n")
+
+
+def check_config(config: ConfigDict, workdir: str | Path) -> None:
+    """Raises `UserError` where `workdir/config.json` records other settings; the message names them."""
+    file = Path(workdir) / "config.json"
+    new = json.loads(json.dumps(as_dict(config)))
+    if file.exists():
+        recorded = read_json(file, "the settings of an earlier run", "use another workdir")
+        differing = differences(recorded, new)
+        if differing:
+            fields = "; ".join(f"{name} was {_shown(old)}, now {_shown(now)}" for name, old, now in differing[:_MOST_NAMED])
+            if len(differing) > _MOST_NAMED:
+                fields += f"; and {len(differing) - _MOST_NAMED} more"
+            raise UserError(f"{file}: the run there has other settings: {fields}; expected the same; use another workdir")
+
+
+def differences(old: Any, new: Any) -> list[tuple[str, Any, Any]]:
+    """Returns (name, old value, new value) of every setting that differs and changes the result."""
+    # Some free ones are fields of a group, and a comparison holds all settings of its trainings in groups.
+    return [line for line in _differences(old, new, "") if not {*FREE_FIELDS} & {*line[0].split(".")}]
+
+
+def _differences(old: Any, new: Any, name: str) -> list[tuple[str, Any, Any]]:
+    if isinstance(old, dict) and isinstance(new, dict):
+        below = [_differences(old.get(key), new.get(key), f"{name}.{key}" if name else key) for key in sorted({*old, *new})]
+        return [line for lines in below for line in lines]
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        return [line for i in range(len(old)) for line in _differences(old[i], new[i], f"{name}[{i}]")]
+    return [] if old == new else [(name, old, new)]
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def check_data(
+    data: Data, tokenizer: "PreTrainedTokenizerFast", workdir: Path, fresh: bool, say: Callable[[str], None] = print
+) -> None:
+    """Makes sure that a run goes on with the text and the tokenizer it began with; says where the software is another version.
+
+    Args:
+      data: of this start.
+      tokenizer: of this start.
+      workdir: holds `data/fingerprints.json` once a run has begun.
+      fresh: whether nothing has been trained yet, so that the fingerprints are written.
+      say: shows one line to the user.
+
+    Raises:
+      UserError: the token blocks or the tokenizer are other ones.
+    """
+    # Of tokenizer.json where there is one: its bytes do not change with the version of the library that reads it.
+    own = Path(tokenizer.name_or_path or "") / "tokenizer.json"
+    raw = own.read_bytes() if own.is_file() else tokenizer.backend_tokenizer.to_str().encode()
+    now = {"train": data.train.fingerprint, "validation": data.validation.fingerprint}
+    now["tokenizer"] = hashlib.sha256(raw).hexdigest()
+    file, versions = workdir / "data" / "fingerprints.json", {"wechsel_jax": wechsel_jax.__version__, "jax": jax.__version__}
+    if fresh or not file.exists():
+        if distributed.is_first():
+            with new_file(file, "w") as handle:
+                json.dump({**now, "versions": versions}, handle, indent=1)
+        return
+    recorded = read_json(file, "what the run began with", "put it back or use another workdir")
+    for name, fingerprint in now.items():
+        if recorded.get(name, fingerprint) != fingerprint:
+            where, what = ("model.tokenizer", "tokenizer") if name == "tokenizer" else (f"data.{name}", "text or tokenizer")
+            raise UserError(f"{where}: the {what} has changed since this run began; restore it or use another workdir")
+    began = recorded.get("versions")
+    for name, version in versions.items():
+        if isinstance(began, dict) and began.get(name, version) != version:
+            say(f"this run began with {name} {began[name]}, now {version}: numbers may differ in the last digits")
+
+
+def record_start(workdir: str | Path, step: int, seconds: float, devices: Sequence[jax.Device]) -> None:
+    """Adds a start to the record.
+
+    Earlier starts after which nothing was kept are dropped, so that from one start to the next the seconds are those of the
+    work that counts: times the devices, they are the device hours of a model card.
+
+    Args:
+      workdir: of the run.
+      step: that training goes on from.
+      seconds: of the run so far, as its metrics count them.
+      devices: of all processes.
+    """
+    file = Path(workdir) / MACHINE
+    start = {
+        "step": step,
+        "seconds": round(seconds, 3),
+        "devices": len(devices),
+        "device_kind": devices[0].device_kind,
+        "platform": devices[0].platform,
+        "processes": jax.process_count(),
+        "versions": versions(),
+    }
+    starts = [old for old in read_starts(workdir) if old.get("seconds", 0.0) < start["seconds"]] if step else []
+    with new_file(file, "w") as handle:
+        json.dump({"starts": [*starts, start]}, handle, indent=1)
+        handle.write("\n")
+
+
+def read_starts(workdir: str | Path) -> list[dict]:
+    """Returns the starts of a run, the oldest first; empty where they were not recorded or the file is damaged."""
+    try:
+        starts = json.loads((Path(workdir) / MACHINE).read_text(encoding="utf-8"))["starts"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+    return [start for start in starts if isinstance(start, dict)] if isinstance(starts, list) else []
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions of Python and of the packages that decide what training computes."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
