@@ -176,3 +176,27 @@ def test_few_key_heads_on_many_devices():
 def test_every_mesh_gives_the_same_loss_and_gradients(name):
     """XLA's partitioner once computed RoBERTa's head wrongly on three axes. One of each kind of module sees every mesh."""
     check_on_meshes(name, MESHES if name in ("gpt2", "bert", "gemma3_text", "xglm") else [(2, 2, 2), (1, 1, 8)])
+
+
+def test_checkpoints_of_earlier_runs_find_their_parameters():
+    """GPT-2 was written with these paths and shapes before it shared the decoder with Llama; Orbax restores by path."""
+    record, config, _ = small_model("gpt2")
+    d, n, inner = config.hidden_size, config.layers, config.inner_size
+    assert record.shapes(config) == {
+        "token_embedding/embedding": (config.vocabulary_size, d),
+        "position_embedding/embedding": (config.max_length, d),
+        "layers/attention_norm/scale": (n, d),
+        "layers/attention_norm/bias": (n, d),
+        "layers/attention/qkv/kernel": (n, d, 3, d),
+        "layers/attention/qkv/bias": (n, 3, d),
+        "layers/attention/output/kernel": (n, d, d),
+        "layers/attention/output/bias": (n, d),
+        "layers/mlp_norm/scale": (n, d),
+        "layers/mlp_norm/bias": (n, d),
+        "layers/mlp/up/kernel": (n, d, inner),
+        "layers/mlp/up/bias": (n, inner),
+        "layers/mlp/down/kernel": (n, inner, d),
+        "layers/mlp/down/bias": (n, d),
+        "final_norm/scale": (d,),
+        "final_norm/bias": (d,),
+    }

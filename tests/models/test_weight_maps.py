@@ -26,9 +26,9 @@ def checkpoint(request):
 def tied_tensors(model):
     """(name of a copy of the tied head, name of the token table) in a checkpoint."""
     if model.causal:
-        return "lm_head.weight", model.prefix + ("wte.weight" if model.name == "gpt2" else "embed_tokens.weight")
+        return "lm_head.weight", model.tensors.prefix + ("wte.weight" if model.name == "gpt2" else "embed_tokens.weight")
     head = "cls.predictions" if model.name == "bert" else "lm_head"
-    return f"{head}.decoder.weight", f"{model.prefix}embeddings.word_embeddings.weight"
+    return f"{head}.decoder.weight", f"{model.tensors.prefix}embeddings.word_embeddings.weight"
 
 
 def assert_same(left, right):
@@ -46,7 +46,7 @@ def test_round_trip_is_exact(checkpoint):
 
 def test_names_without_the_prefix(checkpoint):
     model, config, params, tensors = checkpoint
-    bare = {name.removeprefix(model.prefix): value for name, value in tensors.items()}
+    bare = {name.removeprefix(model.tensors.prefix): value for name, value in tensors.items()}
     assert bare.keys() != tensors.keys()
     assert_same(params, model.from_hugging_face(bare, config))
 
@@ -71,7 +71,7 @@ def test_buffers_and_copies_of_a_tied_head_are_ignored(checkpoint):
             "bert.pooler.dense.weight": zeros,
             "cls.seq_relationship.weight": zeros,
         },
-    }[model.prefix]
+    }[model.tensors.prefix]
     if config.tied:
         copy, table = tied_tensors(model)
         extra[copy] = tensors[table]
@@ -91,7 +91,7 @@ def test_a_head_that_contradicts_the_tie_is_refused(checkpoint):
 
 def test_a_missing_tensor_is_named(checkpoint):
     model, config, _, tensors = checkpoint
-    copies = {copy for weight in model.weights(config) for copy in (*weight.copies, *weight.names) if weight.copies}
+    copies = {copy for weight in model.tensors.weights(config) for copy in (*weight.copies, *weight.names) if weight.copies}
     for name in set(tensors) - copies:
         with pytest.raises(UserError, match=re.escape(name)):
             model.from_hugging_face({key: value for key, value in tensors.items() if key != name}, config)

@@ -289,12 +289,3 @@ def write_factors(path: str | os.PathLike, factors: Factors) -> None:
     if factors.projection is None:
         raise ValueError("the table is not factorised")
     write_tensors(path, {"coordinates": factors.coordinates.astype(np.float32), "projection": factors.projection})
-
-
-def row_norms(checkpoint: Checkpoint, rows: int) -> dict[str, float]:
-    """Mean and standard deviation of the lengths of the first `rows` rows of a model's input table."""
-    table = checkpoint.read(checkpoint.table)[:rows]
-    blocks = range(0, len(table), _ROWS_AT_ONCE)
-    norms = [np.linalg.norm(table[start : start + _ROWS_AT_ONCE].astype(np.float32), axis=1) for start in blocks]
-    lengths = np.concatenate(norms).astype(np.float64)
-    return {"mean": float(lengths.mean()), "std": float(lengths.std())}

@@ -7,14 +7,13 @@ from pathlib import Path
 import numpy as np
 
 from wechsel_jax.checkpoint import Checkpoint
-from wechsel_jax.checkpoint.surgery import Surgery, row_norms, write_target
+from wechsel_jax.checkpoint.surgery import Surgery, write_target
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_directory, refuse_directory
-from wechsel_jax.files.json import write_json
 from wechsel_jax.initializers import METHODS, Side, TransferPlan, shuffle, standardize
 from wechsel_jax.initializers.wechsel import nearest_similarity
 from wechsel_jax.inspection import measure
-from wechsel_jax.records import TransferRecord
+from wechsel_jax.records.transfer import PLAN_FILE, TransferRecord
 from wechsel_jax.report.card import model_card
 from wechsel_jax.transfers.calibration import calibrate, require_family
 from wechsel_jax.transfers.choice import DEFAULT, choose_method
@@ -22,9 +21,6 @@ from wechsel_jax.transfers.coverage import coverage
 from wechsel_jax.transfers.inputs import Job, make_sides, open_job
 from wechsel_jax.transfers.record import Steps, behaviour, examples, to_stderr, versions
 from wechsel_jax.transfers.settings import TransferSettings
-
-PLAN_FILE = "transfer_plan.npz"
-RECORD_FILE = "transfer.json"
 
 
 def transfer(
@@ -105,28 +101,64 @@ def transfer(
             write_target(surgery, directory, job.target_tokenizer)
             plan.save(directory / PLAN_FILE)
         calibration = _calibration(job, directory, steps)
-        norms = {
-            "source": row_norms(job.checkpoint, len(job.source)),
-            "target": row_norms(Checkpoint.open(directory), len(job.target)),
-        }
-        record = _record(job, surgery, os.fspath(source), os.fspath(target_tokenizer)) | {
-            "coverage": coverage(job.overlap, plan, job.source, job.target, _has_vector(target_side), seed=filled.seed),
-            "alignment": alignment,
-            "similarity": _similarity(plan, source_side, target_side),
-            "norms": norms,
-            "choice": choice,
-            **calibration,
-            # Reports judge by these, and need not read both models' tables again.
-            "measures": measure(plan, Checkpoint.open(directory), job.checkpoint, job.target, len(job.source)),
-            "timings": steps.seconds,
-        }
-        write_json(directory / RECORD_FILE, record)
-        (directory / "README.md").write_text(model_card(TransferRecord.read(directory)), encoding="utf-8")
-    for note in record["notes"]:
+        # Reports judge by these, and need not read both models' tables again.
+        measures = measure(plan, Checkpoint.open(directory), job.checkpoint, job.target, len(job.source))
+        table = next(table for table in measures["tables"] if table["role"] == "input")
+        similarity = None if source_side.vectors is None else nearest_similarity(plan, source_side, target_side)
+        has_vector = None if target_side.vectors is None else target_side.has_vector
+        checkpoint = job.checkpoint
+        names = checkpoint.config.get("architectures") or [None]
+        record = TransferRecord(
+            method=chosen.name,
+            parity=filled.parity,
+            settings={
+                name: list(value) if isinstance(value, tuple) else value
+                for name, value in filled.by_name().items()
+                if name != "parity"
+            },
+            source={
+                "model": os.fspath(source),
+                "architecture": checkpoint.architecture,
+                # For the card's example.
+                "class": names[0] if isinstance(names[0], str) and names[0].isidentifier() else None,
+                "vocabulary_size": len(job.source),
+                "hidden_size": checkpoint.hidden_size,
+                "tied": checkpoint.tied,
+            },
+            target={"tokenizer": os.fspath(target_tokenizer), "vocabulary_size": len(job.target)},
+            counts=plan.counts(),
+            tensors=tuple(
+                {
+                    "name": tensor.name,
+                    "role": tensor.role,
+                    "shape": list(tensor.shape(checkpoint.tensors[tensor.name].shape, surgery.rows)),
+                    "dtype": checkpoint.tensors[tensor.name].dtype.name,
+                }
+                for tensor in checkpoint.vocabulary_tensors()
+            ),
+            examples=examples(plan, job.source, job.target, filled.seed),
+            behaviour=tuple(behaviour(chosen, filled)),
+            notes=tuple(job.notes),
+            versions=versions(),
+            paper=chosen.paper,
+            coverage=coverage(job.overlap, plan, job.source, job.target, has_vector, seed=filled.seed),
+            alignment=alignment,
+            similarity=None
+            if similarity is None or not len(similarity)
+            else {"mean_top1": float(similarity.mean()), "median_top1": float(np.median(similarity))},
+            norms={side: {"mean": table[side]["norm_mean"], "std": table[side]["norm_std"]} for side in ("source", "target")},
+            choice=choice,
+            calibration=calibration,
+            timings=steps.seconds,
+            measures=measures,
+        )
+        record.write(directory)
+        (directory / "README.md").write_text(model_card(record), encoding="utf-8")
+    for note in record.notes:
         log(f"note: {note}")
-    counts = ", ".join(f"{count} {how}" for how, count in record["counts"].items())
+    counts = ", ".join(f"{count} {how}" for how, count in record.counts.items())
     log(f"{output}: {len(plan)} tokens: {counts}")
-    return record
+    return record.content()
 
 
 def _plan(job: Job, source: Side, target: Side, steps: Steps) -> TransferPlan:
@@ -146,11 +178,11 @@ def _plan(job: Job, source: Side, target: Side, steps: Steps) -> TransferPlan:
     return plan
 
 
-def _calibration(job: Job, directory: Path, steps: Steps) -> dict:
+def _calibration(job: Job, directory: Path, steps: Steps) -> dict | None:
     """Calibrates the written model where that is asked for; returns what the record says of it."""
     settings = job.settings
     if settings.calibrate == "none":
-        return {}
+        return None
     with steps("calibrating the model"):
         found = calibrate(
             directory,
@@ -165,18 +197,7 @@ def _calibration(job: Job, directory: Path, steps: Steps) -> dict:
         )
     if found["loss"][1] == found["loss"][0]:
         job.notes.append("Calibration was left out: on held-out text it did not lower the loss.")
-    return {"calibration": found}
-
-
-def _similarity(plan: TransferPlan, source: Side, target: Side) -> dict | None:
-    """How near the nearest source tokens were, where both languages share a space."""
-    if source.vectors is None or not len(similarity := nearest_similarity(plan, source, target)):
-        return None
-    return {"mean_top1": float(similarity.mean()), "median_top1": float(np.median(similarity))}
-
-
-def _has_vector(side: Side) -> np.ndarray | None:
-    return None if side.vectors is None else side.has_vector
+    return found
 
 
 def _surgery(job: Job, plan: TransferPlan) -> Surgery:
@@ -211,45 +232,3 @@ def _transform(settings: TransferSettings) -> Callable[[np.ndarray, str], np.nda
         return table if settings.shuffle is None else shuffle(table, settings.shuffle, seed=settings.seed)
 
     return transformed
-
-
-def _record(job: Job, surgery: Surgery, source: str, tokenizer: str) -> dict:
-    plan, checkpoint, settings = surgery.plan, job.checkpoint, job.settings.by_name()
-    parity = settings.pop("parity")
-    settings |= {name: list(value) for name, value in settings.items() if isinstance(value, tuple)}
-    return {
-        "format": 1,
-        "method": job.method.name,
-        "parity": parity,
-        "settings": settings,
-        "source": {
-            "model": source,
-            "architecture": checkpoint.architecture,
-            "class": _class_name(checkpoint.config),
-            "vocabulary_size": len(job.source),
-            "hidden_size": checkpoint.hidden_size,
-            "tied": checkpoint.tied,
-        },
-        "target": {"tokenizer": tokenizer, "vocabulary_size": len(job.target)},
-        "counts": plan.counts(),
-        "tensors": [
-            {
-                "name": tensor.name,
-                "role": tensor.role,
-                "shape": list(tensor.shape(checkpoint.tensors[tensor.name].shape, surgery.rows)),
-                "dtype": checkpoint.tensors[tensor.name].dtype.name,
-            }
-            for tensor in checkpoint.vocabulary_tensors()
-        ],
-        "examples": examples(plan, job.source, job.target, job.settings.seed),
-        "behaviour": behaviour(job.method, job.settings),
-        "notes": job.notes,
-        "versions": versions(),
-        "paper": job.method.paper,
-    }
-
-
-def _class_name(config: dict) -> str | None:
-    """The model class that config.json names, for the model card's example."""
-    names = config.get("architectures") or [None]
-    return names[0] if isinstance(names[0], str) and names[0].isidentifier() else None

@@ -12,6 +12,7 @@ import numpy as np
 from wechsel_jax.initializers import Method, TransferPlan
 from wechsel_jax.initializers.noise import OFA_SEED
 from wechsel_jax.initializers.origins import origin
+from wechsel_jax.records.transfer import Example
 from wechsel_jax.tokens import Vocabulary
 from wechsel_jax.transfers.settings import ALIGNED, IDENTICAL, WITHOUT_DICTIONARY, TransferSettings
 from wechsel_jax.vectors import Refinement
@@ -188,11 +189,12 @@ _REFERENCE_OVERLAP = {
 }
 
 
-def examples(plan: TransferPlan, source: Vocabulary, target: Vocabulary, seed: int) -> list[dict]:
+def examples(plan: TransferPlan, source: Vocabulary, target: Vocabulary, seed: int) -> tuple[Example, ...]:
     """Draws 30 target tokens (no special ones) and says where each came from, its heaviest source tokens first."""
     ordinary = np.flatnonzero(~np.asarray(target.special) & np.array([bool(string) for string in target.strings], bool))
     chosen = np.sort(np.random.default_rng(seed).permutation(ordinary)[:_EXAMPLES])
-    return [origin(plan, source, target, int(token_id)) for token_id in chosen]
+    found = [origin(plan, source, target, int(token_id)) for token_id in chosen]
+    return tuple(Example(one["target"], one["how"], tuple(map(tuple, one["sources"]))) for one in found)
 
 
 def versions() -> dict[str, str]:
