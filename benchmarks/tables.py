@@ -88,30 +88,28 @@ def times_table(result: dict) -> str:
     return "\n".join(lines)
 
 
-# What `clp` and `ofa` did when the committed results were measured: the nearest ten instead of all shared tokens, and copies
-# across the start of a word. Results of a comparison that knows `clp_nearest` have the names of today.
-OLD_NAMES = {"clp": "`clp_nearest`", "ofa": "`ofa` `--overlap=fuzzy`"}
-
-
 def initializers_table(result: dict) -> str:
     """Held-out perplexity by method: before training in every language, and at the end where there was training."""
     languages = result["languages"]
     trained = [name for name, value in languages.items() if _last(value)[0] > 1]
     heads = [f"{name}, step 0" for name in languages] + [f"{name}, step {_last(languages[name])[0]}" for name in trained]
     lines = ["| English GPT-2 to | " + " | ".join(heads) + " |", "|---|" + "---:|" * len(heads)]
-    methods = next(iter(languages.values()))["methods"]
-    old = "clp_nearest" not in methods
-    order = sorted(methods, key=lambda name: languages[trained[0]]["methods"][name]["evaluations"][-1][1])
-    for method in order:
-        curves = {name: value["methods"][method]["evaluations"] for name, value in languages.items()}
-        cells = [curve[0][1] for curve in curves.values()] + [curves[name][-1][1] for name in trained]
-        name = OLD_NAMES.get(method, f"`{method}`") if old else f"`{method}`"
-        lines.append(f"| {name} | " + " | ".join(f"{cell:,.0f}" for cell in cells) + " |")
+    last = {}
+    for name in reversed(trained):
+        last |= {method: value["evaluations"][-1][1] for method, value in languages[name]["methods"].items()}
+    for method in sorted(last, key=last.get):
+        curves = {name: value["methods"].get(method, {}).get("evaluations") for name, value in languages.items()}
+        cells = [curve and curve[0][1] for curve in curves.values()] + [
+            curves[name] and curves[name][-1][1] for name in trained
+        ]
+        lines.append(f"| `{method}` | " + " | ".join("–" if cell is None else _rounded(cell) for cell in cells) + " |")
     machine = next(iter(languages.values()))["machine"]
     lines.append(f"\nHeld-out perplexity, one seed, vocabularies of 8,192, word vectors not centred; {machine}.")
-    if old:
-        lines.append("`clp` and `ofa` as their papers have them were not measured: these rows are of the variants named.")
     return "\n".join(lines)
+
+
+def _rounded(perplexity: float) -> str:
+    return f"{perplexity:,.0f}" if perplexity < 1e9 else f"{perplexity:.0e}"
 
 
 def _last(language: dict) -> list:

@@ -68,7 +68,7 @@ mount_share() { # HOST:/PATH
 setup() { # check|no-check SHARE PYTHON INPUTS
   mkdir -p "$records"
   rm -f "$records/ready"
-  install_packages tmux:tmux g++:g++ flock:util-linux
+  install_packages tmux:tmux flock:util-linux
   [[ -z $2 ]] || mount_share "$2"
   make_environment "$3"
   "$records/venv/bin/python" -m pip install --quiet --editable "${checkout}[train,tpu]"

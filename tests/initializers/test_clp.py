@@ -1,6 +1,7 @@
 """CLP-Transfer against PyPI langsfer and against its formula."""
 
 import dataclasses
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -117,6 +118,18 @@ def test_similarities_whose_sum_is_zero_make_noise():
     plan = clp(source, Side(target.vocabulary, None, helper), overlap=overlap)
     assert plan.counts() == {"copied": SHARED, "mixed": 0, "random": TARGETS - SHARED}
     plan.validate(SOURCES)
+
+
+def test_similarities_that_nearly_cancel_are_said():
+    source, target, overlap, _ = make_problem()
+    helper, said = target.embeddings.copy(), []
+    shared = np.flatnonzero(overlap.shared)
+    helper[shared[1::2]] = -helper[shared[::2]] * 1.0001 + 1e-4
+    clp(source, Side(target.vocabulary, None, helper), overlap=overlap, notes=said.append)
+    assert len(said) == 1 and re.match(r"The similarities of \d+ tokens .* cancel", said[0])
+    said.clear()
+    clp(source, Side(target.vocabulary, None, np.abs(target.embeddings)), overlap=overlap, notes=said.append)
+    assert said == []
 
 
 def test_the_largest_weights_are_named(tmp_path):

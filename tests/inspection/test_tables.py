@@ -5,8 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wechsel_jax.initializers import TransferPlan
-from wechsel_jax.inspection.mixtures import equal_origins, mixture
-from wechsel_jax.inspection.tables import compared, duplicates, statistics
+from wechsel_jax.inspection.tables import compared, duplicates, equal_origins, mixture, statistics
 
 
 @settings(max_examples=25, deadline=None)

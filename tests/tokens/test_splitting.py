@@ -16,6 +16,7 @@ from tests.tiny_tokenizers import byte_bpe, unigram, wordpiece
 from wechsel_jax.errors import UserError
 from wechsel_jax.tokens import Vocabulary, load_tokenizer
 from wechsel_jax.tokens.extension import extend_tokenizer
+from wechsel_jax.tokens.files import reloads_alike
 from wechsel_jax.tokens.splitting import PATTERNS, byte_level_splitter, cuts_at_marks, keep_marks
 from wechsel_jax.tokens.text import BOUNDARY, read_token_ids
 from wechsel_jax.tokens.training import train_tokenizer
@@ -242,3 +243,13 @@ def test_real_text_takes_about_as_many_tokens_as_need_be(data_directory: Path, t
     assert [vocabulary.join(ids) for ids in encoded["marks"]] == [line.encode() for line in held_out]
     cut = {pattern: sum(len(severed(words(byte_level_splitter(pattern), line))) for line in lines) for pattern in PATTERNS}
     assert cut["marks"] == 0 and cut["gpt2"] > 50_000
+
+
+def test_a_tokenizer_that_transformers_would_make_anew_is_found(tmp_path):
+    from wechsel_jax import demo
+
+    tokenizer = load_tokenizer(demo.path("english-gpt2"))
+    tokenizer.save_pretrained(tmp_path)
+    for kind, alike in (("llama", True), ("qwen2", False)):
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+        assert reloads_alike(tmp_path, tokenizer) == alike

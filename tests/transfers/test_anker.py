@@ -53,7 +53,7 @@ def test_inspect_tells_the_regression_and_does_not_scold_about_translations(made
     assert facts["regression"]["rank"] == 20 and 400 < facts["regression"]["target_tokens"] <= made[1]["counts"]["mixed"]
     # Half of the neighbors' residuals, and all of those of a source token that is spelled like one that the text does not show.
     assert facts["mixture"]["largest_absolute_sum"] == pytest.approx(1)
-    assert any(line.startswith("regression: of rank 20, fitted on ") for line in lines(facts))
+    assert any(line.startswith("weights of all: of rank 20, over ") for line in lines(facts))
     assert {f["severity"] for f in facts["findings"] if f["about"] == "alignment"} == {"ok"}
     plain, record = run(regression=False)
     assert score(plain)["regression"] is None and record["counts"]["copied"] == made[1]["counts"]["copied"]

@@ -16,10 +16,12 @@ from wechsel_jax.tokens.overlap import Overlap
 
 # Of a sum of cosines, for each of them: what is smaller is float64's rounding of a zero.
 _ROUNDING = 1e-14
+# A mean cosine below which the weights, which are divided by the sum, are tens of times as large as those of similar tokens.
+_CANCELLED = 0.01
 
 
 @one_thread()
-def clp(source: Side, target: Side, *, overlap: Overlap) -> TransferPlan:
+def clp(source: Side, target: Side, *, overlap: Overlap, notes: Callable[[str], None] | None = None) -> TransferPlan:
     """Similarity-weighted mean of all shared tokens (CLP-Transfer, Ostendorff and Rehm, 2023, section 3).
 
     Shared tokens are copied. Any other token's weights are its cosine similarities, in the helper model, to all shared tokens
@@ -36,6 +38,7 @@ def clp(source: Side, target: Side, *, overlap: Overlap) -> TransferPlan:
       source: V_s tokens; neither vectors nor embeddings are read.
       target: V_t tokens with a helper model's rows (V_t, h); a token without one is noise.
       overlap: the shared tokens; the paper matches by spelling ("exact").
+      notes: called with a sentence where similarities cancel.
 
     Returns:
       A plan whose weights sum to 1 in every mixed row, some of them negative.
@@ -48,6 +51,12 @@ def clp(source: Side, target: Side, *, overlap: Overlap) -> TransferPlan:
     unit_TxH = table / np.where(known, np.linalg.norm(table.astype(np.float64), axis=1), 1)[:, None]
     total_T = unit_TxH @ unit_TxH[anchors].sum(axis=0)
     usable = np.abs(total_T) > _ROUNDING * len(anchors)
+    cancelled = int((usable & ~overlap.shared & (np.abs(total_T) < _CANCELLED * len(anchors))).sum())
+    if cancelled and notes is not None:
+        notes(
+            f"The similarities of {cancelled} tokens to all shared tokens cancel, and dividing by their sum makes long rows, "
+            "as in the paper: clp_nearest takes similar tokens only; a better helper helps too."
+        )
     basis_SxH = np.zeros((len(source.vocabulary), table.shape[1]))
     # A loose overlap finds one source token for several anchors.
     np.add.at(basis_SxH, overlap.source[anchors], unit_TxH[anchors])

@@ -228,7 +228,7 @@ def _of_record(record: TransferRecord | None) -> dict[str, Any]:
 
 
 def _of_plan(plan: "TransferPlan") -> dict[str, Any]:
-    from wechsel_jax.inspection.mixtures import equal_origins, mixture, regression
+    from wechsel_jax.inspection.tables import equal_origins, mixture, regression
 
     counts, twins = plan.counts(), equal_origins(plan)
     return {

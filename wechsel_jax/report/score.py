@@ -112,7 +112,7 @@ def _mixture(facts: Mapping[str, Any]) -> list[str]:
         )
     if fitted := facts.get("regression"):
         told.append(
-            f"regression: of rank {fitted['rank']}, fitted on {fitted['source_tokens']:,} source tokens, adds to "
+            f"weights of all: of rank {fitted['rank']}, over {fitted['source_tokens']:,} source tokens, add to "
             f"{fitted['target_tokens']:,} mixed rows"
         )
     if twins:

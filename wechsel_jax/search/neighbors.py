@@ -21,8 +21,17 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.search.columns import Bonus
-from wechsel_jax.search.duplicates import Groups, collapse, distinct_rows
-from wechsel_jax.search.rescoring import Index, accumulation_error, exact_search, normalised, row_norms, sort_rows
+from wechsel_jax.search.rescoring import (
+    Groups,
+    Index,
+    accumulation_error,
+    collapse,
+    distinct_rows,
+    exact_search,
+    normalised,
+    row_norms,
+    sort_rows,
+)
 
 _MARGIN = {"float32": 4, "bfloat16": 10}
 _FOLD = 16

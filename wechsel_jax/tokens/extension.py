@@ -2,13 +2,13 @@
 
 import json
 import tempfile
+from collections.abc import Container
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.tokens import Vocabulary, byte_level_string
 from wechsel_jax.tokens.files import fast_tokenizer_class
-from wechsel_jax.tokens.merges import append_merges, pairs_of, write_pairs
 from wechsel_jax.tokens.overlap import is_byte_fallback, match, match_special
 from wechsel_jax.tokens.splitting import cuts_at_marks, keep_marks
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _ADVICE = "train the new tokenizer with the kind of the source's (wechsel-jax tokenizer), or replace the vocabulary instead"
 # A piece that the text never reaches (an added token is cut out of it before) still needs a score in a unigram model.
 _NEVER = 1000.0
+_ROUNDS = 4
 
 
 def extend_tokenizer(source: "PreTrainedTokenizerFast", target: "PreTrainedTokenizerFast") -> "PreTrainedTokenizerFast":
@@ -197,3 +198,59 @@ def _rebuilt(source: "PreTrainedTokenizerFast", state: dict, expected: dict[str,
             "one id for each token; replace the vocabulary instead"
         )
     return extended
+
+
+def pairs_of(model: dict) -> list[tuple[str, str]]:
+    """Returns the merges of the "model" of a tokenizer.json, either of whose two spellings of them."""
+    return [tuple(pair.split(" ")) if isinstance(pair, str) else tuple(pair) for pair in model["merges"]]
+
+
+def write_pairs(model: dict, merges: list[tuple[str, str]]) -> None:
+    """Sets the merges of the "model" of a tokenizer.json."""
+    model["merges"] = [list(pair) for pair in merges]
+
+
+def append_merges(model: dict, merges: list[tuple[str, str]], new: list[str]) -> list[tuple[str, str]]:
+    """Returns `merges` and after them those that build the new tokens which these cannot.
+
+    A token that comes out as two pieces gets the merge of the two; that may help longer ones, so it is done until nothing
+    changes. Where a token comes out as more pieces, it gets every merge of two known tokens that gives it, as in SentencePiece
+    vocabularies written as merges. A token whose parts the earlier merges cut otherwise may still never come out: that the
+    earlier ones keep their priority, and so known text its tokens, matters more.
+
+    Args:
+      model: the "model" of a tokenizer.json with the new tokens in its vocabulary.
+      merges: pairs in order of priority.
+      new: the tokens to reach, the most important first.
+    """
+    merges, known = list(merges), model["vocab"]
+    taken = set(merges)
+    for attempt in range(_ROUNDS):
+        before = len(merges)
+        # What is reached stays reached: later merges come after those that reach it.
+        unreached = [(token, pieces) for token, pieces in _segmented(model, merges, new) if len(pieces) > 1]
+        for token, pieces in unreached:
+            pairs = [(pieces[0], pieces[-1])] if len(pieces) == 2 else _splits(token, known) if attempt == 0 else []
+            fresh = [pair for pair in pairs if pair not in taken and pair[0] + pair[1] == token]
+            taken.update(fresh)
+            merges += fresh
+        new = [token for token, _ in unreached]
+        if len(merges) == before:
+            break
+    return merges
+
+
+def _splits(token: str, known: Container[str]) -> list[tuple[str, str]]:
+    """Every two known tokens that give `token`."""
+    splits = ((token[:i], token[i:]) for i in range(1, len(token)))
+    return [pair for pair in splits if pair[0] in known and pair[1] in known]
+
+
+def _segmented(model: dict, merges: list[tuple[str, str]], tokens: list[str]) -> list[tuple[str, list[str]]]:
+    """What the merges make of each token's characters, without normalisation and splitting."""
+    from tokenizers import Tokenizer, models
+
+    # Direct look-ups of whole words, dropout and byte fallback would hide what the merges do.
+    backend = Tokenizer(models.BPE(vocab=model["vocab"], merges=merges, unk_token=model["unk_token"]))
+    # `encode_batch_fast` leaves the tokens' strings out.
+    return [(token, encoding.tokens) for token, encoding in zip(tokens, backend.encode_batch(tokens), strict=True)]

@@ -217,3 +217,24 @@ def _check_ids(path: Path, vocabulary: Sequence[tuple[object, object]], added: S
         if taken.setdefault(token_id, token) != token:
             both = f"{str(taken[token_id])[:40]!r} and {str(token)[:40]!r}"
             raise UserError(f"{path}: tokens {both} have the same id {token_id}; expected one for each; copy the file again")
+
+
+# A word of several scripts, marks, digits, blanks and a line feed: where the rules of two tokenizers differ.
+_PROBE = "Haus größer l'eau 12345 हिन्दी นี่คือ 東京  x\n\n y"
+
+
+def reloads_alike(directory: str | os.PathLike, tokenizer: "PreTrainedTokenizerFast") -> bool:
+    """Whether transformers' AutoTokenizer makes of a model directory the tokenizer that was written there.
+
+    For some models it reads no more than the vocabulary of tokenizer.json and cuts words by the rule of the original model
+    (transformers 5 with `"model_type": "qwen2"`).
+
+    >>> from wechsel_jax import demo
+    >>> reloads_alike(demo.path("english-gpt2"), load_tokenizer(demo.path("english-gpt2")))
+    True
+    """
+    from transformers import AutoTokenizer
+
+    again = AutoTokenizer.from_pretrained(os.fspath(directory))
+    options = {"add_special_tokens": False}
+    return again(_PROBE, **options).input_ids == tokenizer(_PROBE, **options).input_ids

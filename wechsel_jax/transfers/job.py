@@ -15,6 +15,7 @@ from wechsel_jax.initializers.wechsel import nearest_similarity
 from wechsel_jax.inspection import measure
 from wechsel_jax.records.transfer import PLAN_FILE, TransferRecord
 from wechsel_jax.report.card import model_card
+from wechsel_jax.tokens.files import reloads_alike
 from wechsel_jax.transfers.calibration import calibrate, require_family
 from wechsel_jax.transfers.choice import DEFAULT, choose_method
 from wechsel_jax.transfers.coverage import coverage
@@ -100,6 +101,11 @@ def transfer(
             surgery = _surgery(job, plan)
             write_target(surgery, directory, job.target_tokenizer)
             plan.save(directory / PLAN_FILE)
+        if not reloads_alike(directory, job.target_tokenizer):
+            job.notes.append(
+                f"transformers' AutoTokenizer cuts text of a {job.checkpoint.architecture} model by the rule of its first "
+                "tokenizer, whatever tokenizer.json says: load this one with PreTrainedTokenizerFast.from_pretrained."
+            )
         calibration = _calibration(job, directory, steps)
         # Reports judge by these, and need not read both models' tables again.
         measures = measure(plan, Checkpoint.open(directory), job.checkpoint, job.target, len(job.source))
