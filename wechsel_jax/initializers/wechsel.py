@@ -1,5 +1,6 @@
 """WECHSEL: a target embedding is a softmax-weighted mean of the most similar source tokens' embeddings."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any
 
@@ -137,15 +138,12 @@ WECHSEL = Method(
     unread=_unread,
     vectors="ngram",
 )
-WECHSEL_TFR = Method(
+WECHSEL_TFR = dataclasses.replace(
+    WECHSEL,
     name="wechsel_tfr",
     label="WECHSEL-TFR",
     color=8,
-    plan=wechsel,
     paper=f"{PAPER}, version 1, section 3, and version 2, appendix D",
-    citation=CITATION,
     summary="each token from its 10 most similar source tokens; token vectors from the words that hold the token",
-    rules=_rules,
-    unread=_unread,
     vectors="tfr",
 )

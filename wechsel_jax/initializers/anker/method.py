@@ -142,6 +142,6 @@ ANKER = Method(
 }}
 
 {CITATION}""",
-    summary="rows regressed on frequency and on the translated tokens around a token in text, and neighbors' residuals",
+    summary="each row predicted from its token's frequency and contexts, by a regression fitted on the source's tokens",
     rules=_rules,
 )
