@@ -74,18 +74,8 @@ def transfer(
         job = open_job(chosen, filled, source, target_tokenizer)
     choice = None
     if method is None and chosen.name == DEFAULT:
-        with steps("looking how well the source model reads the target language"):
-            texts = filled.source_text, filled.target_text
-            bounds = {"text_field": filled.text_field, "max_document_bytes": filled.max_document_bytes}
-            choice = choose_method(job.checkpoint, job.source_tokenizer, job.source, *texts, **bounds, log=log)
-        if choice["method"] != chosen.name:
-            other = METHODS[choice["method"]]
-            unread = TransferSettings.filled(other, **settings).unused(other)
-            chosen, filled = TransferSettings.of(
-                other.name, **{name: value for name, value in settings.items() if name not in unread}
-            )
-            job = open_job(chosen, filled, source, target_tokenizer)
-        job.notes.append(f"No method was named; {chosen.name} was chosen: {choice['because']}.")
+        job, choice = _chosen_by_the_source(job, settings, source, target_tokenizer, steps)
+        chosen, filled = job.method, job.settings
     if filled.calibrate != "none":
         require_family(job.checkpoint)
     if filled.latent_dimension > job.checkpoint.hidden_size:
@@ -165,6 +155,25 @@ def transfer(
     counts = ", ".join(f"{count} {how}" for how, count in record.counts.items())
     log(f"{output}: {len(plan)} tokens: {counts}")
     return record.content()
+
+
+def _chosen_by_the_source(
+    job: Job, given: dict, source: str | os.PathLike, target_tokenizer: str | os.PathLike, steps: Steps
+) -> tuple[Job, dict]:
+    """Looks how well the source model reads the target language; returns the job of the method that follows, and why."""
+    filled = job.settings
+    with steps("looking how well the source model reads the target language"):
+        texts = filled.source_text, filled.target_text
+        bounds = {"text_field": filled.text_field, "max_document_bytes": filled.max_document_bytes}
+        choice = choose_method(job.checkpoint, job.source_tokenizer, job.source, *texts, **bounds, log=steps.log)
+    if choice["method"] != job.method.name:
+        other = METHODS[choice["method"]]
+        # What was given for the method that was not taken is no mistake.
+        unread = TransferSettings.filled(other, **given).unused(other)
+        read = {name: value for name, value in given.items() if name not in unread}
+        job = open_job(*TransferSettings.of(other.name, **read), source, target_tokenizer)
+    job.notes.append(f"No method was named; {job.method.name} was chosen: {choice['because']}.")
+    return job, choice
 
 
 def _plan(job: Job, source: Side, target: Side, steps: Steps) -> TransferPlan:
