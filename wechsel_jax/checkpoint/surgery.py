@@ -25,7 +25,6 @@ from wechsel_jax.tokens import Vocabulary
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-HEAD_BIAS = ("transfer", "zeros")
 # A larger table is made a few columns or random rows at a time, so that no float32 copy of it ever is in memory.
 _BLOCK_BYTES = 1 << 27
 _ROWS_AT_ONCE = 1024

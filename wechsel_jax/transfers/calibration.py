@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from wechsel_jax.models import Family, ModelConfig
 
-UNIGRAM = "unigram"
 _BATCH = 8
 _ROWS_AT_ONCE = 4096
 # Of the direction, by whether the head is tied: a shorter one changes the inputs less (see `constant_direction`).
