@@ -1,3 +1,4 @@
+import dataclasses
 import math
 from pathlib import Path
 
@@ -65,29 +66,42 @@ def gpt2(torch_gpt2):
     return make_objective("clm", record, config), record.from_hugging_face(tensors, config)
 
 
-def torch_perplexity(model, length):
-    """Window after window, each token but the stream's first from the ones before it in its window."""
+def torch_nats(model, length):
+    """Of every token but the stream's first, window after window, from the ones before it in its window."""
     import torch
 
-    total, predicted = 0.0, 0
+    nats = []
     for start in range(0, len(STREAM) - 1, length - 1):
         window = torch.as_tensor(STREAM[start : start + length].astype(np.int64))
         with torch.no_grad():
             logits = model(window[None]).logits[0, :-1].double()
-        total += torch.nn.functional.cross_entropy(logits, window[1:], reduction="sum").item()
-        predicted += len(window) - 1
-    return total / predicted, predicted
+        nats += torch.nn.functional.cross_entropy(logits, window[1:], reduction="none").tolist()
+    return np.asarray(nats)
 
 
 @pytest.mark.parametrize(("length", "rows"), [(16, 4), (11, 1)])
 def test_gpt2_agrees_with_torch(torch_gpt2, gpt2, length, rows):
     objective, params = gpt2
     result = perplexity(objective, params, evaluation_batches(make_blocks(length), rows, causal=True))
-    expected, predicted = torch_perplexity(torch_gpt2, length)
-    assert result["tokens"] == predicted == len(STREAM) - 1
-    assert result["loss"] == pytest.approx(expected, rel=2e-6)
+    expected = torch_nats(torch_gpt2, length)
+    assert result["tokens"] == len(expected) == len(STREAM) - 1
+    assert result["loss"] == pytest.approx(expected.mean(), rel=2e-6)
     # A loss near log V would not show whether the model had been asked at all.
     assert abs(result["loss"] - math.log(V)) > 0.05
+
+
+@pytest.mark.parametrize("chunk", [0, 5])
+def test_bits_per_byte_are_those_of_the_tokens_that_stand_for_text(torch_gpt2, gpt2, chunk):
+    objective, params = gpt2
+    # Tokens of no bytes are special ones: counted in the perplexity, not in the bits.
+    lengths = np.random.default_rng(2).integers(0, 5, V)
+    batches = evaluation_batches(make_blocks(16), 4, causal=True, byte_lengths=lengths)
+    result = perplexity(dataclasses.replace(objective, chunk=chunk), params, batches)
+    nats, counted = torch_nats(torch_gpt2, 16), lengths[STREAM[1:]]
+    assert 0 < (counted == 0).sum() < len(counted)
+    assert result["bytes"] == counted.sum()
+    assert result["bits_per_byte"] == pytest.approx(nats[counted > 0].sum() / math.log(2) / counted.sum(), rel=2e-6)
+    assert result["tokens"] == len(nats) and result["loss"] == pytest.approx(nats.mean(), rel=2e-6)
 
 
 def test_neither_sharding_nor_batch_size_changes_the_result(gpt2):
@@ -165,6 +179,13 @@ def test_a_masked_model_is_scored_on_all_its_text():
     assert first["tokens"] == 9 * 2 + 1
     assert first["loss"] == pytest.approx(math.log(V), abs=0.1)
     assert perplexity(objective, params, evaluation_batches(make_blocks(16), 4, causal=False, pad_id=1)) == first
+    lengths = np.where(np.arange(V) < 20, 3, 0)
+    batches = evaluation_batches(make_blocks(16), 4, causal=False, pad_id=1, byte_lengths=lengths)
+    counted = perplexity(objective, params, batches)
+    # The untrained model is nearly uniform, so each of the tokens that have bytes costs log V.
+    assert 0 < counted["bytes"] < 3 * first["tokens"] and counted["bytes"] % 3 == 0
+    assert counted["loss"] == pytest.approx(first["loss"], rel=1e-6)
+    assert counted["bits_per_byte"] == pytest.approx(math.log2(V) / 3, rel=0.1)
 
 
 def test_small_terms_are_not_lost_in_a_large_sum():

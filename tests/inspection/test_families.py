@@ -56,7 +56,14 @@ def test_perplexity_is_that_of_transformers(german, world):
             break
     window = torch.tensor([ids[:32]])
     with torch.no_grad():
-        loss = torch.nn.functional.cross_entropy(model(window).logits[0, :-1], window[0, 1:])
+        nats = torch.nn.functional.cross_entropy(model(window).logits[0, :-1], window[0, 1:], reduction="none")
+    # Documents end with token 0, which stands for no text.
+    spoken = [i for i in ids[1:32] if i != 0]
+    size = len("".join(tokenizer.decode(spoken)).encode())
+    assert 0 < len(spoken) < 31 and found["bytes"] == size
+    in_text = float(nats[torch.tensor([i != 0 for i in ids[1:32]])].sum())
+    assert found["bits_per_byte"] == pytest.approx(in_text / np.log(2) / size, rel=1e-5)
+    loss = nats.mean()
     assert found["tokens"] == 31 and not found["masked"]
     assert found["loss"] == pytest.approx(float(loss), rel=1e-5)
     assert np.isfinite(found["perplexity"])

@@ -266,6 +266,14 @@ def test_step_0_is_not_called_the_best():
     assert ModelCard(card).data.eval_results[0].metric_value == round(math.exp(2.0), 4)
 
 
+def test_bits_per_byte_are_told_where_they_are_recorded():
+    scores = tuple(Evaluation(step, 50.0, loss=4.0, bits_per_byte=bits) for step, bits in ((0, None), (5, 1.25)))
+    card = model_card(None, RunRecord(Path("run"), "run", evaluations=scores), 5, model=MODEL)
+    assert "| 5 | 1.250 | 50.0 | the best |" in card and "| 0 | – | 50.0 |  |" in card
+    results = ModelCard(card).data.eval_results
+    assert [(one.metric_type, one.metric_value) for one in results] == [("bits_per_byte", 1.25), ("perplexity", 50.0)]
+
+
 def test_many_evaluations_are_thinned_and_the_best_stays():
     scores = tuple(Evaluation(step, 100.0 - step if step != 7 else 1.0, loss=1.0 if step != 7 else 0.5) for step in range(40))
     card = model_card(None, RunRecord(Path("run"), "run", evaluations=scores), model=MODEL)

@@ -1,5 +1,6 @@
 import html.parser
 import json
+import math
 import os
 import re
 import shutil
@@ -78,6 +79,26 @@ def test_headline_and_key_figures(page):
     assert "WECHSEL ends at perplexity 296, 15 % lower than TransInner (349) and 49 % lower than FullRand (576)." in page.text
     assert "3.2 ×" in page.text and "94 %" in page.text and "31 %" in page.text
     assert ("h1", {"class": "eyebrow"}) in page.elements and page.text.startswith("english-gpt2 in a new language")
+
+
+def test_bits_per_byte_stand_beside_perplexity(runs, tmp_path):
+    for run in runs:
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        for line in lines:
+            if line["kind"] == "eval":
+                # Tokens of 4 bytes.
+                line |= {"bits_per_byte": line["loss"] / math.log(2) / 4, "bytes": 4 * line["tokens"]}
+        copy = tmp_path / run.name
+        shutil.copytree(run, copy)
+        (copy / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    copies = [tmp_path / run.name for run in runs]
+    page = page_of(copies, tmp_path)
+    assert "WECHSEL ends at 2.052 bits per byte, perplexity 296, 15 % lower than TransInner (349)" in page.text
+    table = next(table for table in page.tables if "bits per byte" in table[0])
+    assert table[0] == ["Run", "after step", "bits per byte", "lowest", "perplexity", "bytes per token", "bytes per second"]
+    # log2(296) / 4; the median of 2,925 to 3,100 tokens a second.
+    assert table[1] == ["WECHSEL", "200", "2.052", "2.052", "296", "4.00", "12,050"]
+    assert "2.052" in comparison_table(copies)
 
 
 def test_perplexities_are_those_of_the_metrics(page):

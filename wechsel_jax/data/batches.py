@@ -113,7 +113,13 @@ def evaluation_tokens(blocks: TokenBlocks, causal: bool) -> int:
 
 
 def evaluation_batches(
-    blocks: TokenBlocks, batch_size: int, causal: bool, limit: int | None = None, pad_id: int = 0, rows: Rows = ALL_ROWS
+    blocks: TokenBlocks,
+    batch_size: int,
+    causal: bool,
+    limit: int | None = None,
+    pad_id: int = 0,
+    rows: Rows = ALL_ROWS,
+    byte_lengths: np.ndarray | None = None,
 ) -> Iterator[Batch]:
     """Windows of the whole stream, in its order, so that every token has weight 1 exactly once.
 
@@ -128,6 +134,8 @@ def evaluation_batches(
       limit: yield at most so many batches, from the start of the stream.
       pad_id: token of the padding.
       rows: which of the B rows of each batch to read, a slice or their numbers.
+      byte_lengths: int (V,), how many bytes of text each token stands for, see `Vocabulary.byte_lengths`; batches then have
+        "bytes" int32 (rows, L).
 
     Returns:
       An iterator of {"tokens": int32 (rows, L), "weights": float32 (rows, L), weight of token i as a predicted token,
@@ -144,10 +152,9 @@ def evaluation_batches(
     windows = -(-evaluation_tokens(blocks, causal) // (blocks.length - overlap))
     batches = -(-windows // batch_size)
     chosen = range(batches if limit is None else min(limit, batches))
-    return (
-        _evaluation_batch(blocks, number * batch_size + np.arange(batch_size, dtype=np.int64)[rows], overlap, pad_id)
-        for number in chosen
-    )
+    batch_rows = np.arange(batch_size, dtype=np.int64)[rows]
+    found = (_evaluation_batch(blocks, number * batch_size + batch_rows, overlap, pad_id) for number in chosen)
+    return found if byte_lengths is None else (batch | {"bytes": byte_lengths[batch["tokens"]]} for batch in found)
 
 
 def _evaluation_batch(blocks: TokenBlocks, windows: np.ndarray, overlap: int, pad_id: int) -> Batch:

@@ -1,4 +1,4 @@
-"""Perplexity of held-out text."""
+"""Perplexity and bits per byte of held-out text."""
 
 import math
 import sys
@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import numpy as np
 
 from wechsel_jax.errors import UserError
 
@@ -14,49 +15,47 @@ from wechsel_jax.errors import UserError
 def perplexity(
     objective: Callable, params: Any, batches: Iterable[Mapping[str, Any]], key: jax.Array | None = None
 ) -> dict[str, float | int]:
-    """exp of the mean loss over all predicted tokens of all batches, in nats.
+    """exp of the mean loss over all predicted tokens of all batches, in nats, and bits per byte of text.
 
-    For a masked model this is the exponential of its loss at masked positions. Batch i is masked with key i folded from `key`,
-    so the same tokens are asked for at every evaluation that is given the same key and batches.
+    Perplexities of two tokenizers cannot be compared; bits per byte can: nats of the predicted tokens over ln 2 times the bytes
+    of text that they stand for, special tokens in neither. For a masked model both are of its masked positions. Batch i is
+    masked with key i folded from `key`, so the same tokens are asked for at every evaluation with the same key and batches.
 
     Args:
       objective: (params, batch, key, train=False) -> (loss_sum, weight_sum, metrics); hashable, equal ones share a compilation.
       params: of the model, on whatever devices and with whatever sharding.
       batches: each as the objective wants it, all of one shape (one compilation); numpy or placed on the devices of `params`.
+        Where they have "bytes", bytes are counted.
       key: of the masking; default `jax.random.key(0)`.
 
     Returns:
-      {"loss": nats a token, "perplexity": infinity where exp overflows, "tokens": how many were predicted}.
+      {"loss": nats a token, "perplexity": infinity where exp overflows, "tokens": how many were predicted}, and where bytes
+      were counted "bits_per_byte" and "bytes", those of the predicted tokens.
 
     Raises:
       UserError: no token was predicted.
     """
     key = jax.random.key(0) if key is None else key
-    loss = weight = 0.0
+    # Added in float64: a float32 sum would lose the small change of a late batch.
+    total = np.zeros(4)
     waiting = None
     for number, batch in enumerate(batches):
         sums = _sums(objective, params, batch, jax.random.fold_in(key, number))
         # Reading the sums of the batch before leaves one batch running while the next is made, and no more than that.
-        loss, weight = _added(loss, weight, waiting)
+        total += 0 if waiting is None else np.asarray(jax.device_get(waiting), np.float64)
         waiting = sums
-    loss, weight = _added(loss, weight, waiting)
+    total += 0 if waiting is None else np.asarray(jax.device_get(waiting), np.float64)
+    loss, weight, text_loss, size = total.tolist()
     if not weight > 0:
         raise UserError("evaluation: no token was predicted; expected text with ordinary tokens; give more text")
     mean = loss / weight
     # A NaN stays one.
     value = math.inf if mean > math.log(sys.float_info.max) else math.exp(mean)
-    return {"loss": mean, "perplexity": value, "tokens": round(weight)}
+    found = {"loss": mean, "perplexity": value, "tokens": round(weight)}
+    return found | ({"bits_per_byte": text_loss / math.log(2) / size, "bytes": round(size)} if size else {})
 
 
 @partial(jax.jit, static_argnums=0)
-def _sums(objective: Callable, params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> tuple[jax.Array, jax.Array]:
-    loss, weight, _ = objective(params, batch, key, train=False)
-    return loss, weight
-
-
-def _added(loss: float, weight: float, sums: tuple[jax.Array, jax.Array] | None) -> tuple[float, float]:
-    """Adds in float64: a float32 sum would lose the small change of a late batch."""
-    if sums is None:
-        return loss, weight
-    more_loss, more_weight = jax.device_get(sums)
-    return loss + float(more_loss), weight + float(more_weight)
+def _sums(objective: Callable, params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> tuple[Any, ...]:
+    loss, weight, metrics = objective(params, batch, key, train=False)
+    return loss, weight, metrics.get("text_loss", 0.0), metrics.get("bytes", 0.0)

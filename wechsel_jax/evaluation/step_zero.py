@@ -30,9 +30,9 @@ def perplexity_at_zero(
       seed: of the masks; the same seed asks a masked model for the same tokens.
 
     Returns:
-      {"perplexity", "loss" (nats a token), "tokens" (predicted), "masked", "uniform": what a uniform guess would be,
-      "seconds"}, or {"reason"} where the architecture is none that is implemented here. A perplexity or loss that is infinite
-      or no number is None, for JSON has neither.
+      {"perplexity", "loss" (nats a token), "bits_per_byte", "tokens" and "bytes" (predicted), "masked", "uniform": what a
+      uniform guess would be, "seconds"}, or {"reason"} where the architecture is none that is implemented here. A score that
+      is infinite or no number is None, for JSON has neither.
 
     Raises:
       UserError: the text or the tokenizer is missing or unusable, or `tokens_limit` is under 2.
@@ -69,13 +69,17 @@ def perplexity_at_zero(
         if size < 2:
             raise UserError(f"{text}: holds {size} token; expected at least 2 to predict one from another; give more text")
         blocks = TokenBlocks.open(tokens, min(_LENGTH, config.max_length, size))
-        batches = _beginning(evaluation_batches(blocks, _ROWS, family.causal), tokens_limit)
+        batches = _beginning(
+            evaluation_batches(blocks, _ROWS, family.causal, byte_lengths=vocabulary.byte_lengths), tokens_limit
+        )
         found = perplexity(objective, parameters, batches, jax.random.key(seed))
-    finite = {name: found[name] if np.isfinite(found[name]) else None for name in ("perplexity", "loss")}
+    scores = ("perplexity", "loss", "bits_per_byte")
+    finite = {name: found[name] if np.isfinite(found[name]) else None for name in scores if name in found}
     seconds = round(time.monotonic() - start, 3)
     return {
         **finite,
         "tokens": found["tokens"],
+        "bytes": found.get("bytes", 0),
         "uniform": len(vocabulary),
         "masked": not family.causal,
         "seconds": seconds,

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from wechsel_jax.models import Family, ModelConfig
-from wechsel_jax.objectives.loss import chunked_loss, without_padding
+from wechsel_jax.objectives.loss import chunked_loss, text_sums, token_nats, without_padding
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,10 +28,13 @@ class CausalObjective:
     ) -> tuple[jax.Array, jax.Array, dict[str, Any]]:
         """Returns (loss_sum in nats, weight_sum, {"correct": weight of the right first guesses}), float32 scalars.
 
+        With "bytes" in the batch, which evaluations give, the metrics have what `loss.text_sums` adds.
+
         Args:
           params: the model's parameters.
           batch: "tokens" int32 (B, L); "weights" float32 (B, L), what each token counts as a predicted one; "mask" bool
-            (B, L), true for real tokens. Without weights, a real token that follows a real token counts 1.
+            (B, L), true for real tokens; "bytes" (B, L), how many bytes of text each token stands for. Without weights, a
+            real token that follows a real token counts 1.
           key: drives dropout; not read where `train` is false.
           train: whether dropout is on.
         """
@@ -46,6 +49,10 @@ class CausalObjective:
         # Position i predicts token i + 1. The last one predicts nothing but stays, so that L remains a multiple of the chunk.
         weights = jnp.roll(weights.astype(jnp.float32), -1, axis=1).at[:, -1].set(0.0)
         targets = jnp.roll(tokens, -1, axis=1)
+        if "bytes" in batch:
+            nats, right = token_nats(self._logits, self.family.head(params), hidden, targets, self.chunk)
+            loss, metrics = text_sums(nats, right, weights, jnp.roll(batch["bytes"], -1, axis=1))
+            return loss, jnp.sum(weights), metrics
         loss, correct = chunked_loss(self._logits, self.family.head(params), hidden, targets, weights, self.chunk)
         return loss, jnp.sum(weights), {"correct": correct}
 

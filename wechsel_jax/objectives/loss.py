@@ -37,12 +37,16 @@ def token_loss(logits: jax.Array, targets: jax.Array, weights: jax.Array) -> tup
 
 
 def _token_loss(logits: jax.Array, targets: jax.Array, weights: jax.Array) -> tuple[tuple[jax.Array, jax.Array], tuple]:
+    nats, right, normaliser = _token_nats(logits, targets)
+    return (jnp.sum(weights * nats), jnp.sum(weights * right)), (logits, normaliser, targets, weights)
+
+
+def _token_nats(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     score = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     largest = jnp.max(logits, axis=-1)
     normaliser = largest + jnp.log(jnp.sum(jnp.exp(logits - largest[..., None]), axis=-1))
     # A target that ties with another row counts as a right guess: argmax would need a second pass over V.
-    sums = jnp.sum(weights * (normaliser - score)), jnp.sum(weights * (score >= largest))
-    return sums, (logits, normaliser, targets, weights)
+    return normaliser - score, score >= largest, normaliser
 
 
 def _token_gradient(saved: tuple, cotangents: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None, None]:
@@ -54,6 +58,50 @@ def _token_gradient(saved: tuple, cotangents: tuple[jax.Array, jax.Array]) -> tu
 
 
 token_loss.defvjp(_token_loss, _token_gradient)
+
+
+def token_nats(
+    logits: Logits, head: dict, hidden: jax.Array, targets: jax.Array, chunk: int = 0
+) -> tuple[jax.Array, jax.Array]:
+    """What each target costs, a few positions of every row at a time; for scores, not for gradients.
+
+    Args:
+      logits: (head, hidden (B, chunk, d)) -> (B, chunk, V) float32.
+      head: the parameters that `logits` reads.
+      hidden: (B, L, d).
+      targets: int32 (B, L).
+      chunk: positions of a row at a time; 0: what `fitting_chunk` finds.
+
+    Returns:
+      (nats (B, L) float32, whether the target was the first guess (B, L) bool).
+    """
+    chunk = chunk or fitting_chunk(*hidden.shape[:2])
+    if chunk >= hidden.shape[1]:
+        return _token_nats(logits(head, hidden), targets)[:2]
+
+    def part(pair: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        return _token_nats(logits(head, pair[0]), pair[1])[:2]
+
+    return jax.tree.map(lambda x: _join(x, hidden.shape[1]), jax.lax.map(part, _split(chunk, hidden, targets)))
+
+
+def text_sums(
+    nats: jax.Array, right: jax.Array, weights: jax.Array, sizes: jax.Array
+) -> tuple[jax.Array, dict[str, jax.Array]]:
+    """Sums of an evaluation that also counts bytes of text.
+
+    Args:
+      nats: float32 (...), of each target.
+      right: bool (...), whether it was the first guess.
+      weights: float32 (...), what it counts.
+      sizes: (...), how many bytes of text it stands for; 0: none, as a special token.
+
+    Returns:
+      (loss_sum, {"correct", "text_loss": nats of the targets that stand for text, "bytes": of those}), float32 scalars.
+    """
+    of_text = weights * (sizes > 0)
+    metrics = {"correct": weights * right, "text_loss": of_text * nats, "bytes": weights * sizes}
+    return jnp.sum(weights * nats), {name: jnp.sum(value) for name, value in metrics.items()}
 
 
 def without_padding(logits: jax.Array, vocabulary_size: int) -> jax.Array:

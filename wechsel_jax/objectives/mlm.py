@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from wechsel_jax.models import Family, ModelConfig
-from wechsel_jax.objectives.loss import token_loss, without_padding
+from wechsel_jax.objectives.loss import text_sums, token_loss, token_nats, without_padding
 
 MASK_SHARE, RANDOM_SHARE = 0.8, 0.1
 
@@ -102,10 +102,13 @@ class MaskedObjective:
     ) -> tuple[jax.Array, jax.Array, dict[str, Any]]:
         """Returns (loss_sum in nats, weight_sum, {"correct": weight of the right first guesses}), float32 scalars.
 
+        With "bytes" in the batch, which evaluations give, the metrics have what `loss.text_sums` adds.
+
         Args:
           params: the model's parameters.
           batch: "tokens" int32 (B, L); "weights" float32 (B, L), what each token counts if it is predicted (0: never
-            chosen); "mask" bool (B, L), true for real tokens. Without weights each real token counts 1.
+            chosen); "mask" bool (B, L), true for real tokens; "bytes" (B, L), how many bytes of text each token stands for.
+            Without weights each real token counts 1.
           key: drives the masking and, where `train` is true, dropout.
           train: whether dropout is on.
         """
@@ -126,6 +129,15 @@ class MaskedObjective:
         counted = masked.chosen.astype(jnp.float32)
         if weights is not None:
             counted *= jnp.take_along_axis(weights.astype(jnp.float32), masked.positions, axis=1)
-        logits = self.family.logits(self.family.head(params), self.config, hidden, dtype=dtype)
-        loss, correct = token_loss(without_padding(logits, self.vocabulary_size), masked.targets, counted)
+
+        def score(head: dict, hidden: jax.Array) -> jax.Array:
+            return without_padding(self.family.logits(head, self.config, hidden, dtype=dtype), self.vocabulary_size)
+
+        head = self.family.head(params)
+        if "bytes" in batch:
+            nats, right = token_nats(score, head, hidden, masked.targets, hidden.shape[1])
+            sizes = jnp.take_along_axis(batch["bytes"], masked.positions, axis=1)
+            loss, metrics = text_sums(nats, right, counted, sizes)
+            return loss, jnp.sum(counted), metrics
+        loss, correct = token_loss(score(head, hidden), masked.targets, counted)
         return loss, jnp.sum(counted), {"correct": correct}

@@ -34,12 +34,17 @@ _MANIFEST = {
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Held-out loss and perplexity after `step` updates, inf where it overflowed; `tokens` were counted, if recorded."""
+    """Held-out loss and perplexity after `step` updates, inf where it overflowed.
+
+    `tokens` were counted, which stand for `bytes` of text; earlier runs recorded no bytes, the first ones no tokens.
+    """
 
     step: int
     perplexity: float
     tokens: float | None = None
     loss: float = math.inf
+    bits_per_byte: float | None = None
+    bytes: float | None = None
 
     @classmethod
     def of(cls, line: Mapping[str, Any]) -> Self:
@@ -48,14 +53,14 @@ class Evaluation:
         Raises:
           ValueError: its perplexity is neither a number above 0 nor null, as one that is not finite is recorded.
         """
-        loss, perplexity, tokens = (line.get(name) for name in ("loss", "perplexity", "tokens"))
+        loss, perplexity = line.get("loss"), line.get("perplexity")
         if perplexity is not None and not (is_number(perplexity) and perplexity > 0):
             raise ValueError(f"perplexity {ascii(perplexity)[:40]}")
         value = math.inf if perplexity is None else float(perplexity)
         return cls(
             step=line["step"],
             perplexity=value,
-            tokens=float(tokens) if is_number(tokens) else None,
+            **{name: float(found) for name in ("tokens", "bits_per_byte", "bytes") if is_number(found := line.get(name))},
             # The first runs' lines had none; what is no number is not finite.
             loss=float(loss) if is_number(loss) else math.log(value) if "loss" not in line else math.inf,
         )

@@ -6,6 +6,7 @@ headings, HTML, links, or lines of the example that readers copy.
 
 import json
 import keyword
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers import METHODS
-from wechsel_jax.records import RunRecord, TransferRecord
+from wechsel_jax.records import RunRecord, TransferRecord, best_evaluation
 from wechsel_jax.records.run import require_settings
 from wechsel_jax.report.card_sections import hub_id, name_of, run_sections, scores, transfer_sections
 from wechsel_jax.report.markdown import markdown, one_line
@@ -172,19 +173,23 @@ def _front_matter(
 
     task = next((task for end, task in _TASKS if loader.endswith(end)), None)
     scored: dict[str, Any] = {}
-    # The perplexity of these weights, or the best one where these were not evaluated, for programs that read cards.
-    at = {one[0]: one for one in run.curve} if run else {}
-    found = at.get(step) or (run.best if run else None)
-    if task and found and found[1] < float("inf"):
-        result = EvalResult(
-            task_type=task,
-            dataset_type="text",
-            dataset_name="held-out text",
-            metric_type="perplexity",
-            metric_value=round(found[1], 4),
-            metric_name=f"perplexity at step {found[0]}",
-        )
-        scored = {"model_name": one_line(title), "eval_results": [result]}
+    # The scores of these weights, or the best ones where these were not evaluated, for programs that read cards.
+    at = {one.step: one for one in run.evaluations if math.isfinite(one.perplexity)} if run else {}
+    found = at.get(step) or (best_evaluation(at.values()) if run else None)
+    if task and found:
+        results = [
+            EvalResult(
+                task_type=task,
+                dataset_type="text",
+                dataset_name="held-out text",
+                metric_type=kind,
+                metric_value=round(value, 4),
+                metric_name=f"{kind.replace('_', ' ')} at step {found.step}",
+            )
+            for kind, value in (("bits_per_byte", found.bits_per_byte), ("perplexity", found.perplexity))
+            if value is not None
+        ]
+        scored = {"model_name": one_line(title), "eval_results": results}
     data = ModelCardData(
         library_name="transformers",
         base_model=base,

@@ -11,6 +11,7 @@ from wechsel_jax.files.json import is_number
 from wechsel_jax.records import ORIGINS, Evaluation, RunRecord, TransferRecord, best_evaluation
 from wechsel_jax.records.compute import compute
 from wechsel_jax.records.run import SIDES
+from wechsel_jax.report.display import NO_VALUE
 from wechsel_jax.report.section import Block, Code, Items, Section, Table, Text, Token, joined
 from wechsel_jax.report.transfer_sections import alignment_table, shared_tokens, source_tokens
 
@@ -83,14 +84,17 @@ def _without_folders(sentence: str, record: TransferRecord) -> str:
 
 
 def scores(run: RunRecord, step: int) -> list[Block]:
-    """Returns held-out perplexities, thinned, the best one marked, and which weights these are."""
+    """Returns held-out bits per byte and perplexities, thinned, the best one marked, and which weights these are."""
     if not run.evaluations:
         return []
     best = best_evaluation(run.evaluations)
     shown = _thinned(run.evaluations, best)
+    # Runs of earlier versions have no bits per byte.
+    in_bits = any(one.bits_per_byte is not None for one in shown)
     rows = tuple(
         (
             f"{one.step:,}",
+            *([NO_VALUE if one.bits_per_byte is None else f"{one.bits_per_byte:.3f}"] if in_bits else []),
             f"{one.perplexity:,.1f}" if math.isfinite(one.perplexity) else "not finite",
             "the best" if one is best and len(run.evaluations) > 1 else "",
         )
@@ -102,7 +106,10 @@ def scores(run: RunRecord, step: int) -> list[Block]:
     tokens = next((one.tokens for one in reversed(run.evaluations) if one.tokens is not None), None)
     counted = f" Perplexity is over {tokens:,.0f} tokens of the validation text." if tokens is not None else ""
     thinned = [f"{len(shown)} of {len(run.evaluations)} evaluations are shown."] if len(shown) < len(run.evaluations) else []
-    return [Table(("step", "held-out perplexity", ""), rows, text=(0, 2)), *thinned, f"{told}.{counted}"]
+    head = ("step", *(["bits per byte"] if in_bits else []), "held-out perplexity", "")
+    if in_bits:
+        counted += " Bits per byte of it can be compared between tokenizers, perplexities cannot."
+    return [Table(head, rows, text=(0, len(head) - 1)), *thinned, f"{told}.{counted}"]
 
 
 def run_sections(run: RunRecord, step: int) -> list[Section]:

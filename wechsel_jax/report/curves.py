@@ -62,6 +62,11 @@ def perplexity_at(run: RunRecord, step: int) -> float | None:
     return next((point.perplexity for point in run.evaluations if point.step == step), None)
 
 
+def bits_at(run: RunRecord, step: int) -> float | None:
+    """Returns the bits per byte of an evaluation; None where there was none, or it recorded none."""
+    return next((point.bits_per_byte for point in run.evaluations if point.step == step), None)
+
+
 def best_at(runs: Sequence[RunRecord], step: int) -> list[RunRecord]:
     """Returns the runs with the lowest finite perplexity at a step; several where they tie, none where there is no other."""
     values = [(perplexity_at(run, step), run) for run in runs]

@@ -40,7 +40,9 @@ def headline(report: Report) -> Text:
         other = curves.perplexity_at(run, step)
         lower = "level with " if other == value else f"{percent(1 - value / other)} lower than "
         rivals.append((lower, report.name(run), f" ({number(other)})"))
-    return (report.name(best[0]), f" {where} perplexity {number(value)}, ", *joined(rivals, last=" and "), ".")
+    bits = curves.bits_at(best[0], step)
+    told = f"perplexity {number(value)}" if bits is None else f"{bits:.3f} bits per byte, perplexity {number(value)},"
+    return (report.name(best[0]), f" {where} {told}{'' if bits else ','} ", *joined(rivals, last=" and "), ".")
 
 
 def evidence(report: Report) -> list[Text]:
@@ -71,7 +73,8 @@ def _progress(report: Report, run: RunRecord) -> Text:
         came = f" goes from perplexity {number(start)} to {number(end)} in {plural(last - first, 'step')}"
     else:
         came = f" has perplexity {number(end)} after {plural(last, 'step')}"
-    return (report.name(run), came)
+    bits = curves.bits_at(run, last)
+    return (report.name(run), came if bits is None else f"{came} ({bits:.3f} bits per byte)")
 
 
 def _head_start(report: Report, best: RunRecord) -> list[Text]:

@@ -18,7 +18,8 @@ from wechsel_jax.report.terminal import terminal
 
 # In the order of a reader's questions: did it work, how did it go, what was it made of, how is it made again.
 _SECTIONS = (
-    training_sections.standing, training_sections.learning_curves, training_sections.perplexities, training_sections.history,
+    training_sections.standing, training_sections.learning_curves, training_sections.perplexities,
+    training_sections.bits_per_byte, training_sections.history,
     transfer_sections.verdicts, transfer_sections.origins, transfer_sections.coverage, transfer_sections.alignment,
     transfer_sections.examples, transfer_sections.lengths, run_sections.timings, run_sections.settings,
 )  # fmt: skip
@@ -105,7 +106,7 @@ def is_report(path: Path) -> bool:
 
 
 def comparison_table(runs: Sequence[str | Path | RunRecord]) -> str:
-    """Returns held-out perplexities as lines for a terminal, with the sentences that sum them up.
+    """Returns held-out perplexities and bits per byte as lines for a terminal, with the sentences that sum them up.
 
     The lowest value of an evaluation has a star. Where one run was trained from scratch, a last column says how many steps it
     needs for what the best run has by then. Of more than six runs each is a line, the best first; an evaluation is a column.
@@ -118,4 +119,5 @@ def comparison_table(runs: Sequence[str | Path | RunRecord]) -> str:
     """
     report = Report(read_runs(runs))
     top = training_sections.top(report)
-    return terminal([*training_sections.perplexities(report), Section(top.heading, top.blocks)])
+    told = [*training_sections.perplexities(report), *training_sections.bits_per_byte(report)]
+    return terminal([*told, Section(top.heading, top.blocks)])

@@ -150,7 +150,11 @@ def _perplexity(facts: Mapping[str, Any]) -> list[str]:
         return [f"perplexity: not available: {found['reason']}"]
     value = "not finite" if found["perplexity"] is None else f"{found['perplexity']:,.1f}"
     kind = "masked perplexity" if found["masked"] else "perplexity"
-    return [f"{kind}: {value} over {found['tokens']:,} predicted tokens; a uniform guess would be {found['uniform']:,}"]
+    told = [f"{kind}: {value} over {found['tokens']:,} predicted tokens; a uniform guess would be {found['uniform']:,}"]
+    if found.get("bits_per_byte") is not None:
+        size = found["bytes"] / found["tokens"]
+        told.insert(0, f"bits per byte: {found['bits_per_byte']:.3f} of text, {size:.2f} bytes per predicted token")
+    return told
 
 
 def _samples(facts: Mapping[str, Any]) -> list[str]:

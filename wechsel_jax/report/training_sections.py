@@ -1,11 +1,12 @@
 """What is told of the training: headline, key figures, learning curves, perplexities, where it stands, and how it went."""
 
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from wechsel_jax.files.json import is_number
-from wechsel_jax.records import RUNNING, RunRecord
+from wechsel_jax.records import RUNNING, RunRecord, best_evaluation
 from wechsel_jax.report import curves
 from wechsel_jax.report.display import NO_VALUE, duration, number, percent, plural
 from wechsel_jax.report.figures import Lines, Series
@@ -126,6 +127,38 @@ def perplexities(report: Report) -> list[Section]:
     return [Section("Perplexity at each evaluation", (lede, table, *caption))]
 
 
+def bits_per_byte(report: Report) -> list[Section]:
+    """What each run ended with, in the measure that tokenizers share, and how much text that was."""
+    rows = []
+    for run in report.runs:
+        found = [one for one in run.evaluations if one.bits_per_byte is not None]
+        if not found:
+            continue
+        last, best = found[-1], best_evaluation(found)
+        size = last.bytes / last.tokens if last.bytes and last.tokens else None
+        rates = [rate for _, rate in _values(run, "tokens_per_second")]
+        speed = statistics.median(rates) * size if rates and size else None
+        rows.append((
+            report.name(run),
+            f"{last.step:,}",
+            f"{last.bits_per_byte:.3f}",
+            NO_VALUE if best is None else f"{best.bits_per_byte:.3f}",
+            number(last.perplexity),
+            NO_VALUE if size is None else f"{size:.2f}",
+            NO_VALUE if speed is None else f"{speed:,.0f}",
+        ))  # fmt: skip
+    if not rows:
+        return []
+    masked = any(run.config.get("objective") == "mlm" for run in report.runs)
+    about = (
+        "What the models still need for a byte of held-out text, special tokens left out. Unlike perplexities, these numbers "
+        "can be compared between tokenizers on the same text."
+    )
+    about += " A masked model is asked for its masked tokens only." if masked else ""
+    head = ("Run", "after step", "bits per byte", "lowest", "perplexity", "bytes per token", "bytes per second")
+    return [Section("Bits per byte", (about, Table(head, tuple(rows), "bits per byte")))]
+
+
 def standing(report: Report) -> list[Section]:
     """Where the runs stand that have not come to their end."""
     rows = []
@@ -201,6 +234,8 @@ def _key_figures(report: Report) -> tuple[tuple[str, Text], ...]:
     found: list[tuple[str, Text]] = []
     if best:
         step, value = best.curve[-1]
+        if (bits := curves.bits_at(best, step)) is not None:
+            found.append((f"{bits:.3f}", ("bits per byte of ", report.name(best), f" after {plural(step, 'step')}")))
         found.append((number(value), ("perplexity of ", report.name(best), f" after {plural(step, 'step')}")))
         sooner = curves.head_start(best, scratch) if scratch and not curves.incomparable(report.evaluated) else None
         if sooner and sooner[0] > 0:

@@ -83,6 +83,12 @@ class Vocabulary:
         """bool (V,), True for tokens that stand for no text."""
         return np.fromiter(map(bool, self.roles), bool, len(self))
 
+    @functools.cached_property
+    def byte_lengths(self) -> np.ndarray:
+        """int32 (V,), how many bytes of text a token stands for; 0 for special tokens and holes."""
+        pairs = zip(self.bytes, self.special, strict=True)
+        return np.fromiter((0 if special else len(raw) for raw, special in pairs), np.int32, len(self))
+
     def id_with_role(self, role: str) -> int | None:
         """Returns the lowest id with `role`; without one, bos and cls stand in for each other, and so do eos and sep."""
         for wanted in (role, SAME_ROLE.get(role)):

@@ -110,10 +110,17 @@ class Placement:
           watch: passes the batches on; what it raises ends the evaluation.
 
         Returns:
-          {"loss": nats a token, "perplexity", "tokens"}.
+          What `evaluation.perplexity` returns, bytes counted.
         """
         config, spec = self._config, self._spec
-        batches = evaluation_batches(blocks, self._rows, spec.model.family.causal, limit=config.eval_batches, rows=self._held)
+        batches = evaluation_batches(
+            blocks,
+            self._rows,
+            spec.model.family.causal,
+            limit=config.eval_batches,
+            rows=self._held,
+            byte_lengths=spec.model.vocabulary.byte_lengths,
+        )
         where = sharding.batch_sharding(self.mesh)
         placed = (sharding.put_local(batch, where, self._held, self._rows) for batch in watch(batches))
         # One key for all evaluations: a masked model is asked for the same tokens each time.

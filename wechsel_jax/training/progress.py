@@ -57,8 +57,9 @@ class Progress:
 
     def evaluation(self, line: dict[str, Any]) -> None:
         """Shows an evaluation; it stays on the screen."""
-        count = f"{line['tokens']:,.0f} tokens"
-        self.say(f"step {line['step']:,}/{self.total:,}: held-out perplexity {line['perplexity']:,.2f} ({count})")
+        bits = f", {line['bits_per_byte']:.3f} bits per byte" if "bits_per_byte" in line else ""
+        told = f"held-out perplexity {line['perplexity']:,.2f}{bits} ({line['tokens']:,.0f} tokens)"
+        self.say(f"step {line['step']:,}/{self.total:,}: {told}")
 
     def say(self, text: str) -> None:
         """Shows a sentence; it stays on the screen."""

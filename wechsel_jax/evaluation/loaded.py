@@ -1,0 +1,154 @@
+"""A model directory, ready to be run and scored on all devices."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+from wechsel_jax.checkpoint import Checkpoint
+from wechsel_jax.errors import UserError
+from wechsel_jax.models import Family, ModelConfig, family
+from wechsel_jax.objectives.loss import token_nats
+from wechsel_jax.tokens import Vocabulary, load_tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+DTYPES = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedModel:
+    """A model with its parameters on the devices; `LoadedModel.open` reads one.
+
+    Every device of this process holds all parameters; the rows of a batch are split over them.
+
+    Attributes:
+      directory: where it was read from.
+      family: of the model.
+      config: its configuration, without dropout.
+      parameters: nested float32 arrays.
+      tokenizer: of the model.
+      generation_config: fields of generation_config.json; empty where there is none.
+      dtype: what matrix products compute in.
+      mesh: one axis, "data".
+    """
+
+    directory: Path
+    family: Family
+    config: ModelConfig
+    parameters: dict[str, Any] = field(repr=False)
+    tokenizer: "PreTrainedTokenizerFast" = field(repr=False)
+    generation_config: Mapping[str, Any] = field(default_factory=dict)
+    dtype: str = "float32"
+    mesh: Mesh = field(default=None, repr=False)
+
+    @classmethod
+    def open(cls, directory: str | os.PathLike, *, dtype: str = "float32") -> Self:
+        """Reads a model directory, or one of the hub.
+
+        Args:
+          directory: with config.json, the weights and the tokenizer.
+          dtype: what matrix products compute in, "float32" or "bfloat16".
+
+        Raises:
+          UserError: it is no such directory, is damaged, its architecture is none that is implemented here, or its tokenizer
+            is another model's.
+        """
+        if dtype not in DTYPES:
+            raise UserError(f"dtype: is {dtype!r}; expected {' or '.join(DTYPES)}")
+        checkpoint = Checkpoint.open(directory)
+        of_model = family(checkpoint.architecture)
+        config = of_model.config(checkpoint.config, dropout=0.0)
+        tokenizer = load_tokenizer(checkpoint.directory)
+        if len(tokenizer) > config.vocabulary_size:
+            raise UserError(
+                f"{checkpoint.directory}: has {len(tokenizer):,} tokens and the model {config.vocabulary_size:,} rows; "
+                "expected the tokenizer of the model"
+            )
+        parameters = of_model.from_hugging_face({name: checkpoint.read(name) for name in checkpoint.names()}, config)
+        mesh = Mesh(np.asarray(jax.local_devices()), ("data",), axis_types=(AxisType.Auto,))
+        parameters = jax.device_put(parameters, NamedSharding(mesh, PartitionSpec()))
+        given = checkpoint.generation_config or {}
+        return cls(checkpoint.directory, of_model, config, parameters, tokenizer, given, dtype, mesh)
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """What the tokens of the tokenizer are."""
+        return Vocabulary.from_tokenizer(self.tokenizer)
+
+    @property
+    def rows(self) -> int:
+        """Rows of a batch must be a multiple of this."""
+        return self.mesh.size
+
+    def place(self, batch: np.ndarray) -> jax.Array:
+        """Puts an array whose first axis are the rows of a batch on the devices, split over them."""
+        return jax.device_put(batch, NamedSharding(self.mesh, PartitionSpec("data")))
+
+    def next_token_nats(self, tokens: np.ndarray) -> tuple[jax.Array, jax.Array]:
+        """What each token of rows costs, given those before it, of a causal model.
+
+        Args:
+          tokens: int32 (B, L), B a multiple of `rows`; what stands behind the text of a row changes nothing before it.
+
+        Returns:
+          nats float32 (B, L - 1) and bool (B, L - 1), whether the token was the first guess, of tokens 1 to L - 1.
+        """
+        return _next_token_nats(self.family, self.config, self.dtype, self.parameters, self.place(tokens))
+
+    def masked_nats(self, tokens: np.ndarray, mask: np.ndarray, positions: np.ndarray, targets: np.ndarray) -> jax.Array:
+        """What the tokens that stood at masked positions of rows cost, of a masked model.
+
+        Args:
+          tokens: int32 (B, L), with mask tokens; B a multiple of `rows`.
+          mask: bool (B, L), true for real tokens, as opposed to padding.
+          positions: int32 (B, M).
+          targets: int32 (B, M), what stood there.
+
+        Returns:
+          nats float32 (B, M).
+        """
+        placed = map(self.place, (tokens, mask, positions, targets))
+        return _masked_nats(self.family, self.config, self.dtype, self.parameters, *placed)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _next_token_nats(
+    of_model: Family, config: ModelConfig, dtype: str, parameters: dict[str, Any], tokens: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    hidden = of_model.hidden(parameters, config, tokens, dtype=jnp.dtype(dtype))
+
+    def score(head: dict, hidden: jax.Array) -> jax.Array:
+        return of_model.logits(head, config, hidden, dtype=jnp.dtype(dtype))
+
+    # The last position predicts nothing but stays, so that L remains a multiple of the chunk.
+    nats, right = token_nats(score, of_model.head(parameters), hidden, jnp.roll(tokens, -1, axis=1))
+    return nats[:, :-1], right[:, :-1]
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _masked_nats(
+    of_model: Family,
+    config: ModelConfig,
+    dtype: str,
+    parameters: dict[str, Any],
+    tokens: jax.Array,
+    mask: jax.Array,
+    positions: jax.Array,
+    targets: jax.Array,
+) -> jax.Array:
+    hidden = of_model.hidden(parameters, config, tokens, mask, dtype=jnp.dtype(dtype))
+    hidden = jnp.take_along_axis(hidden, positions[..., None], axis=1)
+
+    def score(head: dict, hidden: jax.Array) -> jax.Array:
+        return of_model.logits(head, config, hidden, dtype=jnp.dtype(dtype))
+
+    return token_nats(score, of_model.head(parameters), hidden, targets)[0]
