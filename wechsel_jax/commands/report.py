@@ -1,11 +1,15 @@
-"""Writes one self-contained HTML file about training runs: curves, tables, where tokens came from.
+"""Writes one self-contained HTML file about training runs: curves, tables, where tokens came from. Or tables of scores.
 
 wechsel-jax report runs/demo/wechsel runs/demo/full_rand --output=report.html
+wechsel-jax report scores.json --output=scores.md
 
 The page's plots are written beside it for papers and slides, as PNG and SVG: report-learning-curves.png,
 report-token-origins.svg, report-embedding-lengths.png and so on, as far as the runs have data for them.
 
 A run may still be going: the page says where it stands and when it will be done, and what was measured until now.
+
+Of files of scores that `wechsel-jax evaluate` wrote, tables are written: .md (all), .tex (the scores, for booktabs) or .csv
+(every metric). Models that were scored on different data are not put side by side.
 """
 
 from pathlib import Path
@@ -14,13 +18,13 @@ from absl import flags
 
 from wechsel_jax.files import refuse_file, require_directory
 
-ARGUMENTS = "RUN..."
+ARGUMENTS = "RUN|SCORES..."
 REQUIRED = ("output",)
 
 
 def define(values: flags.FlagValues) -> None:
     """Defines the flags of `report.write_report`."""
-    flags.DEFINE_string("output", "report.html", "The HTML file to write; its plots are named after it.", flag_values=values)
+    flags.DEFINE_string("output", "report.html", "The HTML file to write; or .md, .tex, .csv, for scores.", flag_values=values)
     flags.DEFINE_string("title", None, "Title of the page.", flag_values=values)
     flags.DEFINE_boolean("overwrite", False, "Replace an existing report and its plots.", flag_values=values)
 
@@ -28,6 +32,12 @@ def define(values: flags.FlagValues) -> None:
 def run(values: flags.FlagValues, arguments: list[str]) -> None:
     """Writes the report and says where it is."""
     output = Path(values.output)
+    if all(argument.endswith(".json") for argument in arguments):
+        from wechsel_jax.report.scores_table import read_scores, scores_text, write_scores
+
+        print(scores_text(read_scores(arguments)))
+        print(write_scores(arguments, output, overwrite=values.overwrite))
+        return
     runs = [require_directory(argument, "the workdir of a training run") for argument in arguments]
     from wechsel_jax.report.page import is_report, write_report
 

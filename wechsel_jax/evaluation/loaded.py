@@ -14,7 +14,8 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.errors import UserError
-from wechsel_jax.models import Family, ModelConfig, family
+from wechsel_jax.models import Family, ModelConfig
+from wechsel_jax.models.heads import stated_family, stated_head
 from wechsel_jax.objectives.loss import token_nats
 from wechsel_jax.tokens import Vocabulary, load_tokenizer
 
@@ -51,12 +52,13 @@ class LoadedModel:
     mesh: Mesh = field(default=None, repr=False)
 
     @classmethod
-    def open(cls, directory: str | os.PathLike, *, dtype: str = "float32") -> Self:
+    def open(cls, directory: str | os.PathLike, *, dtype: str = "float32", labels: bool = False) -> Self:
         """Reads a model directory, or one of the hub.
 
         Args:
           directory: with config.json, the weights and the tokenizer.
           dtype: what matrix products compute in, "float32" or "bfloat16".
+          labels: whether it shall be a model with a head for labels, or a language model.
 
         Raises:
           UserError: it is no such directory, is damaged, its architecture is none that is implemented here, or its tokenizer
@@ -65,7 +67,11 @@ class LoadedModel:
         if dtype not in DTYPES:
             raise UserError(f"dtype: is {dtype!r}; expected {' or '.join(DTYPES)}")
         checkpoint = Checkpoint.open(directory)
-        of_model = family(checkpoint.architecture)
+        if (stated_head(checkpoint.config) is not None) != labels:
+            kinds = ("a language model", "a model with a head for labels, as `train.finetune` exports it")
+            found, expected = kinds if labels else kinds[::-1]
+            raise UserError(f"{checkpoint.directory}: is {found}; expected {expected}; name another directory")
+        of_model = stated_family(checkpoint.config)
         config = of_model.config(checkpoint.config, dropout=0.0)
         tokenizer = load_tokenizer(checkpoint.directory)
         if len(tokenizer) > config.vocabulary_size:

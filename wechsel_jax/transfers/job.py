@@ -13,6 +13,7 @@ from wechsel_jax.files import new_directory, refuse_directory
 from wechsel_jax.initializers import METHODS, Side, TransferPlan, shuffle, standardize
 from wechsel_jax.initializers.wechsel import nearest_similarity
 from wechsel_jax.inspection import measure
+from wechsel_jax.records.machine import versions
 from wechsel_jax.records.transfer import PLAN_FILE, TransferRecord
 from wechsel_jax.report.card import model_card
 from wechsel_jax.tokens.files import reloads_alike
@@ -20,7 +21,7 @@ from wechsel_jax.transfers.calibration import calibrate, require_family
 from wechsel_jax.transfers.choice import DEFAULT, choose_method
 from wechsel_jax.transfers.coverage import coverage
 from wechsel_jax.transfers.inputs import Job, make_sides, open_job
-from wechsel_jax.transfers.record import Steps, behaviour, examples, to_stderr, versions
+from wechsel_jax.transfers.record import Steps, behaviour, examples, to_stderr
 from wechsel_jax.transfers.settings import TransferSettings
 
 

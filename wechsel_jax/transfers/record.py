@@ -1,8 +1,6 @@
 """What a transfer writes down about itself: which rules it used, example tokens, norms, versions and timings."""
 
 import contextlib
-import importlib.metadata
-import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -19,7 +17,6 @@ from wechsel_jax.vectors import Refinement
 
 _EXAMPLES = 30
 _REPORT_EVERY = 2.0
-_PACKAGES = ("wechsel-jax", "jax", "numpy", "tokenizers", "transformers")
 
 
 def to_stderr(line: str) -> None:
@@ -195,12 +192,3 @@ def examples(plan: TransferPlan, source: Vocabulary, target: Vocabulary, seed: i
     chosen = np.sort(np.random.default_rng(seed).permutation(ordinary)[:_EXAMPLES])
     found = [origin(plan, source, target, int(token_id)) for token_id in chosen]
     return tuple(Example(one["target"], one["how"], tuple(map(tuple, one["sources"]))) for one in found)
-
-
-def versions() -> dict[str, str]:
-    """Returns the versions of Python and of the packages that decide the result."""
-    found = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package)
-    return found

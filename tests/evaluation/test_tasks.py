@@ -1,0 +1,154 @@
+"""`wechsel-jax evaluate` and the tables of `wechsel-jax report`, as a user runs them."""
+
+import csv
+import json
+import shutil
+
+import pytest
+
+from wechsel_jax import cli, demo
+from wechsel_jax.evaluation import tasks
+from wechsel_jax.records.scores import ScoresRecord
+
+PAIRS = "sen\twrong_sen\tphenomenon\n" + "".join(
+    f"The {one} is here.\tThe {one} are here.\tSV\n" for one in ("house", "man", "garden", "king", "child", "door")
+)
+TEXT = "It was a dark night.\nThe rain fell in torrents, and the wind swept the streets.\n"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    root = tmp_path_factory.mktemp("evaluate")
+    (root / "text.txt").write_text(TEXT)
+    (root / "pairs.tsv").write_text(PAIRS)
+    return root
+
+
+def run(*arguments):
+    cli.main(["evaluate", *map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def scores(place):
+    """The demonstration's English model in two tasks."""
+    run(f"english={demo.path('english-gpt2')}", f"--text=night={place}/text.txt", f"--choice={place}/pairs.tsv",
+        f"--output={place}/scores.json")  # fmt: skip
+    return place / "scores.json"
+
+
+def test_scores_are_recorded_with_all_that_they_depend_on(scores, place):
+    record = ScoresRecord.read(scores)
+    night, pairs = record.scores
+    assert night.key == ("english", "night") and pairs.key == ("english", "pairs.tsv")
+    assert sum(night.denominators) == len(TEXT.replace("\n", "").encode())
+    assert night.metrics["bits_per_byte"] == pytest.approx(sum(night.numerators) / sum(night.denominators), rel=1e-5)
+    assert 1 < night.metrics["bits_per_byte"] < 4
+    assert len(pairs.numerators) == 6 and pairs.metrics["acc"] == sum(pairs.numerators) / 6
+    assert pairs.files[0]["name"] == "pairs.tsv" and len(pairs.files[0]["sha256"]) == 64
+    assert night.facts["vocabulary_size"] == 8192 and night.facts["parameters"] == 5_289_472
+    assert night.machine["devices"] == 8 and "jax" in night.machine["versions"]
+
+
+def test_what_is_there_is_not_measured_again(scores, place, capsys, monkeypatch):
+    before = scores.read_bytes()
+    monkeypatch.setattr(tasks, "LoadedModel", None)
+    run(f"english={demo.path('english-gpt2')}", f"--text=night={place}/text.txt", f"--output={scores}")
+    assert "measured before" in capsys.readouterr().out and scores.read_bytes() == before
+
+
+def test_other_text_or_settings_under_the_same_name_are_refused(scores, place, capsys, tmp_path):
+    (tmp_path / "other.txt").write_text("Another text.\n")
+    before = scores.read_bytes()
+    for options, what in (
+        ([f"--text=night={tmp_path}/other.txt"], "data"),
+        ([f"--text=night={place}/text.txt", "--stride=3"], "settings"),
+    ):
+        with pytest.raises(SystemExit) as error:
+            run(f"english={demo.path('english-gpt2')}", *options, f"--output={scores}")
+        assert error.value.code == 2
+        assert f"has a score of english in night, of other {what}" in capsys.readouterr().err
+    assert scores.read_bytes() == before
+
+
+def test_tables_of_two_models(scores, place, tmp_path, capsys):
+    copy = tmp_path / "scores.json"
+    shutil.copyfile(scores, copy)
+    # A second model by hand: each pair right, each text at half the bits.
+    content = json.loads(copy.read_text())
+    for score in list(content["scores"]):
+        better = json.loads(json.dumps(score)) | {"model": "better|one"}
+        better["facts"]["weights"] = "0" * 64
+        factor = 0.5 if score["form"] == "text" else 0
+        better["numerators"] = [factor * value if factor else 1 for value in score["numerators"]]
+        better["metrics"][score["main"]] = sum(better["numerators"]) / sum(better["denominators"])
+        content["scores"].append(better)
+    copy.write_text(json.dumps(content))
+    for ending in ("md", "tex", "csv"):
+        cli.main(["report", str(copy), f"--output={tmp_path}/table.{ending}"])
+    shown = capsys.readouterr().out
+    bits = ScoresRecord.read(copy).scores[0].metrics["bits_per_byte"]
+    assert f"{bits:.3f} ±" in shown and f"{bits / 2:.3f} ±" in shown and "Differences from english" in shown
+    text = (tmp_path / "table.md").read_text()
+    assert r"| better\|one | **" in text and "| night | english |" in text
+    assert r"\textbf{100.0 $\pm$ 0.0}" in (tmp_path / "table.tex").read_text()
+    with open(tmp_path / "table.csv", newline="") as handle:
+        rows = [row for row in csv.DictReader(handle) if row["task"] == "night" and row["metric"] == "bits_per_byte"]
+    assert [float(row["value"]) for row in rows] == pytest.approx([bits, bits / 2], rel=1e-5)
+    assert float(rows[0]["low"]) < bits < float(rows[0]["high"])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda one: one["files"][0].update(sha256="1" * 64), "was scored on other data or with other settings than english"),
+        (lambda one: one["settings"].update(stride=7), "was scored on other data or with other settings than english"),
+        (lambda one: one.update(model="english"), "english, night: is in"),
+        (lambda one: one.update(model="english", task="day"), "english: other weights in day than in night"),
+    ],
+)
+def test_what_cannot_be_compared_is_not_put_side_by_side(scores, tmp_path, capsys, change, message):
+    content = json.loads(scores.read_text())
+    other = content["scores"][0] | {"model": "other"}
+    other["facts"] = other["facts"] | {"weights": "0" * 64}
+    change(other)
+    (tmp_path / "other.json").write_text(json.dumps({"format": 1, "scores": [other]}))
+    with pytest.raises(SystemExit) as error:
+        cli.main(["report", str(scores), f"{tmp_path}/other.json", f"--output={tmp_path}/table.md"])
+    assert error.value.code == 2 and message in capsys.readouterr().err and not (tmp_path / "table.md").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "expected --text or --choice"),
+        (["--text={place}/missing.txt"], "no such file"),
+        (["--choice={place}/text.txt"], "its first record has the fields"),
+        (["--text={place}/text.txt", "--output={place}/scores.md"], "expected the name of a .json file"),
+        (["--text={place}/text.txt", "--output={place}/foreign.json"], "its contents are of another kind"),
+        (["--text=a={place}/text.txt", "--choice=a={place}/pairs.tsv"], "is the name of a text, too"),
+        (["--text=a={place}/text.txt", "--text=a={place}/pairs.tsv"], "a text is named 'a' already"),
+        (["--text={place}/text.txt", "--window=1000"], "expected 2 to the 128 tokens"),
+    ],
+)
+def test_mistakes_are_one_line(place, capsys, arguments, message):
+    (place / "foreign.json").write_text("{}")
+    with pytest.raises(SystemExit) as error:
+        run(demo.path("english-gpt2"), *(argument.format(place=place) for argument in arguments))
+    said = capsys.readouterr().err
+    assert error.value.code == 2 and message in said and len(said.splitlines()) == 1
+    assert (place / "foreign.json").read_text() == "{}"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"format": 2, "scores": []}, "is of format 2; expected 1 at most; update wechsel-jax"),
+        ({"scores": []}, "has no format"),
+        ({"format": 1, "scores": [{"model": "a"}]}, "field scores.0.task is missing"),
+    ],
+)
+def test_damaged_files_of_scores(tmp_path, capsys, content, message):
+    (tmp_path / "scores.json").write_text(json.dumps(content))
+    with pytest.raises(SystemExit) as error:
+        cli.main(["report", f"{tmp_path}/scores.json", f"--output={tmp_path}/table.md"])
+    assert error.value.code == 2 and message in capsys.readouterr().err

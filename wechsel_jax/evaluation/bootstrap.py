@@ -1,0 +1,81 @@
+"""How sure a score, or a difference between two models on the same items, is: items drawn with replacement."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from wechsel_jax.errors import UserError
+
+# Items of one model: numerators and denominators, whose sums make up the score. A mean has denominators of 1.
+Items = tuple[Sequence[float], Sequence[float]]
+# Drawn numbers that are in memory at once.
+_AT_ONCE = 1 << 22
+
+
+class Interval(NamedTuple):
+    """A value with its 95 % interval (percentiles of the resampled values)."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Difference(NamedTuple):
+    """How much larger one score is than another, with the interval as in `Interval`.
+
+    `p_value`: how often, two-sided, a resampled difference is zero or of the other sign.
+    """
+
+    value: float
+    low: float
+    high: float
+    p_value: float
+
+
+def bootstrap(items: Items, *, resamples: int = 2_000, seed: int = 0) -> Interval:
+    """Returns a score with its interval.
+
+    >>> bootstrap(([1, 0, 1, 1], [1, 1, 1, 1])).value
+    0.75
+    """
+    (values,) = _resampled([items], resamples, seed)
+    return Interval(_score(items), *map(float, np.quantile(values, (0.025, 0.975))))
+
+
+def paired_bootstrap(a: Items, b: Items, *, resamples: int = 2_000, seed: int = 0) -> Difference:
+    """Compares two models on the same items, both on the same draws (Koehn, EMNLP 2004).
+
+    Args:
+      a: items of one model.
+      b: the same items of the other.
+      resamples: how often as many items are drawn.
+      seed: of the draws.
+
+    Raises:
+      UserError: they are not of the same number of items, or of none.
+    """
+    first, second = _resampled([a, b], resamples, seed)
+    change = first - second
+    low, high = np.quantile(change, (0.025, 0.975))
+    p_value = min(1.0, 2 * min((change <= 0).mean(), (change >= 0).mean()))
+    return Difference(_score(a) - _score(b), float(low), float(high), float(p_value))
+
+
+def _score(items: Items) -> float:
+    return float(np.sum(items[0]) / np.sum(items[1]))
+
+
+def _resampled(models: Sequence[Items], resamples: int, seed: int) -> list[np.ndarray]:
+    """The score of each model, (resamples,), on the same draws."""
+    counts = {len(part) for items in models for part in items}
+    if len(counts) != 1 or counts == {0}:
+        raise UserError(f"scores of {' and '.join(map(str, sorted(counts)))} items; expected scores of the same items")
+    size, rng = counts.pop(), np.random.default_rng(seed)
+    parts = [[np.asarray(part, float) for part in items] for items in models]
+    found: list[list[np.ndarray]] = [[] for _ in models]
+    for start in range(0, resamples, max(1, _AT_ONCE // size)):
+        drawn = rng.integers(0, size, (min(max(1, _AT_ONCE // size), resamples - start), size))
+        for (numerators, denominators), values in zip(parts, found, strict=True):
+            values.append(numerators[drawn].sum(axis=1) / denominators[drawn].sum(axis=1))
+    return [np.concatenate(values) for values in found]

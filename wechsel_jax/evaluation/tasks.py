@@ -1,0 +1,240 @@
+"""Models times tasks: every score that is still missing is measured, and written down as soon as it is there."""
+
+import dataclasses
+import hashlib
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from wechsel_jax.checkpoint import Checkpoint
+from wechsel_jax.errors import UserError
+from wechsel_jax.evaluation.loaded import LoadedModel
+from wechsel_jax.files.json import read_json
+from wechsel_jax.records.machine import versions
+from wechsel_jax.records.scores import Score, ScoresRecord
+from wechsel_jax.text.parts import read_documents
+from wechsel_jax.text.sources import file_hash, find_sources, identify
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What a model is asked.
+
+    Attributes:
+      name: its label in a file of scores.
+      form: a name of `FORMS`.
+      place: the text or the file of items.
+      settings: arguments of the form's function.
+    """
+
+    name: str
+    form: str
+    place: str
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What a form's function returns: see `records.scores.Score`."""
+
+    main: str
+    metrics: Mapping[str, Any]
+    numerators: np.ndarray
+    denominators: np.ndarray
+
+
+def text(
+    model: LoadedModel, place: str, *, text_bytes: int, window: int, stride: int, documents: str, text_field: str
+) -> Result:
+    """Bits per byte and perplexity of the beginning of a text; see `evaluation.text.score_text`.
+
+    Args:
+      model: causal or masked.
+      place: a source of text, see `text.sources.find_sources`.
+      text_bytes: how much of it is read, in whole documents but for the last; 0: all.
+      window: see `score_text`.
+      stride: see `score_text`.
+      documents: what a document of a text file is, a name of `text.documents.KINDS`.
+      text_field: which field holds the text of JSON lines and tables.
+    """
+    from wechsel_jax.evaluation.text import score_text
+
+    found = score_text(model, _beginning(place, text_bytes, documents, text_field), window=window, stride=stride)
+    return Result("bits_per_byte", found.metrics(), found.nats / math.log(2), found.bytes)
+
+
+def choice(model: LoadedModel, place: str, *, form: str, shots: int, seed: int | None, limit: int | None) -> Result:
+    """Forced choice; see `evaluation.choice.score_choices`, which says what the arguments are."""
+    from wechsel_jax.evaluation.choice import score_choices
+
+    metrics, items = score_choices(model, place, form=form, shots=shots, seed=seed, limit=limit)
+    # What the harness reports first for tasks whose choices differ in length.
+    main = "acc_norm" if metrics["form"] in ("arc", "hellaswag") else "acc"
+    return Result(main, metrics, items[main], np.ones(len(items[main])))
+
+
+# A function for each form: (model, place, **settings) -> Result.
+FORMS: dict[str, Callable[..., Result]] = {"text": text, "choice": choice}
+
+
+def evaluate(
+    models: Mapping[str, str | os.PathLike],
+    tasks: Sequence[Task],
+    *,
+    output: str | os.PathLike | None = None,
+    overwrite: bool = False,
+    dtype: str = "float32",
+    say: Callable[[str], None] = print,
+) -> ScoresRecord:
+    """Scores models in tasks.
+
+    A score that `output` holds already is not measured again, so the same command goes on where it stopped, and a file may grow
+    by further commands.
+
+    Args:
+      models: label -> model directory or hub id.
+      tasks: of different names.
+      output: the file of scores to write or to add to.
+      overwrite: replace scores of the same model's and task's labels that are of other weights, data or settings.
+      dtype: what matrix products compute in, "float32" or "bfloat16".
+      say: called with a line for each score.
+
+    Returns:
+      All scores of the file, or without one those that were asked for.
+
+    Raises:
+      UserError: a model or file is missing or damaged, a task cannot be asked of a model, or `output` holds a score of the same
+        labels but of other weights, data or settings.
+    """
+    record = ScoresRecord.read(output) if output is not None and Path(output).exists() else ScoresRecord()
+    files = {task.name: _identify(task) for task in tasks}
+    # All that can be wrong without a model is found before any is loaded.
+    facts = {label: _facts(place) for label, place in models.items()}
+    wanted: list[tuple[str, Task, Score]] = []
+    for label in models:
+        for task in tasks:
+            settings = {**task.settings, "dtype": dtype}
+            asked = Score(label, task.name, task.form, "", {}, (), (), files[task.name], settings, facts[label])
+            found = record.find(label, task.name)
+            if found is None or (overwrite and _identity(found) != _identity(asked)):
+                wanted.append((label, task, asked))
+            elif _identity(found) != _identity(asked):
+                raise UserError(
+                    f"{output}: has a score of {label} in {task.name}, of other {_difference(found, asked)}; expected the "
+                    "same; use other names (NAME=...), another file, or --overwrite"
+                )
+            else:
+                say(f"{label}, {task.name}: {told(found)} (measured before)")
+    model = None
+    for label, task, asked in wanted:
+        if model is None or model[0] != label:
+            # The one before may fill the memory.
+            model = None
+            model = label, LoadedModel.open(models[label], dtype=dtype)
+        began = time.monotonic()
+        result = FORMS[task.form](model[1], task.place, **task.settings)
+        device = jax.local_devices()[0]
+        score = dataclasses.replace(
+            asked,
+            main=result.main,
+            metrics=_finite(result.metrics, f"{label}, {task.name}"),
+            numerators=[float(f"{value:.6g}") for value in result.numerators],
+            denominators=[float(value) for value in result.denominators],
+            machine={"device_kind": device.device_kind, "devices": jax.local_device_count(), "versions": versions()},
+            seconds=round(time.monotonic() - began, 3),
+        )
+        record = record.with_score(score)
+        if output is not None:
+            record.write(output)
+        say(f"{label}, {task.name}: {told(score)} ({score.seconds:.1f} s)")
+    return record
+
+
+def told(score: Score) -> str:
+    """Returns the main number of a score in a few words."""
+    value = score.metrics[score.main]
+    if score.main == "bits_per_byte":
+        name = "perplexity" if "perplexity" in score.metrics else "pseudo_perplexity"
+        return f"{value:.3f} bits per byte ({name.replace('_', '-')} {score.metrics[name]:,.1f})"
+    return f"{score.main} {100 * value:.1f} % of {len(score.numerators):,}"
+
+
+def _identity(score: Score) -> tuple[Any, ...]:
+    return *score.asked(), score.facts["weights"], score.facts["tokenizer"]
+
+
+def _difference(found: Score, asked: Score) -> str:
+    for what in ("weights", "tokenizer"):
+        if found.facts[what] != asked.facts[what]:
+            return "weights" if what == "weights" else "tokens"
+    names = ("kind", "data", "settings")
+    return next(name for name, one, other in zip(names, found.asked(), asked.asked(), strict=True) if one != other)
+
+
+def _identify(task: Task) -> list[dict[str, Any]]:
+    sources = find_sources([task.place], task.settings.get("text_field", "text"))
+    return identify(sources, 1)[1]
+
+
+def _facts(place: str | os.PathLike) -> dict[str, Any]:
+    checkpoint = Checkpoint.open(place)
+    directory = checkpoint.directory
+    together = hashlib.sha256("".join(file_hash(path) for path in sorted(directory.glob("*.safetensors"))).encode())
+    tokenizers = [path for name in ("tokenizer.json", "tokenizer.model", "vocab.txt") if (path := directory / name).is_file()]
+    stored = {name: tensor for name, tensor in checkpoint.tensors.items() if name not in checkpoint.tied_copies()}
+    sizes = {name: math.prod(tensor.shape) for name, tensor in stored.items()}
+    tables = sum(sizes.get(tensor.name, 0) for tensor in checkpoint.vocabulary_tensors())
+    transfer = directory / "transfer.json"
+    method = read_json(transfer, "what a transfer recorded").get("method") if transfer.is_file() else None
+    return {
+        "directory": str(place),
+        "architecture": checkpoint.architecture,
+        "weights": together.hexdigest(),
+        "tokenizer": file_hash(tokenizers[0]) if tokenizers else "",
+        "parameters": sum(sizes.values()),
+        "embedding_parameters": tables,
+        "vocabulary_size": checkpoint.vocabulary_size,
+        **({"method": method} if isinstance(method, str) else {}),
+    }
+
+
+def _beginning(place: str, limit: int, kind: str, field: str) -> list[str]:
+    found, left = [], limit
+    for document in _documents(place, kind, field):
+        size = len(document.encode())
+        if limit and size > left:
+            document = document.encode()[:left].decode(errors="ignore")
+        found += [document] if document.strip() else []
+        left -= size
+        if limit and left <= 0:
+            break
+    if not found:
+        raise UserError(f"{place}: holds nothing but white space; expected text to score")
+    return found
+
+
+def _documents(place: str, kind: str, field: str) -> Iterable[str]:
+    return (document for source in find_sources([place], field) for document in read_documents(source, kind))
+
+
+def _finite(metrics: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """The metrics as JSON can hold them.
+
+    Raises:
+      UserError: one is no finite number.
+    """
+    found: dict[str, Any] = {}
+    for name, value in metrics.items():
+        if isinstance(value, Mapping):
+            found[name] = _finite(value, where)
+        elif isinstance(value, float | np.floating) and not math.isfinite(value):
+            raise UserError(f"{where}: {name} is {value}; expected a finite number; `wechsel-jax inspect` looks at the weights")
+        else:
+            found[name] = value.item() if isinstance(value, np.generic) else value
+    return found

@@ -1,0 +1,210 @@
+"""Files of scores as tables: models as rows, tasks as columns, each number with its 95 % interval."""
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+from wechsel_jax.errors import UserError
+from wechsel_jax.evaluation.bootstrap import bootstrap, paired_bootstrap
+from wechsel_jax.files import new_file, refuse_file
+from wechsel_jax.files.json import is_number
+from wechsel_jax.records.scores import Score, ScoresRecord
+from wechsel_jax.report.display import NO_VALUE, number
+from wechsel_jax.report.figures import WRITER
+from wechsel_jax.report.latex import latex
+from wechsel_jax.report.markdown import markdown
+from wechsel_jax.report.section import Best, Note, Section, Table, Text
+from wechsel_jax.report.terminal import terminal
+
+# Of the metrics that items make up: how the column is called, whether lower is better, the factor and the digits shown.
+MEASURES = {
+    "bits_per_byte": ("bits per byte", True, 1.0, 3),
+    "acc": ("accuracy, %", False, 100.0, 1),
+    "acc_norm": ("accuracy by length, %", False, 100.0, 1),
+    "accuracy": ("accuracy, %", False, 100.0, 1),
+    "f1": ("F1, %", False, 100.0, 1),
+    "exact": ("exact match, %", False, 100.0, 1),
+}
+ENDINGS = (".md", ".csv", ".tex")
+_COLUMNS = ("model", "task", "form", "group", "metric", "value", "low", "high", "items", "weights")
+
+
+def read_scores(files: Sequence[str | Path]) -> ScoresRecord:
+    """Reads files of scores as one.
+
+    Raises:
+      UserError: two of them score the same model in the same task, or models were asked different things under the name of one
+        task, or one name stands for two models.
+    """
+    record, places = ScoresRecord(), {}
+    asked: dict[str, Score] = {}
+    models: dict[str, Score] = {}
+    for file in files:
+        for score in ScoresRecord.read(file).scores:
+            if score.key in places:
+                where = f"{score.model}, {score.task}: is in {places[score.key]}, too"
+                raise UserError(f"{file}: {where}; expected one score for a model and a task; leave one of the files out")
+            places[score.key] = file
+            other = asked.setdefault(score.task, score)
+            if other.asked() != score.asked():
+                raise UserError(
+                    f"{file}: {score.task}: {score.model} was scored on other data or with other settings than {other.model}; "
+                    "expected the same; score it again, or give the task another name"
+                )
+            named = models.setdefault(score.model, score)
+            if named.facts["weights"] != score.facts["weights"]:
+                raise UserError(
+                    f"{file}: {score.model}: other weights in {score.task} than in {named.task}; expected one model a name"
+                )
+            record = record.with_score(score)
+    return record
+
+
+def sections(record: ScoresRecord) -> list[Section]:
+    """Returns the tables of a record: scores, differences from the first model, and what the texts and models are."""
+    models = list(dict.fromkeys(score.model for score in record.scores))
+    tasks = list(dict.fromkeys(score.task for score in record.scores))
+    found = {score.key: score for score in record.scores}
+    first = {task: next(found[model, task] for model in models if (model, task) in found) for task in tasks}
+    best: dict[str, float] = {}
+    for task, score in first.items():
+        values = [found[model, task].metrics[score.main] for model in models if (model, task) in found]
+        if len(values) > 1:
+            best[task] = (min if MEASURES[score.main][1] else max)(values)
+
+    def cell(model: str, task: str) -> Text:
+        if (model, task) not in found:
+            return NO_VALUE
+        score = found[model, task]
+        _, _, factor, digits = MEASURES[score.main]
+        value, low, high = bootstrap((score.numerators, score.denominators))
+        text = f"{factor * value:.{digits}f} ± {factor * (high - low) / 2:.{digits}f}"
+        return Best(text) if score.metrics[score.main] == best.get(task) else text
+
+    head = ("Model", *(f"{task} ({MEASURES[first[task].main][0]})" for task in tasks))
+    rows = tuple((model, *(cell(model, task) for task in tasks)) for model in models)
+    counts = "; ".join(f"{task}: {len(first[task].numerators):,} items" for task in tasks)
+    about = (
+        f"± is half of the 95 % interval, by drawing the items with replacement ({counts}). Bold or starred: the best of its "
+        "column. Bits per byte: lower is better, and tokenizers can be compared."
+    )
+    told = [Section("Scores", (Table(head, rows, "scores"), Note(about)))]
+    return [*told, *_differences(models, tasks, found), *_texts(record), *_models(record)]
+
+
+def _differences(models: Sequence[str], tasks: Sequence[str], found: dict[tuple[str, str], Score]) -> list[Section]:
+    """How each model differs from the first, on the same items."""
+    base, rows = models[0], []
+    for model in models[1:]:
+        cells = []
+        for task in tasks:
+            one, other = found.get((model, task)), found.get((base, task))
+            if one is None or other is None:
+                cells.append(NO_VALUE)
+                continue
+            _, _, factor, digits = MEASURES[one.main]
+            change = paired_bootstrap((one.numerators, one.denominators), (other.numerators, other.denominators))
+            low, high = (f"{factor * end:+.{digits}f}" for end in change[1:3])
+            cells.append(f"{factor * change.value:+.{digits}f} [{low}, {high}]")
+        rows.append((model, *cells))
+    if not rows:
+        return []
+    about = "In brackets the 95 % interval; one that does not hold 0 is a difference that other items would show, too."
+    heading = f"Differences from {base}"
+    return [Section(heading, (Table(("Model", *tasks), tuple(rows), "differences"), Note(about)))]
+
+
+def _texts(record: ScoresRecord) -> list[Section]:
+    rows = []
+    for score in record.scores:
+        if score.form != "text":
+            continue
+        metrics = score.metrics
+        name = "perplexity" if "perplexity" in metrics else "pseudo_perplexity"
+        rows.append((
+            score.task,
+            score.model,
+            f"{metrics['bits_per_byte']:.3f}",
+            number(metrics[name]),
+            f"{metrics['bits_per_word']:.2f}",
+            f"{metrics['bytes_per_token']:.2f}",
+            f"{sum(score.denominators):,.0f}",
+            f"{metrics['unknown_tokens']:,}",
+        ))  # fmt: skip
+    if not rows:
+        return []
+    head = ("Text", "Model", "bits per byte", "perplexity", "bits per word", "bytes per token", "bytes", "unknown tokens")
+    about = (
+        "Perplexity counts tokens, so it compares models of the same tokenizer only. That of a masked model is its "
+        "pseudo-perplexity, which is not that of a causal model."
+    )
+    return [Section("Texts", (Table(head, tuple(rows), "texts", text=(0, 1)), Note(about)))]
+
+
+def _models(record: ScoresRecord) -> list[Section]:
+    facts = {score.model: score.facts for score in record.scores}
+    rows = tuple(
+        (
+            model,
+            str(one.get("architecture", NO_VALUE)),
+            str(one.get("method", NO_VALUE)),
+            number(one.get("vocabulary_size")),
+            number(one.get("parameters")),
+            f"{100 * one['embedding_parameters'] / one['parameters']:.0f} %" if one.get("parameters") else NO_VALUE,
+            one["weights"][:12],
+        )
+        for model, one in facts.items()
+    )
+    head = ("Model", "architecture", "initialised by", "tokens", "parameters", "in embeddings", "sha256 of the weights")
+    return [Section("Models", (Table(head, rows, "models", text=(0, 1, 2, 6)),))]
+
+
+def scores_text(record: ScoresRecord) -> str:
+    """Returns the tables as lines for a terminal."""
+    return terminal(sections(record))
+
+
+def write_scores(files: Sequence[str | Path], output: str | Path, *, overwrite: bool = False) -> Path:
+    """Writes files of scores as tables; nothing is measured again.
+
+    Args:
+      files: of `wechsel-jax evaluate`.
+      output: .md (all tables), .tex (the table of scores, for booktabs) or .csv (a line for each metric of each score).
+      overwrite: replace tables that were written before.
+
+    Raises:
+      UserError: see `read_scores`; or `output` has another ending, or holds something else.
+    """
+    output = Path(output)
+    if output.suffix not in ENDINGS:
+        raise UserError(f"{output}: expected a name that ends in {', '.join(ENDINGS)} for tables of scores")
+    marks = (WRITER.encode(), ",".join(_COLUMNS).encode())
+    refuse_file(output, lambda path: any(mark in path.read_bytes()[:200] for mark in marks), "report", overwrite, files)
+    record = read_scores(files)
+    if output.suffix == ".csv":
+        text = _csv(record)
+    elif output.suffix == ".tex":
+        table = sections(record)[0].blocks[0]
+        text = f"% {WRITER} from {', '.join(map(str, files))}.\n{latex(table)}"
+    else:
+        text = f"<!-- {WRITER} from {', '.join(map(str, files)).replace('--', '- -')}. -->\n\n{markdown(sections(record))}\n"
+    with new_file(output, "w") as handle:
+        handle.write(text)
+    return output
+
+
+def _csv(record: ScoresRecord) -> str:
+    handle = io.StringIO()
+    table = csv.writer(handle, lineterminator="\n")
+    table.writerow(_COLUMNS)
+    for score in record.scores:
+        interval = bootstrap((score.numerators, score.denominators))
+        groups = [("", score.metrics), *score.metrics.get("phenomena", {}).items()]
+        for group, metrics in groups:
+            for name, value in metrics.items():
+                if is_number(value):
+                    ends = interval[1:] if name == score.main and not group else ("", "")
+                    row = (group, name, value, *ends, len(score.numerators), score.facts["weights"][:12])
+                    table.writerow((score.model, score.task, score.form, *row))
+    return handle.getvalue()
