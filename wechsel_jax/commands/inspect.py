@@ -3,6 +3,7 @@
   wechsel-jax inspect german-gpt2/ --text=german.txt
   wechsel-jax inspect german-gpt2/ --tokens=Ġfür,heit
   wechsel-jax inspect german-gpt2/transfer_plan.npz
+  wechsel-jax inspect runs/german/export --before=german-gpt2/     # how far training has moved the embeddings
   wechsel-jax inspect --vectors=english.bin,german.bin --dictionary=english-german.tsv
 
 A token is given as the tokenizer spells it, or as this command prints it ("Ġ" or "▁" for the start of a word).
@@ -37,6 +38,8 @@ def define(values: flags.FlagValues) -> None:
     flags.DEFINE_string("plan", None, "A transfer_plan.npz, instead of the directory's or alone.", flag_values=values)
     flags.DEFINE_list("vectors", [], "Word vectors of source and target, to be scored before a transfer.", flag_values=values)
     flags.DEFINE_string("dictionary", None, 'Word pairs for --vectors, or "identical".', flag_values=values)
+    before = "What the training of the model began with; the embeddings are compared with it."
+    flags.DEFINE_string("before", None, before, flag_values=values)
     flags.DEFINE_boolean("json", False, "Print the score as one JSON object, and nothing else.", flag_values=values)
 
 
@@ -69,6 +72,7 @@ def _directory(argument: str) -> Path:
 def _facts(values: flags.FlagValues, directory: Path | None) -> dict[str, Any]:
     """The score of whatever was named."""
     from wechsel_jax.inspection import origins, score, score_vectors
+    from wechsel_jax.inspection.drift import drift
 
     if values.vectors:
         if len(values.vectors) != 2 or not values.dictionary or directory is not None or values.tokens:
@@ -83,6 +87,10 @@ def _facts(values: flags.FlagValues, directory: Path | None) -> dict[str, Any]:
     plan = values.plan if directory is not None else None
     options = {name: values[name].value for name in ("text", "source", "tokens_limit", "seed", "samples")}
     found = score(place, plan=plan, **options)
+    if values.before:
+        if place.is_file():
+            raise UserError("--before: expected a model directory to compare with it, not a plan")
+        found["drift"] = drift(place, values.before, source=values.source, seed=values.seed, samples=values.samples)
     if values.tokens:
         # The tokens of a plan alone are those of the model that it lies beside.
         home, plan = (place.parent, place) if place.is_file() else (place, plan)

@@ -23,7 +23,7 @@ _EXAMPLES, _SOURCES = 3, 5
 
 def lines(facts: Mapping[str, Any]) -> list[str]:
     """Returns what `score` or `score_vectors` found, all but the verdict."""
-    parts = (_plan, _coverage, _transfer, _alignment, _mixture, _tables, _perplexity, _samples)
+    parts = (_plan, _coverage, _transfer, _alignment, _mixture, _tables, _drift, _perplexity, _samples)
     return [line for part in parts for line in part(facts)]
 
 
@@ -154,6 +154,27 @@ def _perplexity(facts: Mapping[str, Any]) -> list[str]:
     if found.get("bits_per_byte") is not None:
         size = found["bytes"] / found["tokens"]
         told.insert(0, f"bits per byte: {found['bits_per_byte']:.3f} of text, {size:.2f} bytes per predicted token")
+    return told
+
+
+def _drift(facts: Mapping[str, Any]) -> list[str]:
+    found = facts.get("drift")
+    if not found:
+        return []
+    head = ("rows", "tokens", "cosine to before", "change over length", "length")
+    rows = tuple(
+        (one["how"], f"{one['tokens']:,}", *(f"{one[name]:.3f}" for name in ("cosine", "change", "length")))
+        for one in found["groups"]
+    )
+    told = [f"embeddings since {found['before']}, means over rows:", *(f"  {line}" for line in aligned(Table(head, rows)))]
+    if found["nearest"]:
+        near = found["nearest"]
+        share, count = 100 * near["kept"], near["neighbors"]
+        told.append(
+            f"  {share:.0f} % of the {count} nearest source tokens of {near['tokens']:,} tokens are the same as before:"
+        )
+        names = ((one["target"], ", ".join(one["before"]), ", ".join(one["after"])) for one in found["samples"])
+        told += [f"    {target}: {old} -> {new}" for target, old, new in names]
     return told
 
 

@@ -1,0 +1,108 @@
+"""How far training has moved the embeddings from where a transfer put them (WECHSEL, version 1, Figure 6)."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wechsel_jax.checkpoint import Checkpoint
+from wechsel_jax.errors import UserError
+from wechsel_jax.records import TransferRecord
+from wechsel_jax.records.transfer import PLAN_FILE, RECORD_FILE
+
+NEIGHBORS = 10
+# Tokens whose nearest source tokens are looked up.
+_TOKENS = 2000
+
+
+def drift(
+    directory: str | os.PathLike,
+    before: str | os.PathLike,
+    *,
+    source: str | os.PathLike | None = None,
+    seed: int = 0,
+    samples: int = 10,
+) -> dict[str, Any]:
+    """Compares the input embeddings of a model with those that its training began with.
+
+    Args:
+      directory: the trained model.
+      before: what `wechsel-jax transfer` wrote, or any model with the same tokens.
+      source: the source model, where it is no longer where the record says.
+      seed: of the tokens that are looked up in the source table.
+      samples: how many of them are shown with their nearest source tokens.
+
+    Returns:
+      Ready for JSON. "before"; "groups": for all tokens and, where `before` has a plan, for the copied, mixed and random ones,
+      {"how", "tokens", "cosine" (mean, of each row to itself before), "change" (mean length of the difference over that of the
+      row before), "length" (mean length over that before)}; "nearest": of up to 2,000 tokens {"tokens", "neighbors", "kept":
+      share of the 10 nearest source tokens by cosine that are the same as before}; "samples": [{"target", "before", "after":
+      the 3 nearest source tokens}]. The last two are None without a source model.
+
+    Raises:
+      UserError: a directory is missing or damaged, or the models do not have the same tokens.
+    """
+    from wechsel_jax.initializers import TransferPlan
+    from wechsel_jax.search import nearest_neighbors
+    from wechsel_jax.tokens import Vocabulary, load_tokenizer, readable
+
+    now, then = Checkpoint.open(directory), Checkpoint.open(before)
+    new, old = (one.read(one.table).astype(np.float64) for one in (now, then))
+    vocabulary = Vocabulary.from_tokenizer(load_tokenizer(now.directory))
+    if new.shape != old.shape or vocabulary.strings != Vocabulary.from_tokenizer(load_tokenizer(then.directory)).strings:
+        raise UserError(
+            f"{before}: has embeddings of {old.shape[0]:,} x {old.shape[1]}, {directory} of {new.shape[0]:,} x {new.shape[1]}, "
+            "or other tokens; expected the model that the training began with"
+        )
+    rows = np.arange(len(vocabulary))
+    groups = {"all": np.ones(len(rows), bool)}
+    if (then.directory / PLAN_FILE).exists():
+        plan = TransferPlan.load(then.directory / PLAN_FILE)
+        groups |= {"copied": plan.copy >= 0, "mixed": plan.is_mixed, "random": plan.random}
+    lengths = [np.linalg.norm(table, axis=1) for table in (old, new)]
+    # A row of zeros has no direction.
+    there = (lengths[0] > 0) & (lengths[1] > 0)
+    found: dict[str, Any] = {"before": str(before), "groups": [], "nearest": None, "samples": None}
+    for how, members in groups.items():
+        chosen = rows[members[: len(rows)] & there[: len(rows)]]
+        if len(chosen):
+            one, other = old[chosen], new[chosen]
+            cosine = (one * other).sum(axis=1) / lengths[0][chosen] / lengths[1][chosen]
+            values = {
+                "cosine": cosine.mean(),
+                "change": (np.linalg.norm(other - one, axis=1) / lengths[0][chosen]).mean(),
+                "length": (lengths[1][chosen] / lengths[0][chosen]).mean(),
+            }
+            found["groups"].append({"how": how, "tokens": len(chosen), **{name: float(v) for name, v in values.items()}})
+    place = _source(then.directory, source)
+    if place is None:
+        return found
+    original = Checkpoint.open(place)
+    keys = original.read(original.table).astype(np.float32)
+    words = Vocabulary.from_tokenizer(load_tokenizer(original.directory))
+    ordinary = rows[~vocabulary.special & there[: len(rows)]]
+    chosen = np.sort(np.random.default_rng(seed).permutation(ordinary)[:_TOKENS])
+    count = min(NEIGHBORS, len(words))
+    candidates = np.arange(len(keys)) < len(words)
+    ids = [nearest_neighbors(table[chosen].astype(np.float32), keys, count, candidates=candidates)[1] for table in (old, new)]
+    kept = [len(np.intersect1d(one, other)) / count for one, other in zip(*ids, strict=True)]
+    found["nearest"] = {"tokens": len(chosen), "neighbors": count, "kept": float(np.mean(kept))}
+    shown = np.sort(np.random.default_rng(seed).permutation(len(chosen))[:samples])
+    found["samples"] = [
+        {
+            "target": readable(vocabulary, int(chosen[i])),
+            "before": [readable(words, int(j)) for j in ids[0][i, :3]],
+            "after": [readable(words, int(j)) for j in ids[1][i, :3]],
+        }
+        for i in shown
+    ]
+    return found
+
+
+def _source(directory: Path, given: str | os.PathLike | None) -> str | os.PathLike | None:
+    """The source model: as it was given, or as the record names it, if it lies there; nothing is downloaded."""
+    if given is not None or not (directory / RECORD_FILE).exists():
+        return given
+    named = TransferRecord.read(directory).source.get("model")
+    return named if named is not None and (Path(named) / "config.json").is_file() else None
