@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import dataclasses
 import json
 import os
 import platform
@@ -16,11 +17,14 @@ from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.data import prepare
 from wechsel_jax.data.manifest import remove_prepared
 from wechsel_jax.errors import UserError
+from wechsel_jax.evaluation.tasks import Task, evaluate
 from wechsel_jax.files import foreign, refuse_workdir, remove_leftovers, require_file
 from wechsel_jax.initializers import METHODS
 from wechsel_jax.records import ComparisonRecord, read_run
 from wechsel_jax.records.comparison import COMPARISON_FILE
 from wechsel_jax.report import comparison_table, steps_needed, write_report
+from wechsel_jax.report.scores_table import read_scores, scores_text, write_scores
+from wechsel_jax.text.sources import find_sources
 from wechsel_jax.tokens.training import train_tokenizer
 from wechsel_jax.training import default_config as default_training_config
 from wechsel_jax.training import record_config, train, validate
@@ -43,6 +47,9 @@ def default_config() -> ConfigDict:
     `transfers.settings.TransferSettings` but for the files and the seed. `variants[name]` makes `name` one of the methods
     that can be compared: {"method": one of `initializers.METHODS`, and settings of its own}. `overrides[name]` replaces fields
     of `training` for one method.
+
+    `evaluation.tasks` are what the trained models and the untouched source model are scored on: name -> {"form": one of
+    `evaluation.tasks.FORMS`, "file", and settings of the form}; with `evaluation.before` the models before training, too.
     """
     config = ConfigDict()
     config.seed = 0
@@ -53,6 +60,7 @@ def default_config() -> ConfigDict:
     config.vectors.native = ""
     config.dictionary = ""
     config.helper = ConfigDict({"checkpoint": "", "training": default_training_config()})
+    config.evaluation = ConfigDict({"tasks": {}, "before": False})
     config.methods = ("wechsel_tfr", "trans_inner", "full_rand")
     config.transfer = _transfer_defaults()
     # All methods, also those without a source's turn tokens, train on the tokens of one tokenizer.
@@ -80,7 +88,7 @@ def compare(config: ConfigDict, workdir: str | Path) -> dict:
     Args:
       config: fields as in `default_config`.
       workdir: gets `tokenizer/`, `data/`, `vectors/` and `helper/` (where trained here), one training workdir a method with
-        its `transfer/` inside, `comparison.json` and `report.html`.
+        its `transfer/` inside, `comparison.json`, `report.html`; `scores.json` and `scores.md` where `evaluation` has tasks.
 
     Returns:
       What `comparison.json` holds: `methods[name]["evaluations"]` as [step, perplexity] pairs, `steps_needed`, `seconds`.
@@ -120,7 +128,39 @@ def _compare(config: ConfigDict, workdir: Path) -> dict:
         run = workdir / method
         with _timed(seconds, f"{method} training"):
             train(_training_config(config, method, run, workdir), run)
+    if config.evaluation.tasks:
+        with _timed(seconds, "evaluation"):
+            _evaluate(config, workdir)
     return _write_results(config, workdir, seconds)
+
+
+def _evaluate(config: ConfigDict, workdir: Path) -> None:
+    """Scores the models; what was scored before, with the same settings, is not scored again."""
+    models = {"source": config.source}
+    if config.evaluation.before:
+        models |= {f"{method} untrained": workdir / method / "transfer" for method in config.methods}
+    models |= {method: workdir / method / "export" for method in config.methods}
+    print("== evaluation", flush=True)
+    scores = workdir / "scores.json"
+    evaluate(models, _tasks(config), output=scores, overwrite=True)
+    table = write_scores([scores], workdir / "scores.md", overwrite=True)
+    print(scores_text(read_scores([scores])), f"scores: {table}", sep="\n\n", flush=True)
+
+
+def _tasks(config: ConfigDict) -> list[Task]:
+    """What the models are scored on.
+
+    Raises:
+      UserError: a task has no file, or a setting that its form does not know, or a file is missing.
+    """
+    found = []
+    for name, task in as_dict(config.evaluation.tasks).items():
+        if not isinstance(task, dict) or not isinstance(task.get("form"), str) or not isinstance(task.get("file"), str):
+            raise UserError(f"evaluation.tasks.{name}: expected a form and a file, and settings of the form")
+        settings = {key: value for key, value in task.items() if key not in ("form", "file")}
+        found.append(Task.of(f"evaluation.tasks.{name}", task["form"], task["file"], **settings))
+        find_sources([task["file"]])
+    return [dataclasses.replace(task, name=task.name.removeprefix("evaluation.tasks.")) for task in found]
 
 
 def _settle(config: ConfigDict, workdir: Path) -> None:
@@ -191,6 +231,7 @@ def _validate(config: ConfigDict, workdir: Path) -> None:
         raise UserError(f"overrides.{stray[0]}: no such method; expected one of {', '.join(sorted(METHODS))}, or of `variants`")
     for file in (file for files in config.text.values() for file in files):
         require_file(file, "text")
+    _tasks(config)
     Checkpoint.open(config.source)
     needed = _needed(config)
     if "dictionary" in needed and config.dictionary not in (ALIGNED, IDENTICAL):

@@ -120,13 +120,13 @@ def test_what_cannot_be_compared_is_not_put_side_by_side(scores, tmp_path, capsy
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "expected --text or --choice"),
+        ([], "expected --text, --choice, --reading or --labels"),
         (["--text={place}/missing.txt"], "no such file"),
         (["--choice={place}/text.txt"], "its first record has the fields"),
         (["--text={place}/text.txt", "--output={place}/scores.md"], "expected the name of a .json file"),
         (["--text={place}/text.txt", "--output={place}/foreign.json"], "its contents are of another kind"),
-        (["--text=a={place}/text.txt", "--choice=a={place}/pairs.tsv"], "is the name of a text, too"),
-        (["--text=a={place}/text.txt", "--text=a={place}/pairs.tsv"], "a text is named 'a' already"),
+        (["--text=a={place}/text.txt", "--choice=a={place}/pairs.tsv"], "two tasks are named 'a'"),
+        (["--text=a={place}/text.txt", "--text=a={place}/pairs.tsv"], "a task is named 'a' already"),
         (["--text={place}/text.txt", "--window=1000"], "expected 2 to the 128 tokens"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Scores models: held-out text, forced choice. One line for each model and task, and a file of scores for tables.
+"""Scores models: held-out text, forced choice, reading, labels. One line for each model and task, a file of scores for tables.
 
   wechsel-jax evaluate german-gpt2/ --text=heldout.de.txt
   wechsel-jax evaluate source=gpt2/ german=runs/de/export --text=en=heldout.en.txt --text=de=heldout.de.txt --output=scores.json
@@ -35,6 +35,13 @@ def define(values: flags.FlagValues) -> None:
     flags.DEFINE_integer("stride", 0, stride, **count)
     sources(values, "choice", "Items of forced choice (MultiBLiMP, XCOPA, ARC, ...), as FILE or NAME=FILE")
     flags.DEFINE_string("form", "", "What the items are, where the fields do not tell: arc, xcopa:sw, ...", flag_values=values)
+    sources(
+        values,
+        "reading",
+        "Questions about texts (XQuAD, MLQA, TyDi QA) that the model answers by writing, as FILE or NAME=FILE",
+    )
+    flags.DEFINE_string("words", "en", "Language of the words context, question and answer in the prompt.", flag_values=values)
+    sources(values, "labels", "Labelled examples, for fine-tuned models, as FILE or NAME=FILE")
     flags.DEFINE_integer("shots", 0, "Examples with their answers that stand before each item.", **count)
     flags.DEFINE_integer("limit", 0, "Items that are scored at most; 0: all.", **count)
     choice(values, "dtype", "float32", ("float32", "bfloat16"), "What matrix products compute in")
@@ -47,25 +54,27 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     from wechsel_jax.records.scores import ScoresRecord, is_scores
 
     models = _named(arguments, "model")
-    texts, choices = _named(values.text, "text"), _named(values.choice, "task")
-    if not texts and not choices:
-        raise UserError("expected --text or --choice: what the models are to be scored on; see wechsel-jax evaluate --help")
-    if both := texts.keys() & choices.keys():
-        raise UserError(f"--choice: {sorted(both)[0]!r} is the name of a text, too; expected one name a task: NAME=FILE")
+    given = {form: _named(values[form].value, "task") for form in ("text", "choice", "reading", "labels")}
+    places = [(name, place) for named in given.values() for name, place in named.items()]
+    if not places:
+        raise UserError("expected --text, --choice, --reading or --labels; see wechsel-jax evaluate --help")
+    names = [name for name, _ in places]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UserError(f"two tasks are named {twice[0]!r}; expected one name a task: NAME=FILE")
     if values.output:
         if not values.output.endswith(".json"):
             raise UserError(f"--output={values.output}: expected the name of a .json file")
         # What is there is added to, whatever --overwrite says: only scores of the same names are replaced.
-        refuse_file(values.output, is_scores, "evaluate", True, [*models.values(), *texts.values(), *choices.values()])
+        refuse_file(values.output, is_scores, "evaluate", True, [*models.values(), *(place for _, place in places)])
         if Path(values.output).exists():
             ScoresRecord.read(values.output)
     from wechsel_jax.evaluation.tasks import Task, evaluate
 
-    of_text = {name: values[name].value for name in ("text_bytes", "documents", "text_field")}
-    of_text |= {name: values[name].value for name in ("window", "stride")}
-    of_choice = {"form": values.form, "shots": values.shots, "seed": None, "limit": values.limit or None}
-    tasks = [Task(name, "text", place, of_text) for name, place in texts.items()]
-    tasks += [Task(name, "choice", place, of_choice) for name, place in choices.items()]
+    of_text = {name: values[name].value for name in ("text_bytes", "documents", "text_field", "window", "stride")}
+    of_choice = {"kind": values.form, "shots": values.shots, "limit": values.limit}
+    of_reading = {"words": values.words, "shots": values.shots, "limit": values.limit}
+    settings = {"text": of_text, "choice": of_choice, "reading": of_reading, "labels": {}}
+    tasks = [Task.of(name, form, place, **settings[form]) for form in given for name, place in given[form].items()]
     evaluate(models, tasks, output=values.output, overwrite=values.overwrite, dtype=values.dtype)
 
 

@@ -3,12 +3,11 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
@@ -16,7 +15,6 @@ from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.errors import UserError
 from wechsel_jax.models import Family, ModelConfig
 from wechsel_jax.models.heads import stated_family, stated_head
-from wechsel_jax.objectives.loss import token_nats
 from wechsel_jax.tokens import Vocabulary, load_tokenizer
 
 if TYPE_CHECKING:
@@ -98,63 +96,3 @@ class LoadedModel:
     def place(self, batch: np.ndarray) -> jax.Array:
         """Puts an array whose first axis are the rows of a batch on the devices, split over them."""
         return jax.device_put(batch, NamedSharding(self.mesh, PartitionSpec("data")))
-
-    def next_token_nats(self, tokens: np.ndarray) -> tuple[jax.Array, jax.Array]:
-        """What each token of rows costs, given those before it, of a causal model.
-
-        Args:
-          tokens: int32 (B, L), B a multiple of `rows`; what stands behind the text of a row changes nothing before it.
-
-        Returns:
-          nats float32 (B, L - 1) and bool (B, L - 1), whether the token was the first guess, of tokens 1 to L - 1.
-        """
-        return _next_token_nats(self.family, self.config, self.dtype, self.parameters, self.place(tokens))
-
-    def masked_nats(self, tokens: np.ndarray, mask: np.ndarray, positions: np.ndarray, targets: np.ndarray) -> jax.Array:
-        """What the tokens that stood at masked positions of rows cost, of a masked model.
-
-        Args:
-          tokens: int32 (B, L), with mask tokens; B a multiple of `rows`.
-          mask: bool (B, L), true for real tokens, as opposed to padding.
-          positions: int32 (B, M).
-          targets: int32 (B, M), what stood there.
-
-        Returns:
-          nats float32 (B, M).
-        """
-        placed = map(self.place, (tokens, mask, positions, targets))
-        return _masked_nats(self.family, self.config, self.dtype, self.parameters, *placed)
-
-
-@partial(jax.jit, static_argnums=(0, 1, 2))
-def _next_token_nats(
-    of_model: Family, config: ModelConfig, dtype: str, parameters: dict[str, Any], tokens: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    hidden = of_model.hidden(parameters, config, tokens, dtype=jnp.dtype(dtype))
-
-    def score(head: dict, hidden: jax.Array) -> jax.Array:
-        return of_model.logits(head, config, hidden, dtype=jnp.dtype(dtype))
-
-    # The last position predicts nothing but stays, so that L remains a multiple of the chunk.
-    nats, right = token_nats(score, of_model.head(parameters), hidden, jnp.roll(tokens, -1, axis=1))
-    return nats[:, :-1], right[:, :-1]
-
-
-@partial(jax.jit, static_argnums=(0, 1, 2))
-def _masked_nats(
-    of_model: Family,
-    config: ModelConfig,
-    dtype: str,
-    parameters: dict[str, Any],
-    tokens: jax.Array,
-    mask: jax.Array,
-    positions: jax.Array,
-    targets: jax.Array,
-) -> jax.Array:
-    hidden = of_model.hidden(parameters, config, tokens, mask, dtype=jnp.dtype(dtype))
-    hidden = jnp.take_along_axis(hidden, positions[..., None], axis=1)
-
-    def score(head: dict, hidden: jax.Array) -> jax.Array:
-        return of_model.logits(head, config, hidden, dtype=jnp.dtype(dtype))
-
-    return token_nats(score, of_model.head(parameters), hidden, targets)[0]

@@ -2,12 +2,13 @@
 
 import dataclasses
 import hashlib
+import inspect
 import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import jax
 import numpy as np
@@ -30,7 +31,7 @@ class Task:
       name: its label in a file of scores.
       form: a name of `FORMS`.
       place: the text or the file of items.
-      settings: arguments of the form's function.
+      settings: arguments of the form's function; others are as they are there by default.
     """
 
     name: str
@@ -38,19 +39,43 @@ class Task:
     place: str
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
+    @classmethod
+    def of(cls, name: str, form: str, place: str | os.PathLike, **given: Any) -> Self:
+        """Returns a task with all of its settings.
 
-@dataclasses.dataclass(frozen=True)
-class Result:
+        Raises:
+          UserError: the form is unknown, or has no such setting.
+        """
+        if form not in FORMS:
+            raise UserError(f"{name}: form {form!r} is not known; expected one of {', '.join(FORMS)}")
+        parameters = list(inspect.signature(FORMS[form]).parameters.values())[2:]
+        known = {one.name: one.default for one in parameters}
+        if unknown := sorted({*given} - {*known}):
+            raise UserError(f"{name}.{unknown[0]}: {form} has no such setting; expected some of {', '.join(known)}")
+        settings = known | given
+        if missing := [key for key, value in settings.items() if value is inspect.Parameter.empty]:
+            raise UserError(f"{name}: {missing[0]} is missing, which {form} needs")
+        return cls(name, form, os.fspath(place), {key: list(v) if isinstance(v, tuple) else v for key, v in settings.items()})
+
+
+class Result(NamedTuple):
     """What a form's function returns: see `records.scores.Score`."""
 
     main: str
     metrics: Mapping[str, Any]
-    numerators: np.ndarray
-    denominators: np.ndarray
+    numerators: Sequence[float]
+    denominators: Sequence[float]
 
 
 def text(
-    model: LoadedModel, place: str, *, text_bytes: int, window: int, stride: int, documents: str, text_field: str
+    model: LoadedModel,
+    place: str,
+    *,
+    text_bytes: int = 1 << 20,
+    window: int = 0,
+    stride: int = 0,
+    documents: str = "lines",
+    text_field: str = "text",
 ) -> Result:
     """Bits per byte and perplexity of the beginning of a text; see `evaluation.text.score_text`.
 
@@ -69,18 +94,76 @@ def text(
     return Result("bits_per_byte", found.metrics(), found.nats / math.log(2), found.bytes)
 
 
-def choice(model: LoadedModel, place: str, *, form: str, shots: int, seed: int | None, limit: int | None) -> Result:
-    """Forced choice; see `evaluation.choice.score_choices`, which says what the arguments are."""
+def choice(model: LoadedModel, place: str, *, kind: str = "", shots: int = 0, examples: str = "", limit: int = 0) -> Result:
+    """Forced choice; see `evaluation.choice.score_choices`, whose `form` is `kind` here; a limit of 0 is none."""
     from wechsel_jax.evaluation.choice import score_choices
 
-    metrics, items = score_choices(model, place, form=form, shots=shots, seed=seed, limit=limit)
-    # What the harness reports first for tasks whose choices differ in length.
+    metrics, items = score_choices(model, place, form=kind, shots=shots, examples=examples or None, limit=limit or None)
+    # What lm-eval reports first for tasks whose choices differ in length.
     main = "acc_norm" if metrics["form"] in ("arc", "hellaswag") else "acc"
     return Result(main, metrics, items[main], np.ones(len(items[main])))
 
 
-# A function for each form: (model, place, **settings) -> Result.
-FORMS: dict[str, Callable[..., Result]] = {"text": text, "choice": choice}
+def reading(
+    model: LoadedModel,
+    place: str,
+    *,
+    questions: str = "",
+    words: str = "en",
+    rules: str = "",
+    shots: int = 0,
+    max_tokens: int = 32,
+    limit: int = 0,
+) -> Result:
+    """Answers that a causal model writes; see `evaluation.reading.score_reading`."""
+    from wechsel_jax.evaluation.reading import score_reading
+
+    options = {"words": words, "rules": rules, "shots": shots, "max_tokens": max_tokens}
+    metrics, items = score_reading(model, place, questions=questions or None, limit=limit or None, **options)
+    return Result("f1", metrics, items["f1"], np.ones(len(items["f1"])))
+
+
+def labels(
+    directory: str, place: str, *, texts: Sequence[str] = (), label: str = "", columns: Sequence[str] = (), language: str = ""
+) -> Result:
+    """What a fine-tuned model finds; see `evaluation.labels.score_labelled`, of which "" and () are None."""
+    from wechsel_jax.evaluation.labels import score_labelled
+
+    options = {"texts": texts or None, "label": label or None, "columns": columns or None, "language": language or None}
+    found = score_labelled(directory, [place], **options)
+    return Result(found.metric, found.metrics, found.numerators, found.denominators)
+
+
+def probe(
+    model: LoadedModel,
+    place: str,
+    *,
+    train: str,
+    form: str = "classification",
+    texts: Sequence[str] = ("text",),
+    label: str = "label",
+    columns: Sequence[str] = (),
+    length: int = 128,
+) -> Result:
+    """What a frozen model knows; see `evaluation.probes.probe`, `train` is the file that the classifier is trained on."""
+    from wechsel_jax.data.examples import Task as Examples
+    from wechsel_jax.evaluation.probes import probe
+
+    task = Examples(form, tuple(texts), label, tuple(columns))
+    found = probe(model, [train], [place], task, length=min(length, model.config.max_length))
+    return Result(found.metric, found.metrics, found.numerators, found.denominators)
+
+
+# A function for each form: (model, place, **settings) -> Result; that of `labels` gets the model's directory.
+FORMS: dict[str, Callable[..., Result]] = {
+    "text": text,
+    "choice": choice,
+    "reading": reading,
+    "labels": labels,
+    "probe": probe,
+}
+# Settings that are files, too.
+_FILES = ("examples", "questions", "train")
 
 
 def evaluate(
@@ -133,7 +216,9 @@ def evaluate(
                 say(f"{label}, {task.name}: {told(found)} (measured before)")
     model = None
     for label, task, asked in wanted:
-        if model is None or model[0] != label:
+        if task.form == "labels":
+            model = label, models[label]
+        elif model is None or model[0] != label or not isinstance(model[1], LoadedModel):
             # The one before may fill the memory.
             model = None
             model = label, LoadedModel.open(models[label], dtype=dtype)
@@ -178,8 +263,8 @@ def _difference(found: Score, asked: Score) -> str:
 
 
 def _identify(task: Task) -> list[dict[str, Any]]:
-    sources = find_sources([task.place], task.settings.get("text_field", "text"))
-    return identify(sources, 1)[1]
+    places = [task.place, *(task.settings[name] for name in _FILES if task.settings.get(name))]
+    return identify(find_sources(places, task.settings.get("text_field", "text")), 1)[1]
 
 
 def _facts(place: str | os.PathLike) -> dict[str, Any]:

@@ -4,10 +4,8 @@ import contextlib
 import errno
 import fcntl
 import hashlib
-import importlib.metadata
 import json
 import os
-import platform
 import socket
 import struct
 from collections.abc import Callable, Iterator, Sequence
@@ -21,8 +19,9 @@ import wechsel_jax
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file
 from wechsel_jax.files.json import read_json
+from wechsel_jax.records.machine import versions
 from wechsel_jax.training import distributed
-from wechsel_jax.training.config import as_dict
+from wechsel_jax.training.config import as_dict, default_config
 from wechsel_jax.training.run_spec import Data
 
 if TYPE_CHECKING:
@@ -37,10 +36,13 @@ _WHOLE_FILE = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 FREE_FIELDS = (
     *("mesh", "distributed", "compilation_cache", "keep", "keep_every", "checkpoint_every"),
     *("prefetch", "profile_steps", "statistics", "trackers", "max_document_bytes"),
+    # Of a comparison: what its models are scored on when they have been trained.
+    "evaluation",
 )
 # Differing settings that a message names.
 _MOST_NAMED = 20
-_PACKAGES = ("wechsel-jax", "jax", "flax", "optax", "numpy", "tokenizers", "transformers")
+# Settings that earlier versions had not, and what stands for them in a run of those.
+_LATER = {name: as_dict(default_config()[name]) for name in ("epochs", "seeds", "task")}
 
 
 @contextlib.contextmanager
@@ -128,6 +130,7 @@ def differences(old: Any, new: Any) -> list[tuple[str, Any, Any]]:
 
 def _differences(old: Any, new: Any, name: str) -> list[tuple[str, Any, Any]]:
     if isinstance(old, dict) and isinstance(new, dict):
+        old = {key: value for key, value in _LATER.items() if key in new} | old
         below = [_differences(old.get(key), new.get(key), f"{name}.{key}" if name else key) for key in sorted({*old, *new})]
         return [line for lines in below for line in lines]
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
@@ -212,14 +215,3 @@ def read_starts(workdir: str | Path) -> list[dict]:
     except (OSError, ValueError, KeyError, TypeError):
         return []
     return [start for start in starts if isinstance(start, dict)] if isinstance(starts, list) else []
-
-
-def versions() -> dict[str, str]:
-    """Returns the versions of Python and of the packages that decide what training computes."""
-    found = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
