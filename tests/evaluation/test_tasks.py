@@ -83,7 +83,7 @@ def test_tables_of_two_models(scores, place, tmp_path, capsys):
         better["metrics"][score["main"]] = sum(better["numerators"]) / sum(better["denominators"])
         content["scores"].append(better)
     copy.write_text(json.dumps(content))
-    for ending in ("md", "tex", "csv"):
+    for ending in ("md", "tex", "csv", "svg", "png"):
         cli.main(["report", str(copy), f"--output={tmp_path}/table.{ending}"])
     shown = capsys.readouterr().out
     bits = ScoresRecord.read(copy).scores[0].metrics["bits_per_byte"]
@@ -95,6 +95,15 @@ def test_tables_of_two_models(scores, place, tmp_path, capsys):
         rows = [row for row in csv.DictReader(handle) if row["task"] == "night" and row["metric"] == "bits_per_byte"]
     assert [float(row["value"]) for row in rows] == pytest.approx([bits, bits / 2], rel=1e-5)
     assert float(rows[0]["low"]) < bits < float(rows[0]["high"])
+    drawing = (tmp_path / "table.svg").read_text()
+    assert "better|one" in drawing and "bits per byte" in drawing and "accuracy, %" in drawing
+    assert (tmp_path / "table.png").read_bytes()[:4] == b"\x89PNG"
+    # Tables are replaced only where asked for, and never something else.
+    (tmp_path / "table.md").write_text("mine")
+    for ending, options in (("tex", []), ("md", ["--overwrite"])):
+        with pytest.raises(SystemExit):
+            cli.main(["report", str(copy), f"--output={tmp_path}/table.{ending}", *options])
+    assert (tmp_path / "table.md").read_text() == "mine"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ report-token-origins.svg, report-embedding-lengths.png and so on, as far as the 
 A run may still be going: the page says where it stands and when it will be done, and what was measured until now.
 
 Of files of scores that `wechsel-jax evaluate` wrote, tables are written: .md (all), .tex (the scores, for booktabs) or .csv
-(every metric). Models that were scored on different data are not put side by side.
+(every metric); or a drawing, .svg or .png. Models that were scored on different data are not put side by side.
 """
 
 from pathlib import Path
@@ -24,7 +24,8 @@ REQUIRED = ("output",)
 
 def define(values: flags.FlagValues) -> None:
     """Defines the flags of `report.write_report`."""
-    flags.DEFINE_string("output", "report.html", "The HTML file to write; or .md, .tex, .csv, for scores.", flag_values=values)
+    output = "The HTML file to write; of scores a .md, .tex, .csv, .svg or .png."
+    flags.DEFINE_string("output", "report.html", output, flag_values=values)
     flags.DEFINE_string("title", None, "Title of the page.", flag_values=values)
     flags.DEFINE_boolean("overwrite", False, "Replace an existing report and its plots.", flag_values=values)
 

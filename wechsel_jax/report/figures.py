@@ -87,6 +87,19 @@ class Spreads:
     rows: tuple[tuple[str, int | None, float, float], ...]
 
 
+@dataclass(frozen=True)
+class Intervals:
+    """Values with their intervals, a panel for each task.
+
+    Attributes:
+      rows: what the values are of.
+      panels: (heading, (value, low, high) of each row; None where there is none).
+    """
+
+    rows: tuple[str, ...]
+    panels: tuple[tuple[str, tuple[tuple[float, float, float] | None, ...]], ...]
+
+
 def drawn(figure: Figure, width: int) -> "Canvas":
     """Draws a figure.
 
@@ -114,11 +127,15 @@ def drawn(figure: Figure, width: int) -> "Canvas":
             draw, height = _stacks, 62 + 30 * len(bars)
         case Spreads(rows):
             draw, height = _spreads, 60 + 24 * len(rows)
+        case Intervals(rows, panels):
+            draw, height = _intervals, 60 + 22 * len(rows)
+            width = max(width, 170 + 130 * len(panels))
     with _style():
         canvas = Canvas(figsize=(width / 72, height / 72), dpi=72, layout="constrained")
         FigureCanvasAgg(canvas)
         canvas.patch.set_gid("paper")
-        draw(canvas.add_subplot(), figure.plot, width)
+        many = len(figure.plot.panels) if isinstance(figure.plot, Intervals) else 0
+        draw(canvas.subplots(1, many, sharey=True, squeeze=False)[0] if many else canvas.add_subplot(), figure.plot, width)
         # Laid out once, so that the page and the files show the same drawing.
         canvas.draw_without_rendering()
         canvas.set_layout_engine("none")
@@ -345,6 +362,23 @@ def _stacks(axes: "Axes", plot: Stacks, width: int) -> None:
     axes.set_xlim(0, 100)
     axes.set_xlabel("percent of the tokens")
     axes.legend(ncols=3, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0)
+
+
+def _intervals(axes: Sequence["Axes"], plot: Intervals, width: int) -> None:
+    for one, (heading, values) in zip(axes, plot.panels, strict=True):
+        for i, found in enumerate(values):
+            if found is not None:
+                value, low, high = found
+                one.errorbar(
+                    value, i, xerr=[[max(0.0, value - low)], [max(0.0, high - value)]], fmt="o", color=hue(0), capsize=2
+                )
+        # A value is compared with the first row's.
+        if values[0] is not None:
+            one.axvline(values[0][0], color=LINE["light"], linewidth=1, zorder=0)
+        one.set_title(heading, fontsize=10, loc="left")
+        one.tick_params(axis="y", length=0)
+    axes[0].set_yticks(range(len(plot.rows)), [shortened(label, 24) for label in plot.rows])
+    axes[0].set_ylim(len(plot.rows) - 0.5, -0.5)
 
 
 def _spreads(axes: "Axes", plot: Spreads, width: int) -> None:

@@ -11,10 +11,10 @@ from wechsel_jax.files import new_file, refuse_file
 from wechsel_jax.files.json import is_number
 from wechsel_jax.records.scores import Score, ScoresRecord
 from wechsel_jax.report.display import NO_VALUE, number
-from wechsel_jax.report.figures import WRITER
+from wechsel_jax.report.figures import WIDE, WRITER, Intervals, drawn, encoded
 from wechsel_jax.report.latex import latex
 from wechsel_jax.report.markdown import markdown
-from wechsel_jax.report.section import Best, Note, Section, Table, Text
+from wechsel_jax.report.section import Best, Figure, Note, Section, Table, Text
 from wechsel_jax.report.terminal import terminal
 
 # Of the metrics that items make up: how the column is called, whether lower is better, the factor and the digits shown.
@@ -26,7 +26,7 @@ MEASURES = {
     "f1": ("F1, %", False, 100.0, 1),
     "exact": ("exact match, %", False, 100.0, 1),
 }
-ENDINGS = (".md", ".csv", ".tex")
+ENDINGS = (".md", ".csv", ".tex", ".svg", ".png")
 _COLUMNS = ("model", "task", "form", "group", "metric", "value", "low", "high", "items", "weights")
 
 
@@ -160,6 +160,22 @@ def _models(record: ScoresRecord) -> list[Section]:
     return [Section("Models", (Table(head, rows, "models", text=(0, 1, 2, 6)),))]
 
 
+def figure(record: ScoresRecord) -> Figure:
+    """Returns a drawing of the scores: a panel for each task, a row for each model."""
+    models = tuple(dict.fromkeys(score.model for score in record.scores))
+    panels = []
+    for task in dict.fromkeys(score.task for score in record.scores):
+        found = {score.model: score for score in record.scores if score.task == task}
+        name, _, factor, _ = MEASURES[next(iter(found.values())).main]
+        values = []
+        for model in models:
+            ends = bootstrap((found[model].numerators, found[model].denominators)) if model in found else None
+            values.append(None if ends is None else tuple(factor * end for end in ends))
+        panels.append((f"{task}\n{name}", tuple(values)))
+    about = "Each dot is a score, its line the 95 % interval; the vertical line is the first model's score."
+    return Figure("scores", "Scores of models in tasks", about, Intervals(models, tuple(panels)))
+
+
 def scores_text(record: ScoresRecord) -> str:
     """Returns the tables as lines for a terminal."""
     return terminal(sections(record))
@@ -170,8 +186,9 @@ def write_scores(files: Sequence[str | Path], output: str | Path, *, overwrite: 
 
     Args:
       files: of `wechsel-jax evaluate`.
-      output: .md (all tables), .tex (the table of scores, for booktabs) or .csv (a line for each metric of each score).
-      overwrite: replace tables that were written before.
+      output: .md (all tables), .tex (the table of scores, for booktabs), .csv (a line for each metric of each score), or .svg
+        and .png (a drawing of the scores with their intervals).
+      overwrite: replace what was written before.
 
     Raises:
       UserError: see `read_scores`; or `output` has another ending, or holds something else.
@@ -180,8 +197,13 @@ def write_scores(files: Sequence[str | Path], output: str | Path, *, overwrite: 
     if output.suffix not in ENDINGS:
         raise UserError(f"{output}: expected a name that ends in {', '.join(ENDINGS)} for tables of scores")
     marks = (WRITER.encode(), ",".join(_COLUMNS).encode())
-    refuse_file(output, lambda path: any(mark in path.read_bytes()[:200] for mark in marks), "report", overwrite, files)
+    refuse_file(output, lambda path: any(mark in path.read_bytes()[:2000] for mark in marks), "report", overwrite, files)
     record = read_scores(files)
+    if output.suffix in (".svg", ".png"):
+        drawing = encoded(drawn(figure(record), WIDE), output.suffix[1:])
+        with new_file(output) as handle:
+            handle.write(drawing)
+        return output
     if output.suffix == ".csv":
         text = _csv(record)
     elif output.suffix == ".tex":
