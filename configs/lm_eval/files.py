@@ -1,0 +1,45 @@
+"""Files of tasks for lm-eval: what `wechsel_jax.evaluation` reads itself, with the same prompts, as data sets."""
+
+from typing import Any
+
+from datasets import Dataset
+
+from wechsel_jax.data.examples import Task, read_examples
+from wechsel_jax.evaluation.answers import answer_scores
+from wechsel_jax.evaluation.choice import read_items
+from wechsel_jax.evaluation.reading import reading_prompts
+
+
+def choices(choice_file: str, form: str = "", **_: Any) -> dict[str, Dataset]:
+    """Reads a file of forced choices; lm-eval also passes the arguments of the model, which don't matter here.
+
+    Args:
+      choice_file: the file.
+      form: see `read_items`.
+    """
+    items = read_items(choice_file, form=form)[1]
+    rows = [{"context": item.context, "choices": list(item.choices), "answer": item.answers[0]} for item in items]
+    return {"test": Dataset.from_list(rows)}
+
+
+def reading(reading_file: str, words: str = "en", rules: str = "", **_: Any) -> dict[str, Dataset]:
+    """Reads a file of texts and questions, as SQuAD has them.
+
+    Args:
+      reading_file: the file.
+      words: the language of the prompt's words, see `score_reading`.
+      rules: how answers are compared, see `score_reading`.
+    """
+    examples = read_examples([reading_file], Task("answers"))
+    prompts = reading_prompts(examples, words)
+    rows = [
+        {"prompt": prompt, "answers": [text for text, _ in example.target], "rules": rules}
+        for prompt, example in zip(prompts, examples, strict=True)
+    ]
+    return {"test": Dataset.from_list(rows)}
+
+
+def answered(doc: dict[str, Any], results: list[str]) -> dict[str, float]:
+    """Exact match and F1 of one answer."""
+    found = answer_scores([doc["answers"]], results[:1], doc["rules"])
+    return {name: found[name] for name in ("exact_match", "f1")}

@@ -1,0 +1,169 @@
+"""lm-eval's whole run with this package's models beside its own with torch, and the native scorer beside both."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from lm_eval import simple_evaluate
+from lm_eval.api.instance import Instance
+from lm_eval.models.huggingface import HFLM
+from lm_eval.tasks import TaskManager
+
+from tests.evaluation.tiny_models import save
+from wechsel_jax import demo
+from wechsel_jax.errors import UserError
+from wechsel_jax.evaluation import harness
+from wechsel_jax.evaluation.choice import score_choices
+from wechsel_jax.evaluation.harness_model import HarnessModel
+from wechsel_jax.evaluation.reading import score_reading
+from wechsel_jax.tokens import load_tokenizer
+
+TASKS = Path(__file__).parents[2] / "configs" / "lm_eval"
+METRICS = ("acc", "acc_norm", "acc_bytes")
+ITEMS = 12
+
+
+@pytest.fixture(scope="module", params=["gpt2", "llama"])
+def both(request, tmp_path_factory):
+    """(lm-eval's model of this package, its own of torch)."""
+    directory = save(tmp_path_factory.mktemp(request.param), request.param, 256)
+    theirs = HFLM(str(directory), tokenizer=load_tokenizer(directory), device="cpu", dtype="float32", batch_size=8)
+    return HarnessModel(str(directory)), theirs
+
+
+def evaluate(model, task, path, shots):
+    manager = TaskManager(include_path=str(TASKS), include_defaults=False, metadata={"choice_file": str(path)})
+    options = {"num_fewshot": shots, "limit": ITEMS, "bootstrap_iters": 1, "task_manager": manager}
+    found = simple_evaluate(model, tasks=[task], **options)
+    scores = [[value for value, _ in sample["filtered_resps"]] for sample in found["samples"][task]]
+    return scores, found["results"][task]
+
+
+def test_three_ways_agree_item_by_item(both, data_directory):
+    """Whole runs of lm-eval, which take seconds to begin: sentences by one family, questions behind examples by the other."""
+    ours, theirs = both
+    if ours.model.family.name == "gpt2":
+        task, name, shots = "local_pairs", "multiblimp/eng.tsv.gz", 0
+    else:
+        task, name, shots = "local_choice", "xcopa/test.sw.jsonl.gz", 2
+    path = data_directory / "labelled" / name
+    expected, table = evaluate(theirs, task, path, shots)
+    found, again = evaluate(ours, task, path, shots)
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    metrics, items = score_choices(ours.model, path, shots=shots, limit=ITEMS + shots)
+    np.testing.assert_allclose(items["log_likelihood"][:ITEMS], expected, rtol=1e-4)
+    assert items["choice"][:ITEMS].tolist() == np.argmax(expected, axis=1).tolist() == np.argmax(found, axis=1).tolist()
+    for metric in METRICS:
+        assert again[f"{metric},none"] == table[f"{metric},none"] == pytest.approx(items[metric][:ITEMS].mean())
+    if not shots:
+        assert {metric: metrics[metric] for metric in METRICS} == {metric: table[f"{metric},none"] for metric in METRICS}
+        assert metrics["acc_stderr"] == pytest.approx(table["acc_stderr,none"])
+
+
+def test_a_file_of_questions_about_texts(both, tmp_path):
+    """The task's prompts and scores, which the native scorer has too; what models write is compared below."""
+    answer = {"text": "dog", "answer_start": 4}
+    asked = [{"id": str(number), "question": question, "answers": [answer]} for number, question in enumerate(("Who?", "Why?"))]
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({"data": [{"paragraphs": [{"context": "The dog sleeps.", "qas": asked}]}]}), encoding="utf-8")
+    manager = TaskManager(include_path=str(TASKS), include_defaults=False, metadata={"reading_file": str(path), "words": "de"})
+    found = simple_evaluate(both[0], tasks=["local_reading"], bootstrap_iters=1, task_manager=manager)
+    metrics, items = score_reading(both[0].model, path, words="de")
+    written = [sample["filtered_resps"][0] for sample in found["samples"]["local_reading"]]
+    assert written == items["written"].tolist()
+    assert [found["results"]["local_reading"][f"{name},none"] for name in ("exact_match", "f1")] == [
+        metrics["exact_match"],
+        metrics["f1"],
+    ]
+
+
+def requests(kind, *arguments):
+    return [Instance(kind, {}, one, number) for number, one in enumerate(arguments)]
+
+
+def test_texts_and_what_is_written_after_them(both):
+    ours, theirs = both
+    rolling = requests("loglikelihood_rolling", ("The quick brown fox. " * 40,), ("dog",))
+    np.testing.assert_allclose(ours.loglikelihood_rolling(rolling), theirs.loglikelihood_rolling(rolling), rtol=1e-4)
+    asked = requests(
+        "generate_until",
+        ("The quick brown", {"until": [], "max_gen_toks": 12}),
+        ("Der faule Hund", {"until": ["e", "a"], "max_gen_toks": 12, "do_sample": False, "temperature": 0.0}),
+        # Longer than the model reads.
+        ("The lazy dog sleeps. " * 60, {"until": [], "max_gen_toks": 5}),
+        ("The lazy", {"until": [], "max_gen_toks": 12}),
+    )
+    assert ours.generate_until(asked) == theirs.generate_until(asked, disable_tqdm=True)
+
+
+def test_what_cannot_be_generated(both):
+    with pytest.raises(UserError, match=r"max_gen_toks 256: expected fewer than the 256 .* pass --gen_kwargs max_gen_toks=N"):
+        both[0].generate_until(requests("generate_until", ("a", {"until": []})))
+    with pytest.raises(UserError, match="generation_kwargs num_beams: expected until, max_gen_toks, do_sample"):
+        both[0].generate_until(requests("generate_until", ("a", {"num_beams": 2, "max_gen_toks": 4})))
+
+
+def test_wrong_arguments_of_the_model(tmp_path):
+    with pytest.raises(UserError, match="model_args: has no parallelize; expected pretrained=DIR"):
+        HarnessModel(str(tmp_path), parallelize=True)
+    with pytest.raises(UserError, match="model_args: names no model; expected pretrained=DIR"):
+        HarnessModel()
+
+
+def test_a_missing_extra_is_one_line(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    monkeypatch.setitem(sys.modules, "lm_eval.__main__", None)
+    with pytest.raises(SystemExit) as ended:
+        harness.main()
+    assert ended.value.code == 2
+    expected = "lm_eval: error: lm_eval: not installed; expected EleutherAI's lm-eval: pip install 'wechsel-jax[eval]'\n"
+    assert capsys.readouterr().err == expected
+
+
+def arguments(path):
+    options = {"--model": "wechsel_jax", "--model_args": f"pretrained={demo.path('english-gpt2')}", "--tasks": "local_pairs"}
+    options |= {"--include_path": str(TASKS), "--metadata": json.dumps({"choice_file": str(path)})}
+    return [part for option in options.items() for part in option]
+
+
+@pytest.mark.slow
+def test_a_broken_file_ends_the_command_with_one_line(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "a.tsv"
+    path.write_text("sen\twrong_sen\nThe dog\n", encoding="utf-8")
+    monkeypatch.setattr(sys, "argv", ["lm_eval", *arguments(path)])
+    with pytest.raises(SystemExit) as ended:
+        harness.main()
+    assert ended.value.code == 2
+    expected = f"lm_eval: error: {path}: line 2: has 1 columns; expected 2, as the first line has; mend the line"
+    assert capsys.readouterr().err.splitlines()[-1] == expected
+
+
+WITHOUT_TORCH = """
+import importlib.util, sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "torch":
+            raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name == "torch" else found(name, *more)
+sys.meta_path.insert(0, Blocked())
+from wechsel_jax.evaluation.harness import main
+main()
+"""
+
+
+@pytest.mark.slow
+def test_the_command_of_a_user_without_torch(tmp_path):
+    """A process of its own, because torch is imported here; lm-eval takes some seconds to begin."""
+    path = tmp_path / "a.tsv"
+    path.write_text("sen\twrong_sen\nThe dog\tdog The\nThe fox\tfox The\n", encoding="utf-8")
+    command = [sys.executable, "-c", WITHOUT_TORCH, *arguments(path)]
+    environment = {**os.environ, "PYTHONPATH": str(TASKS.parents[1])}
+    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0 and "|local_pairs|" in run.stdout
