@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from wechsel_jax.data import prepare
@@ -215,6 +215,9 @@ def test_the_longest_document_is_read_and_a_longer_one_named(everywhere, kind):
     kind=st.sampled_from(["lines", "paragraphs", "files"]),
     compression=st.sampled_from(["", ".gz"]),
 )
+# A part that ends at a blank line, and a line that is as long as may be.
+@example(sizes=[0, 0], longest=3, part_bytes=1, kind="paragraphs", compression="")
+@example(sizes=[0, 3], longest=3, part_bytes=1, kind="paragraphs", compression=".gz")
 def test_documents_are_too_long_wherever_parts_end(tmp_path_factory, sizes, longest, part_bytes, kind, compression):
     path = tmp_path_factory.mktemp("parts") / "a.txt"
     lines = ["x" * size for size in sizes]

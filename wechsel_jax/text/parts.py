@@ -136,8 +136,8 @@ def _ranges(source: Source, kind: str, part_bytes: int) -> Iterator[Part]:
             if kind == "files":
                 middle = length
             elif middle < length:
-                handle.seek(middle)
-                rest, whole = _rest(handle, kind, longest)
+                handle.seek(middle - 1)
+                rest, whole = _rest(handle, kind, longest, after=handle.read(1))
             size = middle + len(rest) - start
             yield Part(source.name, kind, size, source.field, start, source.place, size, longest=longest)
             if rest and not whole:
@@ -152,7 +152,7 @@ def _packed_lines(source: Source, kind: str, part_bytes: int) -> Iterator[Part]:
         while begun := read_all(handle, longest) if kind == "files" else handle.read(part_bytes):
             if kind == "files" and len(begun) > longest:
                 raise UserError(f"{source.name}: {too_long(longest)}")
-            rest, whole = _rest(handle, kind, longest)
+            rest, whole = _rest(handle, kind, longest, after=begun)
             raw = begun + rest
             # The reader may hold what it has read ahead, so the file is only known to be read at its end.
             read = tell()
@@ -164,8 +164,8 @@ def _packed_lines(source: Source, kind: str, part_bytes: int) -> Iterator[Part]:
             start, lines, reported = start + len(raw), lines + raw.count(b"\n"), read
 
 
-def _rest(handle: IO[bytes], kind: str, longest: int) -> tuple[bytes, bool]:
-    """What is left of the line that the handle is in, and of a paragraph the lines up to a blank one.
+def _rest(handle: IO[bytes], kind: str, longest: int, after: bytes) -> tuple[bytes, bool]:
+    """What is left of the line that the handle is in, and of a paragraph the lines up to a blank one; `after` came before it.
 
     Returns:
       The text, and whether it is all; no more is read than a document may have. Where it is not, it has too much for one, and
@@ -173,11 +173,16 @@ def _rest(handle: IO[bytes], kind: str, longest: int) -> tuple[bytes, bool]:
     """
     lines = [handle.readline(longest + 1)]
     size = len(lines[0])
-    while kind == "paragraphs" and size <= longest and (line := handle.readline(longest + 1)):
-        lines.append(line)
-        if line.decode("utf-8", "replace").isspace():
+    # A line end behind half a line is no blank line.
+    blank = after.endswith(b"\n") and lines[0].decode("utf-8", "replace").isspace()
+    # The line end behind a document does not belong to it.
+    while kind == "paragraphs" and not blank and size - lines[-1].endswith(b"\n") <= longest:
+        line = handle.readline(longest + 1)
+        if not line:
             break
-        size += len(line)
+        lines.append(line)
+        blank = line.decode("utf-8", "replace").isspace()
+        size += 0 if blank else len(line)
     return b"".join(lines), size - lines[-1].endswith(b"\n") <= longest
 
 
