@@ -35,7 +35,7 @@ def test_older_names_and_defaults():
 def test_scores_depend_on_the_distance_only():
     rng = np.random.default_rng(0)
     query, key = rng.normal(size=(2, 1, 1, 1, 8)).astype(np.float32)
-    cos, sin = Rope(100.0).cos_sin(8, 30)
+    cos, sin = Rope(100.0).cos_sin(8, np.arange(30))
     rows = [np.asarray(rotate(np.repeat(x, 30, axis=1), cos, sin))[0, :, 0] for x in (query, key)]
     scores = rows[0] @ rows[1].T
     for distance in range(10):

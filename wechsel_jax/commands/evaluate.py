@@ -43,6 +43,9 @@ def define(values: flags.FlagValues) -> None:
     flags.DEFINE_string("words", "en", "Language of the words context, question and answer in the prompt.", flag_values=values)
     sources(values, "labels", "Labelled examples, for fine-tuned models, as FILE or NAME=FILE")
     flags.DEFINE_integer("shots", 0, "Examples with their answers that stand before each item.", **count)
+    flags.DEFINE_string("examples", "", "Where they are taken from, of --choice; by default its own file.", flag_values=values)
+    within = "Of a masked model's choices: mask the rest of a word, too, while a token of it is predicted."
+    flags.DEFINE_boolean("within_word", False, within, flag_values=values)
     flags.DEFINE_integer("limit", 0, "Items that are scored at most; 0: all.", **count)
     choice(values, "dtype", "float32", ("float32", "bfloat16"), "What matrix products compute in")
     flags.DEFINE_string("output", None, "File of scores (.json) to write, or to add to.", flag_values=values)
@@ -71,7 +74,7 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     from wechsel_jax.evaluation.tasks import Task, evaluate
 
     of_text = {name: values[name].value for name in ("text_bytes", "documents", "text_field", "window", "stride")}
-    of_choice = {"kind": values.form, "shots": values.shots, "limit": values.limit}
+    of_choice = {name: values[name].value for name in ("shots", "examples", "limit", "within_word")} | {"kind": values.form}
     of_reading = {"words": values.words, "shots": values.shots, "limit": values.limit}
     settings = {"text": of_text, "choice": of_choice, "reading": of_reading, "labels": {}}
     tasks = [Task.of(name, form, place, **settings[form]) for form in given for name, place in given[form].items()]

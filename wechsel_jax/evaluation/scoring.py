@@ -35,8 +35,8 @@ def loglikelihoods(
     Context and continuation are encoded together, after spaces at the end of the context have moved to the continuation. The
     tokenizer's own special tokens are added, unless the text brings the first of them. Before a continuation without context
     stands the beginning-of-text token, or where the tokenizer has none the end-of-text token. What is too long for the model
-    loses tokens of the context; a continuation without one is read in windows, as by `rolling_loglikelihoods`. Pairs that differ
-    in the last token only, as letters of multiple-choice questions, are read once.
+    loses tokens of the context; a continuation without one is read in windows, as by `rolling_loglikelihoods`. Pairs that
+    differ in the last token only, as letters of multiple-choice questions, are read once.
 
     Args:
       model: a causal model.

@@ -94,11 +94,21 @@ def text(
     return Result("bits_per_byte", found.metrics(), found.nats / math.log(2), found.bytes)
 
 
-def choice(model: LoadedModel, place: str, *, kind: str = "", shots: int = 0, examples: str = "", limit: int = 0) -> Result:
-    """Forced choice; see `evaluation.choice.score_choices`, whose `form` is `kind` here; a limit of 0 is none."""
+def choice(
+    model: LoadedModel,
+    place: str,
+    *,
+    kind: str = "",
+    shots: int = 0,
+    examples: str = "",
+    limit: int = 0,
+    within_word: bool = False,
+) -> Result:
+    """Forced choice; see `evaluation.choice.score_choices`, whose `form` is `kind` here; "" and 0 are None."""
     from wechsel_jax.evaluation.choice import score_choices
 
-    metrics, items = score_choices(model, place, form=kind, shots=shots, examples=examples or None, limit=limit or None)
+    options = {"form": kind, "shots": shots, "examples": examples or None, "limit": limit or None}
+    metrics, items = score_choices(model, place, within_word=within_word, **options)
     # What lm-eval reports first for tasks whose choices differ in length.
     main = "acc_norm" if metrics["form"] in ("arc", "hellaswag") else "acc"
     return Result(main, metrics, items[main], np.ones(len(items[main])))

@@ -22,16 +22,16 @@ def attention(
     dropout: Dropout,
     limit: float | None = None,
 ) -> jax.Array:
-    """Attention of query (B, L, heads, c) to key and value (B, L, groups, c), whose heads may be fewer and are not repeated.
+    """Attention of query (B, L, heads, c) to key and value (B, S, groups, c), whose heads may be fewer and are not repeated.
 
-    On a GPU it is cuDNN's attention where that fits; else the scores are made, in blocks of queries on a CPU.
+    On a GPU it is cuDNN's attention where that fits and S is L; else the scores are made, in blocks of queries on a CPU.
 
     Args:
       query: of every head; those of a group stand together.
       key: of each group.
       value: of each group.
-      visible: bool, broadcastable to (B, 1, L, L), which keys padding and windows leave for a query to see; None: all.
-      causal: whether a query sees no later key.
+      visible: bool, broadcastable to (B, 1, L, S), which keys padding and windows leave for a query to see; None: all.
+      causal: whether a query sees no later key; S is L then.
       scale: what scores are multiplied by.
       dropout: applied to the probabilities.
       limit: what `cap` keeps the scores within; None: no limit.
@@ -39,13 +39,13 @@ def attention(
     Returns:
       (B, L, heads, c).
     """
-    if limit is None and fits_flash_attention(query, dropout):
+    if limit is None and key.shape[1] == query.shape[1] and fits_flash_attention(query, dropout):
         return flash_attention(query, key, value, visible, causal, scale)
     length, count = query.shape[1], blocks_of_queries(query.shape[1])
     parts = []
     for i in range(count):
         rows = slice(i * length // count, (i + 1) * length // count)
-        keys = rows.stop if causal else length
+        keys = rows.stop if causal else key.shape[1]
         of_rows = visible_keys(visible, causal, rows, keys)
         parts.append(_attend(query[:, rows], key[:, :keys], value[:, :keys], of_rows, scale, limit, dropout))
     return parts[0] if count == 1 else jnp.concatenate(parts, axis=1)

@@ -64,6 +64,8 @@ class ModelConfig:
         or "full" (each whole layer, a third more computing).
       scan_layers: whether the layers run in one loop, which compiles in a time that does not grow with N, or unrolled.
       unroll: how many layers one iteration of the loop over layers holds.
+      labels: C, scores of a head for labels, see `heads.with_head`; 0 where there is none.
+      classifier_dropout: rate in that head.
     """
 
     model_type: str
@@ -108,10 +110,12 @@ class ModelConfig:
     remat: str = "none"
     scan_layers: bool = True
     unroll: int = 1
+    labels: int = 0
+    classifier_dropout: float = 0.0
 
     def override(self, **overrides: Any) -> "ModelConfig":
         """Returns a copy with some fields replaced; `dropout` stands for the dropout rates at once: those of embeddings,
-        attention and residuals, and the inner one where the model has it.
+        attention and residuals, and the inner and the head's one where the model has them.
 
         Raises:
           UserError: a name is no field, or a value makes no model.
@@ -120,7 +124,7 @@ class ModelConfig:
         if "dropout" in overrides:
             rate = overrides.pop("dropout")
             rates = ("embedding_dropout", "attention_dropout", "residual_dropout")
-            rates = (*rates, "inner_dropout") if self.inner_dropout else rates
+            rates += tuple(name for name in ("inner_dropout", "classifier_dropout") if getattr(self, name))
             overrides = dict.fromkeys(rates, rate) | overrides
         known = [field.name for field in dataclasses.fields(self)]
         for name in overrides:
@@ -153,7 +157,7 @@ class ModelConfig:
             raise UserError(
                 f"config.json: {self.heads} attention heads are no multiple of {self.key_value_heads} key and value heads"
             )
-        for name in ("embedding_dropout", "attention_dropout", "residual_dropout", "inner_dropout"):
+        for name in ("embedding_dropout", "attention_dropout", "residual_dropout", "inner_dropout", "classifier_dropout"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise UserError(f"config.json: {name} is {getattr(self, name)}; expected a rate from 0 to less than 1")
         for activation in (self.activation, self.head_activation):

@@ -14,6 +14,7 @@ import numpy as np
 from flax import linen as nn
 
 from wechsel_jax.models.attention import cap
+from wechsel_jax.models.cache import Cache
 from wechsel_jax.models.config import ModelConfig
 from wechsel_jax.models.dropout import Dropout
 from wechsel_jax.models.layers import Attention, Embedding, FeedForward, keep_rows, norm, stack
@@ -28,61 +29,60 @@ class Block(nn.Module):
     deterministic: bool
 
     @nn.compact
-    def __call__(self, carry: tuple[jax.Array, jax.Array], shared: Mapping[str, Any]) -> tuple[tuple, None]:
-        """((x (B, L, d), layer's number), what `Decoder` prepares for all layers) -> ((x, next number), None)."""
+    def __call__(
+        self, carry: tuple[jax.Array, jax.Array, Cache | None], shared: Mapping[str, Any]
+    ) -> tuple[tuple[jax.Array, jax.Array, Cache | None], None]:
+        """((x (B, L, d), layer's number, cache), what `Decoder` prepares for all layers) -> ((x, next number, cache), None)."""
         config, dtype = self.config, self.dtype
-        x, layer = carry
+        x, layer, cache = carry
         visible, angles = for_layer(shared, layer)
         dropout = Dropout(config.residual_dropout, deterministic=self.deterministic)
 
-        def add(x: jax.Array, sublayer: nn.Module, name: str, *args: Any) -> jax.Array:
-            change = sublayer(norm(config, dtype, f"{name}_norm")(x), *args)
+        def add(x: jax.Array, change: jax.Array, name: str) -> jax.Array:
             if config.post_norms:
                 change = norm(config, dtype, f"{name}_post_norm")(change)
             return x + dropout(change)
 
         attention = Attention(config, dtype, self.deterministic, causal=True, name="attention")
-        x = add(x, attention, "attention", visible, angles)
-        x = add(x, FeedForward(config, dtype, self.deterministic, name="mlp"), "mlp")
-        return (keep_rows(x), layer + 1), None
+        change, cache = attention(norm(config, dtype, "attention_norm")(x), visible, angles, layer, cache)
+        x = add(x, change, "attention")
+        mlp = FeedForward(config, dtype, self.deterministic, name="mlp")
+        x = add(x, mlp(norm(config, dtype, "mlp_norm")(x)), "mlp")
+        return (keep_rows(x), layer + 1, cache), None
 
 
-def for_all_layers(config: ModelConfig, mask: jax.Array | None, length: int) -> dict[str, Any]:
-    """Prepares what layers look up.
+def for_all_layers(
+    config: ModelConfig, visible: jax.Array | None, position: jax.Array, key_position: jax.Array
+) -> dict[str, Any]:
+    """Prepares what layers look up. The positions' leading axis is B, or 1 where those of all rows are the same.
 
     Args:
       config: the model's configuration.
-      mask: bool (B, L), true for real tokens; None where all are.
-      length: L.
+      visible: bool, broadcastable to (B, 1, L, S), the keys that are there for a query, windows apart; None: all.
+      position: int32 (B, L), of the queries.
+      key_position: int32 (B, S), of the keys.
 
     Returns:
-      "visible" bool (B, 1, 1, L), the keys that are real, or None where all are; "near" bool (L, L), what a window leaves, or
-      None where no window is as short as L; "windowed" bool (N,); "angles": cos and sin (1 or 2, L, c / 2), the second for
-      layers with a window, or None.
+      "visible" as given; "near" bool (B, 1, L, S), what a window leaves, or None where no window is as short as S; "windowed"
+      bool (N,); "angles": cos and sin (1 or 2, B, L, c / 2), the second for layers with a window, or None.
     """
     windowed = config.windowed or (False,) * config.layers
     near = None
-    if any(windowed) and config.window < length:
-        position = jnp.arange(length)
-        near = position[:, None] - position < config.window
+    if any(windowed) and config.window < key_position.shape[1]:
+        near = (position[:, :, None] - key_position[:, None, :] < config.window)[:, None]
     angles = None
     if config.positions == "rotary":
         ropes = (config.rope,) if config.window_rope is None else (config.rope, config.window_rope)
-        both = [rope.cos_sin(config.head_features, length) for rope in ropes]
+        both = [rope.cos_sin(config.head_features, position) for rope in ropes]
         angles = tuple(jnp.stack(parts) for parts in zip(*both, strict=True))
-    return {
-        "visible": None if mask is None else mask.astype(bool)[:, None, None, :],
-        "near": near,
-        "windowed": jnp.asarray(windowed),
-        "angles": angles,
-    }
+    return {"visible": visible, "near": near, "windowed": jnp.asarray(windowed), "angles": angles}
 
 
 def for_layer(shared: Mapping[str, Any], layer: jax.Array) -> tuple[jax.Array | None, tuple[jax.Array, jax.Array] | None]:
     """Looks up what the layer of this number sees, causality apart, and by which angles it rotates; see `for_all_layers`."""
     visible, angles, windowed = shared["visible"], shared["angles"], shared["windowed"][layer]
     if shared["near"] is not None:
-        near = (shared["near"] | ~windowed)[None, None]
+        near = shared["near"] | ~windowed
         visible = near if visible is None else visible & near
     if angles is not None:
         kind = windowed.astype(jnp.int32) if angles[0].shape[0] == 2 else 0
@@ -90,27 +90,27 @@ def for_layer(shared: Mapping[str, Any], layer: jax.Array) -> tuple[jax.Array | 
     return visible, angles
 
 
-def sinusoids(length: int, features: int, zero_position: int | None) -> jax.Array:
+def sinusoids(position: jax.Array, features: int, zero_position: int | None) -> jax.Array:
     """Positions as sines and cosines (Vaswani et al., 2017, section 3.5), as fairseq lays them out: counted from 2.
 
     Args:
-      length: L.
+      position: int32 (..., L), counted from 0.
       features: d; the first half are sines, the second cosines, an odd last one is zero.
       zero_position: the number (counted from 2) whose row is zero, where it is reached: XGLM's padding token.
 
     Returns:
-      float32 (L, d).
+      float32 (..., L, d).
     """
     half = features // 2
-    number = jnp.arange(2, length + 2)
+    number = position + 2
     frequencies = np.exp(np.arange(half, dtype=np.float32) * np.float32(-math.log(10000) / (half - 1)))
-    angles = number.astype(jnp.float32)[:, None] * frequencies
-    rows = jnp.concatenate([jnp.sin(angles), jnp.cos(angles), jnp.zeros((length, features % 2))], axis=1)
-    return rows if zero_position is None else jnp.where((number == zero_position)[:, None], 0.0, rows)
+    angles = number.astype(jnp.float32)[..., None] * frequencies
+    rows = jnp.concatenate([jnp.sin(angles), jnp.cos(angles), jnp.zeros((*number.shape, features % 2))], axis=-1)
+    return rows if zero_position is None else jnp.where((number == zero_position)[..., None], 0.0, rows)
 
 
 class Decoder(nn.Module):
-    """The whole model; `hidden` and `logits` are its two halves."""
+    """The whole model; `hidden` and `logits` are its two halves, and `extend` is `hidden` with a memory."""
 
     config: ModelConfig
     dtype: Any
@@ -132,15 +132,25 @@ class Decoder(nn.Module):
         return self.logits(self.hidden(tokens, mask))
 
     def hidden(self, tokens: jax.Array, mask: jax.Array | None) -> jax.Array:
-        config, length = self.config, tokens.shape[1]
+        return self.extend(tokens, mask, None)[0]
+
+    def extend(self, tokens: jax.Array, mask: jax.Array | None, cache: Cache | None) -> tuple[jax.Array, Cache | None]:
+        config = self.config
+        if cache is None:
+            position = key_position = jnp.arange(tokens.shape[1])[None]
+            visible = None if mask is None else mask.astype(bool)[:, None, None, :]
+        else:
+            cache, position = cache.take_slots(mask)
+            key_position = cache.position
+            visible = ((key_position >= 0)[:, None, :] & (key_position[:, None, :] <= position[:, :, None]))[:, None]
         x = self.token_embedding(tokens) * config.embedding_scale
         if config.positions == "learned":
-            x = x + self.position_embedding(jnp.arange(length))
+            x = x + self.position_embedding(position)
         elif config.positions == "sinusoidal":
-            x = x + sinusoids(length, config.hidden_size, config.pad_token_id).astype(self.dtype)
-        start = (keep_rows(self.dropout(x)), jnp.int32(0))
-        (x, _), _ = self.layers(start, for_all_layers(config, mask, length))
-        return self.final_norm(x)
+            x = x + sinusoids(position, config.hidden_size, config.pad_token_id).astype(self.dtype)
+        start = (keep_rows(self.dropout(x)), jnp.int32(0), cache)
+        (x, _, cache), _ = self.layers(start, for_all_layers(config, visible, position, key_position))
+        return self.final_norm(x), cache
 
     @staticmethod
     def head_flops(config: ModelConfig) -> float:

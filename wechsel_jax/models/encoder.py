@@ -88,7 +88,7 @@ class Block(nn.Module):
         config = self.config
         dropout = Dropout(config.residual_dropout, deterministic=self.deterministic)
         attention = Attention(config, self.dtype, self.deterministic, causal=False, name="attention")
-        x = layer_norm(config, self.dtype, "attention_norm")(x + dropout(attention(x, visible)))
+        x = layer_norm(config, self.dtype, "attention_norm")(x + dropout(attention(x, visible)[0]))
         mlp = FeedForward(config, self.dtype, self.deterministic, name="mlp")
         return keep_rows(layer_norm(config, self.dtype, "mlp_norm")(x + dropout(mlp(x)))), None
 
@@ -138,8 +138,8 @@ class Encoder(nn.Module):
     def __call__(self, tokens: jax.Array, mask: jax.Array | None = None) -> jax.Array:
         return self.logits(self.hidden(tokens, mask))
 
-    def hidden(self, tokens: jax.Array, mask: jax.Array | None) -> jax.Array:
-        x = self.token_embedding(tokens) + self.type_embedding(jnp.zeros_like(tokens[:1, :1]))
+    def hidden(self, tokens: jax.Array, mask: jax.Array | None, types: jax.Array | None = None) -> jax.Array:
+        x = self.token_embedding(tokens) + self.type_embedding(jnp.zeros_like(tokens[:1, :1]) if types is None else types)
         x = self.dropout(self.embedding_norm(x + self.position_embedding(self._positions(tokens))))
         x, _ = self.layers(keep_rows(x), None if mask is None else mask.astype(bool)[:, None, None, :])
         return x

@@ -12,6 +12,7 @@ from flax import linen as nn
 from jax.sharding import PartitionSpec
 
 from wechsel_jax.errors import UserError
+from wechsel_jax.models.cache import Cache
 from wechsel_jax.models.config import ModelConfig
 from wechsel_jax.models.weights import TensorNames, flatten
 
@@ -26,7 +27,8 @@ class Family:
       name: `model_type` in `config.json`.
       architecture: the class name that `config.json` lists under `architectures`.
       causal: whether position i sees positions up to i only.
-      module: Linen module with `hidden(tokens, mask)`, `logits(hidden)` and `head_flops(config)`: `Decoder` or `Encoder`.
+      module: Linen module with `hidden(tokens, mask)`, `logits(hidden)` and `head_flops(config)`: `Decoder` or `Encoder`; the
+        first also has `extend(tokens, mask, cache)`.
       read_config: `config.json` fields -> ModelConfig.
       tensors: how checkpoints name the parameters.
       sharding_rules: (regex, PartitionSpec) over a mesh ("data", "fsdp", "tensor"); exactly one matches each path.
@@ -110,6 +112,66 @@ class Family:
         module = self.module(config, jnp.dtype(dtype), dropout_key is None)
         rngs = None if dropout_key is None else {"dropout": dropout_key}
         return module.apply({"params": params}, tokens, mask, rngs=rngs, method="hidden")
+
+    def extend(
+        self,
+        params: Params,
+        config: ModelConfig,
+        tokens: jax.Array,
+        mask: jax.Array,
+        cache: Cache,
+        *,
+        dtype: Any = jnp.float32,
+    ) -> tuple[jax.Array, Cache]:
+        """Reads further tokens of texts whose beginnings are in a cache; causal families only.
+
+        Args:
+          params: parameters.
+          config: the model's configuration.
+          tokens: int32 (B, L).
+          mask: bool (B, L), true for real tokens. Padding may stand anywhere; what comes of it means nothing.
+          cache: of the tokens before, with L slots left. A row of it holds no more real tokens than the model has positions.
+          dtype: what matrix products compute in, and of the cache.
+
+        Returns:
+          (B, L, d) of `dtype`, the last hidden states of these tokens as `hidden` of the whole texts has them, and the cache
+          with these tokens.
+        """
+        module = self.module(config, jnp.dtype(dtype), True)
+        return module.apply({"params": params}, tokens, mask, cache, method="extend")
+
+    def scores(
+        self,
+        params: Params,
+        config: ModelConfig,
+        tokens: jax.Array,
+        mask: jax.Array | None = None,
+        types: jax.Array | None = None,
+        *,
+        dropout_key: jax.Array | None = None,
+        dtype: Any = jnp.float32,
+    ) -> jax.Array:
+        """Scores the labels; of families with a head for them only, see `heads.with_head`.
+
+        Args:
+          params: parameters.
+          config: the model's configuration.
+          tokens: int32 (B, L).
+          mask: bool (B, L), true for real tokens; None where all are.
+          types: int32 (B, L), segments of the tokens; None: all are of the first. Only where config.type_vocabulary_size is 2
+            or more.
+          dropout_key: turns dropout on; None is evaluation.
+          dtype: what matrix products compute in.
+
+        Returns:
+          float32 (B, C) for texts, (B, L, C) for tokens, or (B, 2, L) for where answers start and end.
+        """
+        if tokens.shape[1] > config.max_length:
+            raise UserError(f"a text of {tokens.shape[1]} tokens is too long; expected at most {config.max_length}")
+        module = self.module(config, jnp.dtype(dtype), dropout_key is None)
+        rngs = None if dropout_key is None else {"dropout": dropout_key}
+        given = (tokens, mask) if types is None else (tokens, mask, types)
+        return module.apply({"params": params}, *given, rngs=rngs)
 
     def logits(self, params: Params, config: ModelConfig, hidden: jax.Array, dtype: Any = jnp.float32) -> jax.Array:
         """Scores the vocabulary: hidden (..., d) -> (..., V) float32. Reads the token table and the head only."""

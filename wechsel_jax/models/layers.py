@@ -13,6 +13,7 @@ from flax import linen as nn
 from jax.sharding import PartitionSpec
 
 from wechsel_jax.models.attention import attention
+from wechsel_jax.models.cache import Cache
 from wechsel_jax.models.config import ModelConfig
 from wechsel_jax.models.dropout import Dropout
 from wechsel_jax.models.rotary import rotate
@@ -128,8 +129,26 @@ class Attention(nn.Module):
     causal: bool
 
     @nn.compact
-    def __call__(self, x: jax.Array, visible: jax.Array | None, angles: tuple[jax.Array, jax.Array] | None = None) -> jax.Array:
-        """x (B, L, d), visible bool broadcastable to (B, 1, L, L) or None, angles: cos and sin (L, c / 2) -> (B, L, d)."""
+    def __call__(
+        self,
+        x: jax.Array,
+        visible: jax.Array | None,
+        angles: tuple[jax.Array, jax.Array] | None = None,
+        layer: jax.Array | None = None,
+        cache: Cache | None = None,
+    ) -> tuple[jax.Array, Cache | None]:
+        """Mixes x (B, L, d) along L.
+
+        Args:
+          x: the normed stream.
+          visible: bool, broadcastable to (B, 1, L, L), or None.
+          angles: cos and sin (L, c / 2), or with a leading axis of B or 1.
+          layer: the layer's number, with a cache.
+          cache: with slots taken for x, whose keys and values it gets. `visible` is (B, 1, L, S) then, and causal of itself.
+
+        Returns:
+          (B, L, d) and the cache.
+        """
         config, dtype, size = self.config, self.dtype, self.config.head_features
         groups = config.key_value_heads or config.heads
         settings = {"dtype": dtype, "kernel_init": normal(config.initializer_range)}
@@ -147,11 +166,14 @@ class Attention(nn.Module):
             query, key = rotate(query, *angles), rotate(key, *angles)
         scale = 1.0 / math.sqrt(size) if config.query_scale is None else config.query_scale
         dropout = Dropout(config.attention_dropout, self.deterministic)
-        mixed = attention(query, key, value, visible, causal=self.causal, scale=scale, dropout=dropout, limit=config.score_cap)
+        causal = self.causal and cache is None
+        if cache is not None:
+            cache, key, value = cache.store(layer, key, value)
+        mixed = attention(query, key, value, visible, causal=causal, scale=scale, dropout=dropout, limit=config.score_cap)
         settings = {"dtype": dtype, "kernel_init": normal(config.residual_range), "use_bias": config.output_bias}
         if config.fused_qkv:
-            return nn.Dense(config.hidden_size, name="output", **settings)(mixed.reshape(x.shape))
-        return nn.DenseGeneral(config.hidden_size, axis=(-2, -1), name="output", **settings)(mixed)
+            return nn.Dense(config.hidden_size, name="output", **settings)(mixed.reshape(x.shape)), cache
+        return nn.DenseGeneral(config.hidden_size, axis=(-2, -1), name="output", **settings)(mixed), cache
 
 
 class FeedForward(nn.Module):
@@ -189,7 +211,7 @@ def stack(block: type[nn.Module], config: ModelConfig, dtype: Any, deterministic
     """Returns N blocks as one loop whose parameters have a leading axis of N layers.
 
     One loop compiles in a time that does not grow with N; without `scan_layers` it is unrolled, with the same parameters and
-    results. A block maps (x (B, L, d), visible) to (x, None).
+    results. A block maps (what it passes on, what all blocks share) to (what it passes on, None).
     """
     unroll = min(config.unroll, config.layers) if config.scan_layers else config.layers
     policies = {"none": products_kept, "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable, "full": None}

@@ -54,9 +54,9 @@ class Rope:
             frequencies = (1 - kept) * frequencies / self.factor + kept * frequencies
         return frequencies.astype(np.float32)
 
-    def cos_sin(self, head_size: int, length: int) -> tuple[jax.Array, jax.Array]:
-        """Cosines and sines of the angles of `length` positions, float32 (length, head_size / 2) each."""
-        angles = jnp.arange(length, dtype=jnp.float32)[:, None] * self.inverse_frequencies(head_size)
+    def cos_sin(self, head_size: int, position: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Cosines and sines of the angles at int positions (...), float32 (..., head_size / 2) each."""
+        angles = position.astype(jnp.float32)[..., None] * self.inverse_frequencies(head_size)
         return jnp.cos(angles), jnp.sin(angles)
 
 
@@ -65,14 +65,14 @@ def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
 
     Args:
       x: (B, L, heads, c).
-      cos: float32 (L, c / 2).
-      sin: float32 (L, c / 2).
+      cos: float32 (L, c / 2), or with a leading axis of B or 1.
+      sin: like the cosines.
 
     Returns:
       (B, L, heads, c) of x's type.
     """
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    cos, sin = cos[:, None, :], sin[:, None, :]
+    cos, sin = cos[..., None, :], sin[..., None, :]
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)
 
 

@@ -69,7 +69,7 @@ def _long(backend: tokenizers.Tokenizer, text: str, special_tokens: bool) -> Seq
     words, if what follows alone begins with the tokens that it has there: a tokenizer may treat the beginning of a text in
     another way. Where no such place is found, the piece becomes twice as long, and in the end takes all the rest.
     """
-    before, after = _around(backend) if special_tokens else ([], [])
+    before, after = around(backend) if special_tokens else ([], [])
     ids, start, size = array("I", before), 0, _PIECE
     while start + size + _AHEAD < len(text) and size <= _LONGEST_WORD:
         for pattern in _ENDS:
@@ -103,7 +103,7 @@ def _encode(backend: tokenizers.Tokenizer, text: str) -> list[int]:
     return backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
 
 
-def _around(backend: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
+def around(backend: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
     """The ids that the tokenizer puts before and behind a text."""
     whole = backend.encode("a")
     special = [bool(flag) for flag in whole.special_tokens_mask]

@@ -1,0 +1,151 @@
+"""Writes text with a causal model.
+
+  wechsel-jax generate german-gpt2/ --prompt="Es war einmal"
+  wechsel-jax generate german-gpt2/ --prompt="Es war einmal" --temperature=0.8 --top_p=0.95 --samples=3
+  wechsel-jax generate chat-model/ --chat --prompt="Wie heißt die Hauptstadt von Kenia?" --max_tokens=200
+  wechsel-jax generate german-gpt2/ --prompts=beginnings.txt --json > texts.jsonl
+
+The text of a single prompt appears as it is made; how fast it was is said at the end on stderr. A text ends at the end-of-text
+tokens that generation_config.json names, else those of config.json, else the tokenizer's. The same seed gives the same text.
+"""
+
+import json
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from absl import flags
+
+from wechsel_jax.commands import choice, number
+from wechsel_jax.errors import UserError, one_line
+
+if TYPE_CHECKING:
+    from wechsel_jax.evaluation.loaded import LoadedModel
+
+ARGUMENTS = "DIR"
+
+
+def define(values: flags.FlagValues) -> None:
+    """Defines the flags of `evaluation.generation.generate`."""
+    flags.DEFINE_string("prompt", None, "How the text begins; empty: with the model's begin-of-text token.", flag_values=values)
+    flags.DEFINE_string("prompts", None, "A file with a prompt on each line, in place of --prompt.", flag_values=values)
+    flags.DEFINE_boolean("chat", False, "Write prompts as a user's turn, by the tokenizer's chat template.", flag_values=values)
+    most = {"upper_bound": 1 << 24, "flag_values": values}
+    flags.DEFINE_integer("max_tokens", 100, "New tokens of each text at most.", lower_bound=1, **most)
+    default = "By default generation_config.json's where that asks for draws (do_sample), else"
+    number(
+        values, "temperature", None, f"0: always the likeliest token; more: draw, the hotter the wilder. {default} 0.", 0, 1e9
+    )
+    number(values, "top_p", None, f"Draw from the fewest likeliest tokens that have this share. {default} 1.", 1e-9, 1)
+    flags.DEFINE_multi_string("stop", [], "A string that ends a text and is left out; may be given again.", flag_values=values)
+    flags.DEFINE_integer("seed", 0, "Of the draws.", lower_bound=0, upper_bound=2**32 - 1, flag_values=values)
+    flags.DEFINE_integer("samples", 1, "Texts for each prompt.", lower_bound=1, **most)
+    flags.DEFINE_integer("batch_size", 16, "Texts at once.", lower_bound=1, **most)
+    flags.DEFINE_boolean("json", False, "Print one JSON object a text: prompt, text, tokens, end.", flag_values=values)
+    choice(values, "dtype", "float32", ("float32", "bfloat16"), "What matrix products compute in")
+
+
+def run(values: flags.FlagValues, arguments: list[str]) -> None:
+    """Reads the model and the prompts, writes, and prints."""
+    if (values.prompt is None) == (values.prompts is None):
+        raise UserError("expected either --prompt or --prompts; see wechsel-jax generate --help")
+    import jax
+
+    from wechsel_jax.evaluation.generation import generate
+    from wechsel_jax.evaluation.loaded import LoadedModel
+    from wechsel_jax.text.parts import read_documents
+
+    prompts = [values.prompt] if values.prompts is None else list(read_documents(values.prompts))
+    if not prompts:
+        raise UserError(f"{values.prompts}: holds nothing but white space; expected a prompt a line")
+    model = LoadedModel.open(arguments[0], dtype=values.dtype)
+    temperature, top_p = _defaults(model)
+    temperature = temperature if values.temperature is None else values.temperature
+    top_p = top_p if values.top_p is None else values.top_p
+    if values.samples > 1 and temperature == 0:
+        raise UserError("--samples: temperature 0 writes the same text each time; expected --temperature above 0, such as 0.8")
+    given = [_turn(model, prompt) for prompt in prompts] if values.chat else prompts
+    shown = [prompt for prompt in prompts for _ in range(values.samples)]
+    alone = len(shown) == 1 and not values.json
+
+    # Of a single text; the prompt with the first piece, for it may be refused until then.
+    waiting = [] if values.chat else [prompts[0]]
+
+    def tell(_: int, piece: str) -> None:
+        print(*waiting, piece, sep="", end="", flush=True)
+        waiting.clear()
+
+    def progress(done: int, total: int) -> None:
+        if total > done and sys.stderr.isatty():
+            print(f"{done} of {total} texts", file=sys.stderr)
+
+    compiling = []
+    # Making a program is no part of how fast it is.
+    jax.monitoring.register_event_duration_secs_listener(
+        lambda event, seconds, **_: compiling.append(seconds) if event.startswith("/jax/core/compile/") else None
+    )
+    start = time.monotonic()
+    texts = generate(
+        model,
+        [ids for ids in given for _ in range(values.samples)],
+        max_tokens=values.max_tokens,
+        temperature=temperature,
+        top_p=top_p,
+        stop=values.stop,
+        seed=values.seed,
+        batch_size=values.batch_size,
+        on_text=tell if alone else None,
+        progress=progress,
+    )
+    seconds = time.monotonic() - start
+    if alone:
+        tell(0, "\n")
+    else:
+        for i, (prompt, text) in enumerate(zip(shown, texts, strict=True)):
+            if values.json:
+                line = {"prompt": prompt, "text": text.text, "tokens": len(text.tokens), "end": text.end}
+                print(json.dumps(line, ensure_ascii=False))
+            else:
+                print("\n" * (i > 0) + ("" if values.chat else prompt) + text.text)
+    made, running = sum(len(text.tokens) for text in texts), max(seconds - sum(compiling), 1e-9)
+    line = f"{made:,} tokens in {running:.1f} s ({made / running:,.0f} tokens/s) and {sum(compiling):.1f} s of compiling"
+    full = sum(text.end == "full" for text in texts)
+    if full:
+        texts_ended = "the text" if len(texts) == 1 else f"{full} of {len(texts)} texts"
+        line += f"; {texts_ended} ended at the model's last position, {model.config.max_length:,}"
+    print(line, file=sys.stderr)
+
+
+def _defaults(model: "LoadedModel") -> tuple[float, float]:
+    """Temperature and top_p that generation_config.json gives to a model that is to draw."""
+    fields = model.generation_config
+    if not fields.get("do_sample"):
+        return 0.0, 1.0
+    found = []
+    for name in ("temperature", "top_p"):
+        value = fields.get(name)
+        value = 1.0 if value is None else value
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            place = model.directory / "generation_config.json"
+            raise UserError(f"{place}: {name} is {value!r}; expected a number; mend it, or give --{name}")
+        found.append(float(value))
+    return found[0], found[1]
+
+
+def _turn(model: "LoadedModel", prompt: str) -> list[int]:
+    """The ids of a user's turn, up to where the answer begins."""
+    tokenizer = model.tokenizer
+    if not tokenizer.chat_template:
+        raise UserError(f"{model.directory}: its tokenizer has no chat template; expected a chat model; leave out --chat")
+    try:
+        import jinja2
+    except ImportError:
+        raise UserError('--chat needs jinja2; install it: pip install "wechsel-jax[eval]"') from None
+    try:
+        talk = [{"role": "user", "content": prompt}]
+        text = tokenizer.apply_chat_template(talk, tokenize=False, add_generation_prompt=True)
+    except (jinja2.TemplateError, TypeError, ValueError) as error:
+        reason = one_line(error)
+        raise UserError(f"{model.directory}: its chat template takes no user's turn ({reason}); leave out --chat") from None
+    # The template writes the tokens that begin a text itself.
+    return tokenizer.backend_tokenizer.encode(text, add_special_tokens=False).ids
