@@ -1,6 +1,7 @@
 """Eight CPU devices for every test, and the folder of real data where there is one."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -9,6 +10,20 @@ import pytest
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
+# What a program computes is what these are about. Optimised machine code for it takes two to three times as long to make.
+QUICKLY_COMPILED = {"evaluation", "models", "objectives", "training"}
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Two processes for many files: programs as small as these use one core each. None where files are named."""
+    return 0 if any(".py" in argument for argument in config.args) else 2
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_compilation(request: pytest.FixtureRequest) -> Iterator[None]:
+    jax.config.update("jax_disable_most_optimizations", request.path.parent.name in QUICKLY_COMPILED)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """The house has floors: a package imports only from those below it, by module, by type and inside of functions alike."""
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -34,9 +35,9 @@ FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}
 NO_FLAX = ("text", "tokens", "search", "vectors", "initializers", "checkpoint", "records", "report", "transfers", "inspection")
 
 
-def modules():
-    for path in sorted(ROOT.rglob("*.py")):
-        yield path.relative_to(ROOT), ast.parse(path.read_text(encoding="utf-8"))
+@functools.cache
+def modules() -> list[tuple[Path, ast.Module]]:
+    return [(path.relative_to(ROOT), ast.parse(path.read_text(encoding="utf-8"))) for path in sorted(ROOT.rglob("*.py"))]
 
 
 def imported(tree: ast.AST):

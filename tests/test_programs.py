@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked import run_module
 from wechsel_jax import demo
 
 ROOT = Path(__file__).parents[1]
@@ -18,18 +19,20 @@ QUICK = [
 ]
 
 
-def run(program: str, *arguments: str) -> subprocess.CompletedProcess:
+def run(*arguments: str) -> subprocess.CompletedProcess:
+    """`python -m train.compare` as a user starts it; most tests fork it instead, which spares them its imports."""
     return subprocess.run(
-        [sys.executable, "-m", f"train.{program}", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=600
+        [sys.executable, "-m", "train.compare", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=600
     )
 
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory) -> tuple[Path, subprocess.CompletedProcess]:
     workdir = tmp_path_factory.mktemp("runs") / "demo"
-    return workdir, run("compare", "--config=configs/demo.py", f"--workdir={workdir}", *QUICK)
+    return workdir, run("--config=configs/demo.py", f"--workdir={workdir}", *QUICK)
 
 
+@pytest.mark.slow
 def test_compare_prints_a_table_and_writes_report_and_models(compared):
     workdir, done = compared
     assert done.returncode == 0, done.stderr
@@ -47,6 +50,7 @@ def test_compare_prints_a_table_and_writes_report_and_models(compared):
     assert "<svg" in (workdir / "report.html").read_text() and (workdir / "report-learning-curves.png").exists()
 
 
+@pytest.mark.slow
 def test_every_method_sees_the_same_tokens_and_keeps_its_own_phases(compared):
     workdir, _ = compared
     configs = [json.loads((workdir / name / "config.json").read_text()) for name in ("wechsel_tfr", "trans_inner", "full_rand")]
@@ -54,16 +58,18 @@ def test_every_method_sees_the_same_tokens_and_keeps_its_own_phases(compared):
     assert [len(config["phases"]) for config in configs] == [1, 2, 1]
 
 
+@pytest.mark.slow
 def test_the_same_command_again_trains_nothing_and_keeps_the_result(compared):
     workdir, _ = compared
     before = (workdir / "comparison.json").read_bytes()
     weights = (workdir / "wechsel_tfr" / "export" / "model.safetensors").stat().st_mtime_ns
-    done = run("compare", "--config=configs/demo.py", f"--workdir={workdir}", *QUICK)
+    done = run_module("train.compare", "--config=configs/demo.py", f"--workdir={workdir}", *QUICK)
     assert done.returncode == 0, done.stderr
     assert json.loads((workdir / "comparison.json").read_bytes())["methods"] == json.loads(before)["methods"]
     assert (workdir / "wechsel_tfr" / "export" / "model.safetensors").stat().st_mtime_ns == weights
 
 
+@pytest.mark.slow
 def test_exports_load_in_transformers_and_write_german_tokens(compared):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -94,7 +100,7 @@ def test_exports_load_in_transformers_and_write_german_tokens(compared):
     ],
 )
 def test_mistakes_give_one_line_and_status_2(arguments, message, tmp_path):
-    done = run("compare", *(argument.replace("DIR", str(tmp_path / "run")) for argument in arguments))
+    done = run_module("train.compare", *(argument.replace("DIR", str(tmp_path / "run")) for argument in arguments))
     lines = [line for line in done.stderr.splitlines() if "error" in line]
     assert done.returncode == 2, done.stderr
     assert len(lines) == 1 and message in lines[0] and lines[0].startswith("python -m train.compare: error: "), done.stderr
@@ -123,13 +129,14 @@ def test_what_a_configuration_does_wrong_is_one_line(name, code, message, tmp_pa
     demonstration = f"import sys\nsys.path.insert(0, {str(ROOT)!r})\nfrom configs import demo\n"
     demonstration += "def get_config():\n    c = demo.get_config()\n    c.unlock()"
     (tmp_path / name).write_text(code.replace("{demo}", demonstration))
-    done = run("compare", f"--config={tmp_path / name}", f"--workdir={tmp_path / 'run'}")
+    done = run_module("train.compare", f"--config={tmp_path / name}", f"--workdir={tmp_path / 'run'}")
     assert done.returncode == 2, done.stderr
     (line,) = done.stderr.splitlines()
     assert line.startswith("python -m train.compare: error: ") and message in line
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_comparison_makes_what_its_methods_need(tmp_path):
     """Variants of a method, vectors of tokens and a helper model, which the demonstration does without."""
     (tmp_path / "wechsel_wiktionary").mkdir()
@@ -147,7 +154,7 @@ def test_a_comparison_makes_what_its_methods_need(tmp_path):
         *("--config.helper.training.eval_batches=2", "--config.training.steps=1"),
     ]
     config = f"configs/compare_initializers.py:lang=de,data={tmp_path},steps=1,methods=tran+focus+clp"
-    done = run("compare", f"--config={config}", f"--workdir={workdir}", *QUICK, *small)
+    done = run_module("train.compare", f"--config={config}", f"--workdir={workdir}", *QUICK, *small)
     assert done.returncode == 0, done.stderr
     records = {
         name: json.loads((workdir / name / "transfer" / "transfer.json").read_text()) for name in ("tran", "focus", "clp")
@@ -161,8 +168,9 @@ def test_a_comparison_makes_what_its_methods_need(tmp_path):
     assert set(json.loads((workdir / "comparison.json").read_text())["methods"]) == set(records)
 
 
+@pytest.mark.slow
 def test_another_setting_in_the_same_workdir_is_refused(compared):
     workdir, _ = compared
-    done = run("compare", "--config=configs/demo.py", f"--workdir={workdir}", *QUICK, "--config.transfer.neighbors=3")
+    done = run("--config=configs/demo.py", f"--workdir={workdir}", *QUICK, "--config.transfer.neighbors=3")
     assert done.returncode == 2
     assert "neighbors was 10, now 3" in done.stderr

@@ -20,7 +20,8 @@ module = importlib.import_module("wechsel_jax.data.prepare")
 SETTINGS = {"validation_fraction": 0.2, "max_bytes": 60_000, "deduplicate": True}
 # Small parts, recorded one by one, so that a kill finds something to go on with.
 _SMALL = """
-import filecmp, importlib, json, os, random, shutil, signal, sys, time
+import filecmp, importlib, json, os, random, shutil, signal, sys, threading, time
+import tqdm
 from wechsel_jax.data import prepare, prepare_split, unfinished
 module = importlib.import_module("wechsel_jax.data.prepare")
 module.PART_BYTES, unfinished._RECORD_SECONDS = 2000, 0.0
@@ -30,6 +31,9 @@ settings = json.loads(sys.argv[4])
 _RANDOM_KILLS = """
 # A fork takes no threads along, so there must be none; and what is imported once is not part of what is measured.
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+tqdm.tqdm.monitor_interval = 0
+# Its own lock is one of all forks together, and a child that is killed while it holds that never gives it back.
+tqdm.tqdm.set_lock(threading.RLock())
 prepare_split(text, tokenizer, output + "-whole", **settings)
 
 def child(seconds):
@@ -95,6 +99,7 @@ def wait_for_parts(output, parts, stage="tokens"):
     raise AssertionError(f"no {parts} parts")
 
 
+@pytest.mark.slow
 def test_kills_at_random_moments_change_no_byte(tmp_path, tokenizers, text):
     output = tmp_path / "out"
     child = run(_RANDOM_KILLS, text, tokenizers["gpt2"], output, json.dumps(SETTINGS), 0)
@@ -324,6 +329,7 @@ print(len(list(Path("/proc/self/task").iterdir())))
     assert contents(tmp_path / "1") == contents(tmp_path / "6")
 
 
+@pytest.mark.slow
 def test_a_long_line_takes_bounded_memory(tmp_path, tokenizers):
     text = tmp_path / "long.txt"
     text.write_text("Grüße aus Köln, " * 600_000, encoding="utf-8")

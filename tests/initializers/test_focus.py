@@ -47,6 +47,7 @@ def run_reference(monkeypatch, source, target, vectors, matrix):
     return out.numpy(), matched
 
 
+@pytest.mark.slow
 def test_equals_deepfocus(monkeypatch, real):
     source, target, vectors = real
     sides = [Side(Vocabulary.from_tokenizer(tokenizer)) for tokenizer in (source, target)]

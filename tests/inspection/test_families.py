@@ -42,6 +42,7 @@ def german(request, world, tmp_path_factory):
     return output
 
 
+@pytest.mark.slow
 def test_perplexity_is_that_of_transformers(german, world):
     text = world.root / "german.txt"
     found = perplexity_at_zero(Checkpoint.open(german), text, tokens_limit=31)

@@ -72,6 +72,7 @@ MESH_FIELDS = {
 MESHES = [(data, fsdp, 8 // data // fsdp) for data in (1, 2, 4, 8) for fsdp in (1, 2, 4, 8) if data * fsdp <= 8]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SIZES)
 def test_initialisation_is_that_of_hugging_face(name):
     """Standard deviations, zero rows, zeros and ones, tensor by tensor, against a fresh torch model's."""
@@ -138,12 +139,17 @@ def sharded_model(name):
 
 
 def on_mesh(shape, record, config, function, params, *batch):
-    """What `function` of params and batch gives on a mesh, with gradients laid out as the parameters are."""
+    """What `function` of params and batch gives on a mesh, with gradients laid out as the parameters are.
+
+    How XLA divides the work is what these tests are about. It does so before it makes machine code, which takes its newer
+    generator twice as long as the older one.
+    """
     mesh = sharding.make_mesh(dict(zip(sharding.AXES, shape, strict=True)))
     where, _ = sharding.parameter_shardings(mesh, record.sharding_rules, record.shapes(config))
     rows = sharding.batch_sharding(mesh)
     with jax.set_mesh(mesh):
-        step = jax.jit(function, out_shardings=(sharding.replicated(mesh), where))
+        places = (sharding.replicated(mesh), where)
+        step = jax.jit(function, out_shardings=places, compiler_options={"xla_cpu_use_fusion_emitters": False})
         return step(jax.device_put(params, where), *(jax.device_put(part, rows) for part in batch))
 
 
@@ -166,6 +172,7 @@ def check_on_meshes(name, shapes):
         jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5 * scale), sharded, gradient)
 
 
+@pytest.mark.slow
 def test_few_key_heads_on_many_devices():
     """One head of keys and values under 4 of queries, on a tensor axis of 2 and a mesh of all three axes."""
     check_on_meshes("gemma3_text", [(2, 2, 2)])

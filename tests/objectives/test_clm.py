@@ -94,6 +94,7 @@ def test_a_fitting_chunk_keeps_a_device_busy(rows, length):
         assert fitting_chunk(4 * rows, length) == chunk
 
 
+@pytest.mark.slow
 def test_gradients_equal_those_without_chunks(params):
     batch = {"tokens": TOKENS, "weights": np.ones(TOKENS.shape, np.float32)}
     whole, chunked = (compiled(n, True, CONFIG, "float32", True)(params, batch, jax.random.key(5)) for n in (19, 5))
@@ -107,6 +108,7 @@ def gradients_of(chunk, scale):
     return jax.jit(jax.grad(lambda p, b: scale * objective(p, b, jax.random.key(0), train=False)[0]))
 
 
+@pytest.mark.slow
 def test_gradients_equal_those_of_the_definition(params):
     """The loss brings its own derivative; JAX differentiates the definition here."""
     weights = np.random.default_rng(1).random(TOKENS.shape).astype(np.float32)
@@ -201,6 +203,7 @@ def test_sums_are_float32_in_bfloat16(params):
     assert float(low[0]) == pytest.approx(float(evaluate(params, with_weights(TOKENS))[0]), rel=0.02)
 
 
+@pytest.mark.slow
 def test_chunks_need_less_memory():
     """8 x 128 tokens, V = 4096: the logits of all positions are 16 MiB, and training keeps several such arrays."""
     config = GPT2.config(FIELDS | {"vocab_size": 4096, "n_positions": 128}, dropout=0.0)

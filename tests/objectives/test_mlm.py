@@ -126,6 +126,7 @@ def test_80_10_10(drawn):
 jitted_mask_tokens = jax.jit(mask_tokens, static_argnums=(4, 5))
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(length=st.sampled_from([1, 7, 20]), rate=st.sampled_from([0.15, 1.0]), seed=st.integers(0, 10**6))
 def test_masking_properties(length, rate, seed):
@@ -173,6 +174,7 @@ def test_weights_scale_and_exclude(params):
     assert run(batch | {"weights": weights}, jax.random.key(1))[1] == 6
 
 
+@pytest.mark.slow
 def test_no_ordinary_token_gives_zero_and_finite_gradients(params):
     batch = {"tokens": np.full((2, 16), 2, np.int32)}
     loss, gradient = compiled(train=True, gradient=True)(params, batch, jax.random.key(0))
@@ -180,6 +182,7 @@ def test_no_ordinary_token_gives_zero_and_finite_gradients(params):
     assert all(np.all(np.asarray(leaf) == 0) for leaf in jax.tree.leaves(gradient))
 
 
+@pytest.mark.slow
 def test_the_key_drives_masking_and_dropout(params):
     batch = {"tokens": TOKENS, "mask": MASK_OF_REAL}
 

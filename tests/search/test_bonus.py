@@ -81,6 +81,7 @@ def test_all_ids_equal_those_of_the_full_matrix():
     assert all((np.diff(row[same]) > 0).all() for row, same in zip(ids, agrees, strict=True))
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 60), st.sampled_from([0.4, 0.8, 2.0]))
 def test_a_bonus_that_lifts_keys_onto_others(seed, k, amount):

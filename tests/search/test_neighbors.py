@@ -200,6 +200,7 @@ def test_no_query_at_all():
     assert similarity.shape == ids.shape == (0, 2)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_signs_have_exact_ties_in_order_of_id(data):

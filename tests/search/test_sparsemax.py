@@ -78,6 +78,7 @@ def test_equals_entmax(generator, scale):
     assert_exact(queries, keys, ids, weights, scale)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dimension", "scale"), [(2, 1.0), (37, 0.02), (128, 1.0), (64, 30.0)])
 def test_every_layout_gives_the_same_bits(generator, dimension, scale):
     queries, keys = (generator.standard_normal((n, dimension)).astype(np.float32) for n in (60, 900))
@@ -87,6 +88,7 @@ def test_every_layout_gives_the_same_bits(generator, dimension, scale):
     assert not weights[7].any()
 
 
+@pytest.mark.slow
 def test_rows_with_few_and_with_many_neighbors_together(generator):
     """Half of the queries lie in a crowd of 700 keys of almost one direction, the other half far from it."""
     crowd = np.eye(48, dtype=np.float32)[0] + generator.standard_normal((700, 48)).astype(np.float32) * np.float32(0.003)
@@ -143,6 +145,7 @@ def test_one_key_and_no_query():
         assert ids.shape == weights.shape == (len(queries), 0)
 
 
+@pytest.mark.slow
 def test_the_first_number_of_nominees_changes_nothing(generator, monkeypatch):
     queries, keys = (generator.standard_normal((n, 30)).astype(np.float32) for n in (200, 1500))
     expected = sparsemax_neighbors(queries, keys)

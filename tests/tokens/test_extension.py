@@ -163,6 +163,7 @@ def test_kinds_that_do_not_go_together_are_refused(tiny, source, target):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("source", "target", "own", "share"), REAL_PAIRS)
 def test_real_tokenizers(data_directory, source, target, own, share):
     (tokenizer, old), (other, _) = real_tokenizer(data_directory, source), real_tokenizer(data_directory, target)

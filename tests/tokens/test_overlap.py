@@ -100,6 +100,7 @@ def test_match_is_the_best_candidate_of_a_full_search(source, target, data):
 OVERLAP = {"de": (21403, 26299, 28285), "ar": (23487, 30556, 30688), "sw": (25243, 31478, 33544)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("language", OVERLAP)
 def test_overlap_counts_are_those_measured_with_canonical_forms(real, language):
     source, target = real(f"{language}/bpe-50k")[1], real(f"{language}/xlmr-unigram-50k")[1]
@@ -120,6 +121,7 @@ EVERYTHING = [("exact", False), ("fuzzy", True), ("special", True)]
 PAIRS = [("gpt2", "de/bpe-50k", EVERYTHING), ("roberta", "ar/xlmr-unigram-50k", [("fuzzy", False)])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("source", "target", "asked"), PAIRS)
 def test_parity_finds_what_deepfocus_finds(real, source, target, asked):
     focus = pytest.importorskip("deepfocus.focus")
@@ -307,6 +309,7 @@ def joined(vocabulary: Vocabulary, ids: np.ndarray) -> bytes:
     return b"".join(vocabulary.bytes[i] for i in ids)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["gpt2", "de/bpe-50k", "sw/xlmr-unigram-50k"])
 def test_pieces_of_real_tokens_are_their_text(real, source):
     tokenizer, known = real(source)

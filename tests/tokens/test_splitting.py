@@ -219,6 +219,7 @@ def test_an_unknown_pattern(tmp_path):
         train_tokenizer(tmp_path / "a.txt", 300, tmp_path / "out", pattern="llama3")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("file", "size", "least"), [("hi.stories_bhaav", 1500, 1.6), ("th.ud_tud_pud", 5000, 1.6)])
 def test_real_text_takes_about_as_many_tokens_as_need_be(data_directory: Path, tmp_path, file, size, least):
     """The oracle is byte-level BPE whose words end at white space only; GPT-2's pattern takes `least` times as many tokens."""

@@ -78,6 +78,7 @@ def test_tokens_of_wordpiece_joined_are_the_words_with_single_spaces(tiny, text)
     assert vocabulary.join(ids) == " ".join(words).encode()
 
 
+@pytest.mark.slow
 @PARAMETERS
 @given(text=TEXT)
 def test_tokens_of_real_byte_level_bpe_joined_are_the_text(real, text):

@@ -285,6 +285,7 @@ def test_nothing_breaks_out_of_the_printed_lines(sandbox, text):
     assert not Path("OWNED").exists()
 
 
+@pytest.mark.slow
 def test_the_scripts_are_shellcheck_clean():
     shellcheck = shutil.which("shellcheck") or Path(sys.executable).with_name("shellcheck")
     files = [*sorted(SCRIPTS.glob("*.sh")), STUB / "python3.12"]

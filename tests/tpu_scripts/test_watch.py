@@ -3,6 +3,8 @@
 import re
 import signal
 
+import pytest
+
 from tests.tpu_scripts.sandbox import CONFIG, RUN
 
 
@@ -26,6 +28,7 @@ def verbs(sandbox) -> list[str]:
 NEW = ["create", "scp", "setup", "restore", "launch"]
 
 
+@pytest.mark.slow
 def test_preempted_twice_then_finished(sandbox):
     sandbox.plan("hold", "hold", "finish")
     where = "bucket/my-bucket/dir/runs/german/complete"
@@ -61,6 +64,7 @@ def test_a_setup_and_a_request_that_fail_are_made_again(sandbox):
     assert "the TPU costs on until delete.sh" in result.stdout
 
 
+@pytest.mark.slow
 def test_a_crash_is_launched_again_and_progress_clears_the_count(sandbox):
     sandbox.ready()
     # A worker that misses the others is no mistake of the user's, though the program ends with status 2.
@@ -134,6 +138,7 @@ def test_at_a_limit_nothing_is_deleted_that_is_not_in_the_bucket(sandbox):
     assert "delete" not in verbs(sandbox) and "the TPU is left and costs on" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_worker_that_fails_takes_the_others_with_it(sandbox):
     sandbox.ready(workers=2)
     sandbox.plan("hold", "exit 1 lost the others", "finish", "finish")

@@ -4,7 +4,6 @@ import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import jax
 import pytest
 from ml_collections import ConfigDict
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -15,14 +14,6 @@ from wechsel_jax.training import default_config, trans_inner_phases
 
 WORDS = ("alpha", "beta", "gamma", "delta", "house", "garden", "river", "stone", "winter", "light")
 MODEL = {"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 32}
-
-
-@pytest.fixture(scope="package", autouse=True)
-def quick_compilation():
-    """Optimised machine code is not what the tests of training are about, and takes three times as long to make."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture(scope="session")

@@ -124,6 +124,7 @@ with compiled_programs(sys.argv[1]):
 """
 
 
+@pytest.mark.slow
 def test_a_second_process_compiles_nothing(tmp_path):
     environment = os.environ | {"JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-c", PROGRAM, str(tmp_path)]

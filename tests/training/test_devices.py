@@ -50,6 +50,7 @@ print(kept, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="malloc of glibc")
 def test_kept_memory_is_not_paid_for_again():
     """Page faults of the third array of 100 MB: 24,400, or 50 and some where the system gives huge pages, against none."""

@@ -162,6 +162,7 @@ with program("train"):
 """
 
 
+@pytest.mark.slow
 def test_processes_that_wait_in_vain_say_for_whom():
     alone, incomplete = f"localhost:{free_port()}", f"localhost:{free_port()}"
     cases = [(alone, 2, 1), (incomplete, 3, 0), (incomplete, 3, 1), ("auto", 0, -1)]

@@ -43,6 +43,7 @@ def bare(run, tmp_path):
     return place
 
 
+@pytest.mark.slow
 def test_transformers_computes_the_same_logits(run, bare, tmp_path):
     torch = pytest.importorskip("torch")
     from transformers import AutoModelForCausalLM, AutoTokenizer

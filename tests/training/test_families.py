@@ -25,6 +25,7 @@ GEMMA = {
 }
 
 
+@pytest.mark.slow
 def test_export_of_a_run_has_its_last_perplexity(make_config, tmp_path):
     transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
     workdir = tmp_path / "run"

@@ -20,7 +20,8 @@ def recorder(make_config, tmp_path):
         return UserError(f"not finite at {line['step']} after {skipped}")
 
     config = make_config(skip_nonfinite=1)
-    return Recorder(config, metrics, Progress(20, quiet=True), Clock(128, []), lambda rate: None, refuse)
+    clock = Clock(lambda first, end: 128 * (end - first), [])
+    return Recorder(config, metrics, Progress(20, quiet=True), clock, lambda rate: None, refuse)
 
 
 def measured(loss: float, **more: float) -> dict[str, jax.Array]:

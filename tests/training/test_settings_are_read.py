@@ -7,8 +7,9 @@ import pytest
 from ml_collections import ConfigDict
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.training import distributed, loop, one_phase
+from wechsel_jax.training import distributed, labelled, loop, one_phase, seeds
 from wechsel_jax.training.config import as_dict
+from wechsel_jax.training.run_spec import build_run
 
 
 def leaves(values: dict, prefix: str = "") -> set[str]:
@@ -47,6 +48,7 @@ def read(monkeypatch):
     return names, watch
 
 
+@pytest.mark.slow
 def test_every_setting_is_read(make_config, tmp_path, read, monkeypatch):
     names, watch = read
     config = make_config(steps=2, eval_every=2, checkpoint_every=2, patience=100, mesh__data=1)
@@ -63,6 +65,21 @@ def test_every_setting_is_read(make_config, tmp_path, read, monkeypatch):
     config.distributed.update({"coordinator": "localhost:1", "processes": 2, "process": 1, "timeout": 1})
     monkeypatch.setattr(jax.distributed, "initialize", lambda *_, **__: None)
     distributed.start(config.distributed)
+    assert leaves(as_dict(config)) - names == {"epochs", "seeds", *(f"task.{name}" for name in config.task)}
+    # Those are of labelled examples. Copies of settings are read in their place.
+    words = tmp_path / "words.tsv"
+    words.write_text("text\tlabel\nalpha beta\tno\ngamma delta\tyes\n")
+    tasks = make_config(
+        objective="classification", epochs=1.0, seeds=2, **dict.fromkeys(("data__train", "data__validation"), (str(words),))
+    )
+    for module in (seeds, labelled):
+        monkeypatch.setattr(module.copy, "deepcopy", lambda config: config)
+    monkeypatch.setattr(seeds, "train", lambda config, workdir: build_run(labelled.open_labelled(config, workdir, print)[0]))
+    for check in ("validate", "check_config"):
+        monkeypatch.setattr(seeds, check, lambda *_: None)
+    watch(tasks)
+    with pytest.raises(AttributeError):
+        seeds.finetune(tasks, tmp_path / "seeds")
     assert leaves(as_dict(config)) - names == set()
 
 

@@ -95,6 +95,7 @@ def test_a_run_goes_on_on_another_mesh(finished, make_config, tmp_path):
     assert [line for line in lines if line["step"] <= 15] == [line for line in expected if line["step"] <= 15]
 
 
+@pytest.mark.slow
 def test_settings_of_speed_and_memory_change_nothing(finished, make_config, tmp_path):
     """305 tokens become 384 rows on the device, layers are unrolled and computed again: the same run but for rounding."""
     _, workdir, _ = finished
@@ -136,6 +137,7 @@ def test_a_model_that_another_run_exported_can_be_trained_on(finished, make_conf
     assert json.loads((tmp_path / "run" / "export" / "config.json").read_text())["dtype"] == "bfloat16"
 
 
+@pytest.mark.slow
 def test_a_masked_model_is_trained(make_config, texts, tmp_path):
     tokenizer = load_tokenizer(texts / "tokenizer")
     names = {"cls_token": "<s>", "sep_token": "</s>", "pad_token": "<pad>", "mask_token": "<mask>"}
@@ -191,6 +193,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(make_config, tmp_path):
     assert [line["step"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if line["kind"] == "skipped"] == skipped
 
 
+@pytest.mark.slow
 def test_a_run_without_gain_stops_early_and_exports_its_best(make_config, tmp_path, capsys):
     """After eight good steps the learning rate destroys the model; a run of those eight steps is the oracle."""
     good, bad = (

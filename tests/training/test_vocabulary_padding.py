@@ -44,6 +44,7 @@ def loss_and_gradient(name, multiple):
     return float(loss), jax.device_get(gradient)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2", "roberta"])
 def test_losses_and_gradients_are_those_of_the_model_without_padding(name):
     record, config, _ = small(name)

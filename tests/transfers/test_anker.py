@@ -130,6 +130,7 @@ def test_text_in_a_field_of_json_lines_is_read_as_it_is(made, run, world, tmp_pa
     assert (output / "model.safetensors").read_bytes() == (made[0] / "model.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 def test_what_cannot_help_is_said(made, run, world, source, tmp_path):
     assert not any("pairs only those" in note or "too seldom" in note for note in made[1]["notes"])
     pairs = [line.split("\t") for line in world.dictionary.read_text(encoding="utf-8").splitlines()]

@@ -269,6 +269,7 @@ def assert_rows(old: np.ndarray, new: np.ndarray, plan: TransferPlan) -> None:
     assert abs(noise.std() / old.astype(np.float64).std() - 1) < 0.15
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_family_computes_what_it_computed(tokens, tmp_path, name):
     family, mine = FAMILIES[name], tokens(FAMILIES[name].style)
@@ -310,6 +311,7 @@ def without(directory, *names: str, **more: np.ndarray) -> None:
     write_tensors(directory / "model.safetensors", tensors)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "copies"),
     [

@@ -86,6 +86,7 @@ def divergence(average, wanted):
     return float(wanted[known] @ np.log(wanted[known] / average[known]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "tied", "form", "changes"), [
     ("gpt2", True, "tied rows", {"transformer.wte.weight"}),
     ("llama", False, "head rows", {"lm_head.weight"}),
@@ -146,6 +147,7 @@ def test_what_does_not_help_is_left_out(make, monkeypatch):
     assert any("Calibration was left out" in note for note in record["notes"])
 
 
+@pytest.mark.slow
 def test_the_same_bytes_again_and_by_the_command_line(world, make, german, save_source, tmp_path):
     calibrated, plain, _ = make("roberta", seed=3)
     files = [f"--{name}={value}" for name, value in world.inputs().items()]

@@ -338,6 +338,7 @@ def test_tran_2020(world, command, monkeypatch):
     assert "spell the same stand in for a dictionary" in told and "refined in 1 round " in told and "sparsemax" in told
 
 
+@pytest.mark.slow
 def test_an_alignment_without_a_dictionary(world, command, tmp_path, monkeypatch, capsys):
     small = functools.partial(AdversarialSettings, epochs=1, iterations=40, hidden=8, most_frequent=300)
     monkeypatch.setattr("wechsel_jax.transfers.inputs.AdversarialSettings", small)
@@ -357,6 +358,7 @@ def test_an_alignment_without_a_dictionary(world, command, tmp_path, monkeypatch
     assert f"{report['pairs']:,}" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_an_alignment_by_similarities_alone(world, command, monkeypatch):
     small = functools.partial(similarity_map, words=200, keep=0.5)
     monkeypatch.setattr("wechsel_jax.vectors.adversarial.similarity_map", small)

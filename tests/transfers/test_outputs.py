@@ -152,6 +152,7 @@ def test_a_program_leaves_a_directory_of_others_alone(program, inputs, tmp_path,
     assert _snapshot(root) | _snapshot(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_an_empty_workdir_is_refused_by_the_command_line(tmp_path):
     for flag in ("--workdir=", "--workdir"):
         command = [sys.executable, "-m", "train.pretrain", f"--config={ROOT / 'configs' / 'demo_english.py'}", flag]

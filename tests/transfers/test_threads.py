@@ -24,7 +24,7 @@ from wechsel_jax.vectors.self_learning import similarity_map
 
 # Wide enough that the products are split among the threads: those of the other tests' models run on one.
 WIDTH, DIMENSIONS = 96, 96
-JOBS = ("anker", "calibrated", "multivariate", "standardized", "factorised")
+JOBS = ("anker", "multivariate", "standardized", "factorised")
 PROGRAM = """
 import hashlib, json, pathlib, sys
 from threadpoolctl import threadpool_limits
@@ -45,11 +45,11 @@ def hashes(world, save_source, tmp_path_factory):
     """(job, file, hash) of every array file of every job, for 1, 2 and 4 threads."""
     german = str(world.root / "german.txt")
     texts = {"source_text": str(world.root / "english.txt"), "target_text": german, "dictionary": str(world.dictionary)}
-    anker = {"method": "anker", "dimensions": DIMENSIONS, **texts}
+    # Calibration comes last: the saved plan is still that of the method alone.
+    anker = {"method": "anker", "dimensions": DIMENSIONS, "calibrate": "unigram", **texts}
     wechsel = {name: str(path) for name, path in world.inputs().items()} | {"method": "wechsel"}
     settings = [
         anker,
-        anker | {"calibrate": "unigram"},
         {"method": "multivariate"},
         wechsel | {"noise": "multivariate", "standardize": "pretrained_xavier"},
         wechsel | {"method": "ofa", "latent_dimension": 48, "factorised": True},
@@ -67,6 +67,7 @@ def hashes(world, save_source, tmp_path_factory):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job", JOBS)
 def test_the_number_of_threads_changes_no_byte_of_a_transfer(hashes, job):
     one, *others = ([line for line in lines if line[0] == job] for lines in hashes)

@@ -42,6 +42,7 @@ def found():
     return alignment, lines, source, target, pairs, turn
 
 
+@pytest.mark.slow
 def test_a_planted_map_into_a_models_table_is_found(found):
     alignment, lines, source, target, pairs, turn = found
     table = target.lookup([piece for _, piece in pairs])

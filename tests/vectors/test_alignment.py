@@ -298,6 +298,7 @@ def test_the_order_of_counts_decides_which_words_are_frequent():
     assert frequent_ids(PlainVectors(["a", "b"], np.eye(2, dtype=np.float32)), 9).tolist() == [0, 1]
 
 
+@pytest.mark.slow
 def test_the_verb_aligns_with_and_without_a_dictionary(tmp_path, capsys):
     source, target, pairs, turn = two_languages(words=300, noise=0.05)
     for name, side in (("s", source), ("t", target)):

@@ -89,6 +89,7 @@ def test_a_planted_rotation_is_found_from_any_position():
     assert (unit(source) @ rotation @ unit(target).T).argmax(axis=1).tolist() == np.argsort(order).tolist()
 
 
+@pytest.mark.slow
 def test_as_the_start_of_an_alignment():
     """Alone it is refined as it is; training after it cannot lower the criterion of what is kept."""
     source, target, order = planted()
@@ -135,6 +136,7 @@ def counted_vectors(lines, words=1000, size=40, window=3):
     return names, (left * np.sqrt(values)).astype(np.float32)
 
 
+@pytest.mark.slow
 def test_the_words_of_two_halves_of_a_text_find_each_other(data_directory):
     """Real vectors, no planted map: those that a word has in every other line of novels and in the lines between."""
     with lzma.open(data_directory / "text" / "en.eltec.txt.xz", "rt", encoding="utf8") as handle:

@@ -62,11 +62,11 @@ def test_decomposition_is_numpys():
     assert decompose(csr_array(matrix.astype(np.float32)), 500)[0].shape == (40, 40)
 
 
-@pytest.mark.parametrize("rank", [100, 1400])
-def test_a_large_decomposition_is_numpys_too(rank):
+@pytest.mark.parametrize(("rows", "columns", "rank"), [(1500, 1400, 100), (750, 700, 700)])
+def test_a_large_decomposition_is_numpys_too(rows, columns, rank):
     """Singular values that fall as slowly as those of contexts do, also where there are not even as many as asked for."""
     generator = np.random.default_rng(1)
-    left, right = (np.linalg.qr(generator.standard_normal((size, 200)))[0] for size in (1500, 1400))
+    left, right = (np.linalg.qr(generator.standard_normal((size, 200)))[0] for size in (rows, columns))
     values = 8 * np.arange(1, 201.0) ** -0.5
     matrix = (left * values) @ right.T
     axes, found = decompose(csr_array(matrix.astype(np.float32)), rank)

@@ -1,0 +1,159 @@
+"""Labelled examples from files of every kind, and what is said of a file that is not what it should be."""
+
+import gzip
+import json
+
+import pytest
+
+from wechsel_jax.data.examples import Task, find_labels, read_examples
+from wechsel_jax.errors import UserError
+
+PAIRS = Task("classification", ("one", "other"), columns=("one", "other", "label"))
+TAGS = Task("tagging")
+SQUAD = {
+    "data": [
+        {
+            "paragraphs": [
+                {
+                    "context": "Im Jahr 1799 fand sie ihn.",
+                    "qas": [{"id": "q1", "question": "Wann?", "answers": [{"text": "1799", "answer_start": 8}]}],
+                }
+            ]
+        }
+    ]
+}
+
+
+def write(tmp_path, name, text):
+    place = tmp_path / name
+    if name.endswith(".gz"):
+        place.write_bytes(gzip.compress(text.encode()))
+    else:
+        place.write_text(text, encoding="utf-8")
+    return place
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "task"),
+    [
+        ("a.tsv", 'one\tother\tlabel\n"a\tb\tyes\nc\td\tno\n', Task("classification", ("one", "other"))),
+        ("a.tsv.gz", '"a\tb\tyes\nc\td\tno\n', PAIRS),
+        ("a.csv", 'label,one,other\nyes,"""a",b\n\nno,c,d\n', Task("classification", ("one", "other"))),
+        (
+            "a.json",
+            '{"one": "\\"a", "other": "b", "label": "yes", "more": 3}\n{"one": "c", "other": "d", "label": "no"}\n',
+            Task("classification", ("one", "other")),
+        ),
+    ],
+)
+def test_pairs_are_the_same_whatever_the_file(tmp_path, name, text, task):
+    examples = read_examples([write(tmp_path, name, text)], task)
+    assert [(one.texts, one.target) for one in examples] == [(('"a', "b"), "yes"), (("c", "d"), "no")]
+    assert find_labels(examples, "classification") == ("no", "yes")
+    assert f"{name}: line" in examples[0].place
+
+
+def test_parquet_and_saved_data_sets_give_the_names_of_labels(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["bad", "good"])})
+    data = datasets.Dataset.from_dict({"text": ["a", "b"], "label": [1, 0]}, features=features)
+    data.save_to_disk(tmp_path / "saved")
+    data.to_parquet(tmp_path / "a.parquet")
+    task = Task("classification")
+    assert [one.target for one in read_examples([f"datasets:{tmp_path / 'saved'}"], task)] == ["good", "bad"]
+    # Parquet itself knows the numbers alone.
+    assert [one.target for one in read_examples([tmp_path / "a.parquet"], task)] == ["1", "0"]
+    words = datasets.Features(
+        {
+            "tokens": datasets.Sequence(datasets.Value("string")),
+            "tags": datasets.Sequence(datasets.ClassLabel(names=["O", "B-X"])),
+        }
+    )
+    tagged = datasets.Dataset.from_dict({"tokens": [["a", "b"]], "tags": [[1, 0]]}, features=words)
+    tagged.save_to_disk(tmp_path / "tagged")
+    (one,) = read_examples([f"datasets:{tmp_path / 'tagged'}"], Task("tagging", ("tokens",), "tags"))
+    assert (one.texts, one.target) == (("a", "b"), ("B-X", "O"))
+
+
+def test_texts_that_annotators_did_not_agree_on_are_left_out(tmp_path):
+    file = write(tmp_path, "a.tsv", "a\tb\tyes\nc\td\t-\ne\tf\tno\n")
+    assert [one.target for one in read_examples([file], PAIRS)] == ["yes", "no"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.txt", "-DOCSTART- O\n\nTrả X\nlời B-P\n\n\nja O\n"),
+        ("a.tsv", "Trả\tX\nlời\tB-P\n\nja\tO\n\n"),
+        (
+            "a.conllu",
+            "# text = x\n1-2\tTrả lời\t_\t_\t_\t_\t_\t_\t_\t_\n1\tTrả\t_\tX\t_\t_\t0\troot\t_\t_\n"
+            "2\tlời\t_\tB-P\t_\t_\t1\tobj\t_\t_\n2.1\tno\t_\tO\t_\t_\t_\t_\t_\t_\n\n1\tja\t_\tO\t_\t_\t0\troot\t_\t_\n",
+        ),
+    ],
+)
+def test_words_and_their_labels(tmp_path, name, text):
+    examples = read_examples([write(tmp_path, name, text)], TAGS)
+    assert [(one.texts, one.target) for one in examples] == [(("Trả", "lời"), ("X", "B-P")), (("ja",), ("O",))]
+
+
+def test_words_may_hold_spaces_where_columns_have_tabs(tmp_path):
+    (one,) = read_examples([write(tmp_path, "a.tsv", "Trả lời\tVERB\n.\tPUNCT\n")], TAGS)
+    assert one.texts == ("Trả lời", ".") and one.target == ("VERB", "PUNCT")
+
+
+def test_questions_of_squad(tmp_path):
+    (one,) = read_examples([write(tmp_path, "a.json", json.dumps(SQUAD, indent=2))], Task("answers"))
+    assert one.texts == ("Wann?", "Im Jahr 1799 fand sie ihn.") and one.target == (("1799", 8),) and "q1" in one.place
+
+
+@pytest.mark.parametrize(
+    ("task", "name", "text", "said"),
+    [
+        (PAIRS, "a.tsv", "a\tb\tyes\nc\td\n", r"a\.tsv: line 2: has 2 columns; expected 3: one, other, label"),
+        (PAIRS, "a.tsv", "a\tb\tyes\n \t\tno\n", r"a\.tsv: line 2: one and other are blank; expected text"),
+        (PAIRS, "a.tsv", "a\tb\tyes\nc\td\t\n", r"a\.tsv: line 2: label is ''; expected a label"),
+        (Task("classification"), "a.tsv", "one\tlabel\na\tb\n", r"a\.tsv: line 2: has no column 'text', only 'one', 'label'"),
+        (Task("classification"), "a.jsonl", '{"text": "a", "label": 1}\n{"text"\n', r"a\.jsonl: line 2: not JSON"),
+        (Task("classification"), "a.jsonl", '{"text": "a", "label": null}\n', r"line 1: label is None"),
+        (Task("classification"), "a.jsonl", '{"text": 3, "label": "x"}\n', r"line 1: text is 3; expected text"),
+        (Task("classification"), "a.jsonl", "[]\n", r"line 1: no JSON object"),
+        (Task("classification"), "a.csv", 'text,label\n"a,b\n', r"a\.csv: cannot be read"),
+        (Task("classification"), "a.tsv", "text\tlabel\n", r"a\.tsv: holds no example"),
+        (TAGS, "a.txt", "Berlin B-LOC\nist\n", r"a\.txt: line 2: has no label"),
+        (TAGS, "a.conllu", "1\tja\t_\tO\n", r"a\.conllu: line 1: has 4 columns; expected the 10"),
+        (TAGS, "a.txt", "\n\n", r"a\.txt: holds no example"),
+        (TAGS, "a.jsonl", '{"text": ["a"], "label": ["O", "O"]}\n', r"line 1: text and label are no two lists of one length"),
+        (Task("answers"), "a.json", "[1, 2]", r"a\.json: cannot be read .* expected a file as SQuAD has it"),
+        (
+            Task("answers"),
+            "a.json",
+            json.dumps(SQUAD).replace('"answer_start": 8', '"answer_start": 9'),
+            r"question q1: the answer '1799' does not stand at character 9",
+        ),
+        (
+            Task("answers"),
+            "a.json",
+            json.dumps(SQUAD).replace("Wann?", "x").replace('[{"text": "1799", "answer_start": 8}]', "[]"),
+            "no answer",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(tmp_path, task, name, text, said):
+    with pytest.raises(UserError, match=said) as raised:
+        read_examples([write(tmp_path, name, text)], task)
+    assert "\n" not in str(raised.value)
+
+
+def test_real_files(data_directory):
+    """Every labelled file of the kinds that the tasks of configs/finetune.py name, counted against their lines."""
+    folder = data_directory / "labelled"
+    pairs = read_examples([folder / "xnli" / "dev-de.tsv.gz"], Task("classification", ("a", "b"), columns=("a", "b", "label")))
+    assert len(pairs) == 2490 and find_labels(pairs, "classification") == ("contradiction", "entailment", "neutral")
+    chinese = Task("classification", ("sentence1", "sentence2"))
+    assert len(read_examples([folder / "ocnli" / "dev.json.gz"], chinese)) == 2950
+    assert len(read_examples([folder / "wikiann" / "dev-de.tsv.gz"], TAGS)) == 10_000
+    questions = read_examples([folder / "xquad" / "xquad.zh.json.gz"], Task("answers"))
+    assert len(questions) == 1190
+    with pytest.raises(UserError, match="line 1: has no label"):
+        read_examples([folder / "wikiann" / "test-de.tsv.gz"], TAGS)

@@ -1,0 +1,141 @@
+"""Labelled examples as rows of tokens, with tokenizers whose every token is a byte."""
+
+import numpy as np
+import pytest
+from transformers import AutoTokenizer
+
+from tests.tiny_tokenizers import every_kind
+from wechsel_jax.data.examples import Example, Task, read_examples
+from wechsel_jax.data.rows import encode_examples, with_special_tokens
+from wechsel_jax.errors import UserError
+from wechsel_jax.tokens import load_tokenizer
+
+TEXTS = ["ab", "abcdefgh", "x" * 40, "abcd", "y" * 20]
+
+
+def classified(tokenizer, length=64, texts=TEXTS):
+    examples = [Example(f"line {i}", (text,), "odd" if i % 2 else "even") for i, text in enumerate(texts)]
+    return encode_examples(examples, tokenizer, form="classification", labels=("odd", "even"), length=length, pad_id=1)
+
+
+@pytest.fixture(scope="module")
+def roberta(tokenizers):
+    return with_special_tokens(load_tokenizer(tokenizers["roberta"]), causal=False)
+
+
+def test_a_batch_is_a_function_of_seed_and_step_and_padding_is_not_seen(roberta):
+    rows = classified(roberta)
+    batch = rows.batch(3, 4, seed=7)
+    again = rows.batch(3, 4, seed=7, rows=np.asarray([2, 0]))
+    for name, value in batch.items():
+        np.testing.assert_array_equal(again[name], value[[2, 0]])
+    assert not np.array_equal(batch["tokens"], rows.batch(3, 4, seed=8)["tokens"])
+    assert batch["tokens"].shape[1] in (32, 64) and rows.positions(3, 4, 7) == batch["tokens"].size
+    assert np.all(batch["tokens"][~batch["mask"]] == 1) and np.all(batch["tokens"][batch["mask"]] != 1)
+    assert batch["weights"].tolist() == [1.0] * 4
+
+
+def test_an_epoch_has_every_example_once(roberta):
+    rows = classified(roberta)
+    seen = np.concatenate([rows.batch(step, 1, seed=0)["mask"].sum(axis=1) for step in range(5)])
+    assert sorted(seen) == sorted(len(text) + 2 for text in TEXTS)
+
+
+def test_an_evaluation_has_every_row_once_and_pads_little(roberta):
+    batches = list(classified(roberta).evaluation_batches(2))
+    assert [batch["tokens"].shape for batch in batches] == [(2, 32), (2, 32), (2, 64)]
+    assert np.concatenate([batch["row"] for batch in batches]).tolist() == [0, 3, 1, 4, 2, -1]
+    assert np.concatenate([batch["weights"] for batch in batches]).tolist() == [1, 1, 1, 1, 1, 0]
+    limited = list(classified(roberta).evaluation_batches(2, limit=1))
+    assert np.concatenate([batch["row"] for batch in limited]).tolist() == [0, 1]
+
+
+def test_long_texts_are_cut_and_counted(roberta):
+    rows = classified(roberta, length=16)
+    assert rows.cut == 2 and np.diff(rows.starts).max() == 16
+    assert rows.tokens[rows.starts[2] : rows.starts[3]][-1] == roberta.eos_token_id
+
+
+def test_a_label_that_the_model_has_not_is_named(roberta):
+    example = [Example("a.tsv: line 9", ("x",), "maybe")]
+    with pytest.raises(UserError, match=r"a\.tsv: line 9: label 'maybe' is none of the model's; expected one of 'yes', 'no'"):
+        encode_examples(example, roberta, form="classification", labels=("yes", "no"), length=9, pad_id=1)
+
+
+@pytest.mark.parametrize("kind", every_kind())
+def test_every_word_is_labelled_at_its_first_token(kind):
+    """Against the offsets of the words in the text, for every kind of tokenizer; long sentences have several rows."""
+    tokenizer = every_kind()[kind]
+    words = ("Der", "schnelle", "braune", "Fuchs", ",", "lazy", "dog", "лиса", "日本語", "über", "much", ")", ".")
+    example = Example("line 1", words, tuple(f"L{i}" for i in range(len(words))))
+    for length in (128, 12):
+        rows = encode_examples([example], tokenizer, form="tagging", labels=example.target, length=length, pad_id=0)
+        assert rows.marks[rows.marks >= 0].tolist() == list(range(len(words)))
+        np.testing.assert_array_equal(rows.targets, rows.marks)
+        assert (len(rows) > 1) == (length == 12) and np.diff(rows.starts).max() <= length
+        if length == 128:
+            own = tokenizer(" ".join(words), add_special_tokens=False)["input_ids"]
+            assert [token for token in rows.tokens if token not in tokenizer.all_special_ids or token in own] == own
+    starts = np.flatnonzero(rows.marks >= 0)
+    for word, start, end in zip(words, starts, [*starts[1:], rows.tokens.size], strict=True):
+        if kind.startswith("byte"):
+            assert tokenizer.decode(rows.tokens[start:end]).replace("<|end|>", "").strip() == word
+
+
+def test_answers_stand_in_the_windows_that_hold_them(roberta):
+    text = "Es war einmal ein König, der hatte drei Töchter und ein Schloss am Meer."
+    example = Example("q1", ("Wie viele?", text), (("drei", text.index("drei")),))
+    rows = encode_examples([example], roberta, form="answers", labels=(), length=40, pad_id=1, stride=8, segments=True)
+    assert len(rows) > 2 and rows.types.size == rows.tokens.size
+    found = 0
+    for row in range(len(rows)):
+        marks, (first, last) = rows.marks[rows.starts[row] : rows.starts[row + 1]], rows.targets[row]
+        covered = {character for begin, end in marks if begin >= 0 for character in range(begin, end)}
+        whole = set(range(text.index("drei"), text.index("drei") + 4)) <= covered
+        assert bool(last) == whole
+        found += whole
+        if whole:
+            assert text[marks[first, 0] : marks[last, 1]] == "drei"
+    assert found >= 1
+    assert rows.batch(0, 2, 0)["weights"].tolist() == [[0.5, 0.5]] * 2
+    with pytest.raises(UserError, match=r"q1: its question has 10 tokens; expected at most"):
+        encode_examples([example], roberta, form="answers", labels=(), length=20, pad_id=1, stride=8)
+
+
+@pytest.mark.parametrize(("style", "causal"), [("gpt2", True), ("roberta", False), ("gpt2", False)])
+def test_a_tokenizer_that_marks_nothing_marks_texts_and_pairs(tokenizers, tmp_path, style, causal):
+    """The exported tokenizer gives transformers the same tokens."""
+    plain = load_tokenizer(tokenizers[style])
+    ours = with_special_tokens(plain, causal)
+    end = plain.eos_token_id
+    a, b = (plain.convert_tokens_to_ids(letter) for letter in "ab")
+    begin = plain.bos_token_id
+    expected = [a, end, b] if causal else [begin, a, end, b, end]
+    ours.save_pretrained(tmp_path / "tokenizer")
+    for tokenizer in (ours, AutoTokenizer.from_pretrained(tmp_path / "tokenizer")):
+        assert tokenizer("a", "b")["input_ids"] == expected
+        assert tokenizer("a")["input_ids"] == ([a] if causal else [begin, a, end])
+    assert plain("a", "b")["input_ids"] == [a, b]
+
+
+def test_a_tokenizer_that_marks_pairs_stays(data_directory):
+    real = load_tokenizer(data_directory / "tokenizers" / "roberta")
+    assert with_special_tokens(real, False) is real
+    bert = with_special_tokens(every_kind()["wordpiece"], False)
+    assert with_special_tokens(bert, False) is bert
+    assert bert.backend_tokenizer.encode("a", "b").type_ids == [0, 0, 0, 1, 1]
+
+
+def test_real_answers_are_what_their_tokens_say(data_directory):
+    """XQuAD in three scripts: the text between an answer's first and last token is the answer, or ends a token later."""
+    tokenizer = load_tokenizer(data_directory / "tokenizers" / "roberta")
+    for language in ("de", "zh", "vi"):
+        examples = read_examples([data_directory / "labelled" / "xquad" / f"xquad.{language}.json.gz"], Task("answers"))[::20]
+        rows = encode_examples(examples, tokenizer, form="answers", labels=(), length=384, pad_id=1, stride=64)
+        held = np.flatnonzero(rows.targets[:, 1])
+        assert {*rows.sources[held]} == {*range(len(examples))}
+        for row in held:
+            example, (first, last) = examples[rows.sources[row]], rows.targets[row]
+            marks = rows.marks[rows.starts[row] : rows.starts[row + 1]]
+            told = example.texts[1][marks[first, 0] : marks[last, 1]].strip()
+            assert told.startswith(example.target[0][0]) and len(told) <= len(example.target[0][0]) + 3
