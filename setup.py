@@ -15,18 +15,23 @@ train = [
     "zstandard>=0.22",
     *report,
 ]
+# `evaluation`: chat templates, lm-eval's tasks, entities as everyone counts them, and probes.
+eval = ["jinja2>=3.1", "lm-eval>=0.4.10", "scikit-learn>=1.3", "seqeval>=1.2.2"]
 watch = ["tensorboard>=2.16", "wandb>=0.17"]
 test = [
     *train,
     *vectors,
+    *eval,
     *watch,
+    # lm-eval's own model with torch needs it, and does not name it.
+    "accelerate>=1.0",
     "deepfocus>=1.0.1",
     "gensim>=4.3",
     "pytest>=8.0",
+    "pytest-xdist>=3.6",
     "hypothesis>=6.100",
     "ruff>=0.6",
     "safetensors>=0.5",
-    "scikit-learn>=1.3",
     "scipy>=1.12",
     # Builds the wheel that tests/test_wheel.py reads; environments of Python 3.12 and later come without it.
     "setuptools>=70.1",
@@ -65,6 +70,7 @@ setup(
         "train": train,
         "vectors": vectors,
         "report": report,
+        "eval": eval,
         "watch": watch,
         "tpu": ["jax[tpu]>=0.10"],
         "gpu": ["jax[cuda13]>=0.10"],

@@ -70,6 +70,31 @@ def test_the_same_command_again_trains_nothing_and_keeps_the_result(compared):
 
 
 @pytest.mark.slow
+def test_models_are_scored_after_the_comparison(compared, tmp_path):
+    workdir, _ = compared
+    (tmp_path / "english.txt").write_text("It was a dark and stormy night.\n")
+    (tmp_path / "pairs.tsv").write_text("sen\twrong_sen\nDas Haus ist alt.\tDas Haus sind alt.\n")
+    (tmp_path / "scored.py").write_text(
+        f"import sys\nsys.path.insert(0, {str(ROOT)!r})\nfrom configs import demo\n"
+        "def get_config():\n    c = demo.get_config()\n    c.unlock()\n    c.evaluation.before = True\n"
+        f"    c.evaluation.tasks = dict(english=dict(form='text', file={str(tmp_path / 'english.txt')!r}),\n"
+        f"        pairs=dict(form='choice', file={str(tmp_path / 'pairs.tsv')!r}, limit=1))\n    return c"
+    )
+    weights = (workdir / "wechsel_tfr" / "export" / "model.safetensors").stat().st_mtime_ns
+    done = run_module("train.compare", f"--config={tmp_path / 'scored.py'}", f"--workdir={workdir}", *QUICK)
+    assert done.returncode == 0, done.stderr
+    scores = json.loads((workdir / "scores.json").read_text())["scores"]
+    methods = ("anker", "wechsel_tfr", "trans_inner", "full_rand")
+    models = ["source", *(f"{name} untrained" for name in methods), *methods]
+    assert [(score["model"], score["task"]) for score in scores] == [(m, t) for m in models for t in ("english", "pairs")]
+    english = {score["model"]: score["metrics"]["bits_per_byte"] for score in scores if score["task"] == "english"}
+    assert english["source"] < 3 < min(bits for model, bits in english.items() if model != "source")
+    assert "Differences from source" in (workdir / "scores.md").read_text() and "scores.md" in done.stdout
+    # Nothing was trained for it.
+    assert (workdir / "wechsel_tfr" / "export" / "model.safetensors").stat().st_mtime_ns == weights
+
+
+@pytest.mark.slow
 def test_exports_load_in_transformers_and_write_german_tokens(compared):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -123,6 +148,14 @@ def test_mistakes_give_one_line_and_status_2(arguments, message, tmp_path):
         ("a.py", "{demo}\n    c.overrides.anker = dict(magic=1)\n    return c", "overrides.anker.magic: no such setting"),
         ("a.py", "{demo}\n    c.variants.mine = dict(neighbors=1)\n    return c", "variants.mine: has no method"),
         ("a.py", "{demo}\n    c.variants.mine = dict(method='anker', magic=1)\n    return c", "variants.mine.magic: no such"),
+        ("a.py", "{demo}\n    c.evaluation.tasks.x = dict(form='text')\n    return c", "tasks.x: expected a form and a file"),
+        ("a.py", "{demo}\n    c.evaluation.tasks.x = dict(form='y', file='z')\n    return c", "tasks.x: form 'y' is not known"),
+        ("a.py", "{demo}\n    c.evaluation.tasks.x = dict(form='text', file='z')\n    return c", "z: no such file"),
+        (
+            "a.py",
+            "{demo}\n    c.evaluation.tasks.x = dict(form='text', file='a', magic=1)\n    return c",
+            "evaluation.tasks.x.magic: text has no such setting",
+        ),
     ],
 )
 def test_what_a_configuration_does_wrong_is_one_line(name, code, message, tmp_path):

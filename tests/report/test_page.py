@@ -16,6 +16,7 @@ from wechsel_jax import cli
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers import METHODS
 from wechsel_jax.initializers.plan import TransferPlan
+from wechsel_jax.records import Evaluation, RunRecord
 from wechsel_jax.report import comparison_table, write_report
 from wechsel_jax.report.palette import INK, MUTED, PAGE, SERIES, SLOTS, hue, is_dashed, marker, slots
 from wechsel_jax.report.runs import read_runs
@@ -99,6 +100,18 @@ def test_bits_per_byte_stand_beside_perplexity(runs, tmp_path):
     # log2(296) / 4; the median of 2,925 to 3,100 tokens a second.
     assert table[1] == ["WECHSEL", "200", "2.052", "2.052", "296", "4.00", "12,050"]
     assert "2.052" in comparison_table(copies)
+
+
+def test_runs_on_labelled_examples_tell_their_scores(tmp_path):
+    def run(name, scores):
+        points = tuple(Evaluation(10 * i, math.inf, loss=1.0, score=one, metric="accuracy") for i, one in enumerate(scores))
+        return RunRecord(tmp_path / name, name, config={"steps": 20}, evaluations=points)
+
+    page = page_of([run("first", (0.25, 0.75, 0.7)), run("second", (0.25, 0.5, 0.6))], tmp_path)
+    assert "first reaches accuracy 0.750 at step 10; second reaches accuracy 0.600 at step 20." in page.text
+    (table,) = page.tables[:1]
+    assert table[1] == ["first", "accuracy", "0.7500", "10", "0.7000", "20"]
+    assert "not finite" not in page.text and "perplexity" not in page.text.lower()
 
 
 def test_perplexities_are_those_of_the_metrics(page):

@@ -136,8 +136,9 @@ def test_the_card_tells_what_was_recorded(bare, tmp_path):
     assert front["pipeline_tag"] == "text-generation" and "base_model" not in front
     lines = read_metrics(bare / "metrics.jsonl")
     scores = {line["step"]: line["perplexity"] for line in lines if line["kind"] == "eval"}
-    metric = front["model-index"][0]["results"][0]["metrics"][0]
+    bits, metric = front["model-index"][0]["results"][0]["metrics"]
     assert metric["type"] == "perplexity" and metric["value"] == pytest.approx(scores[10], abs=1e-4)
+    assert bits["type"] == "bits_per_byte"
     manifest = json.loads((bare / "data" / "train" / "manifest.json").read_text())
     (text,) = manifest["inputs"]
     assert f"| train | `train.txt` | {text['bytes']:,} | `{text['sha256'][:16]}` |" in card
@@ -148,7 +149,7 @@ def test_the_card_tells_what_was_recorded(bare, tmp_path):
         "| batch | 8 x 16 = 128 tokens |",
         "| tokens seen | 1,280 |",
         "| peak learning rate | 0.01 |",
-        f"| 10 | {scores[10]:,.1f} | the best |",
+        f"| 10 | {bits['value']:.3f} | {scores[10]:,.1f} | the best |",
         "These weights are those of step 10.",
         "`cc-by-sa-4.0`. Check the terms of the text",
         "@software{wechsel-jax,",

@@ -3,14 +3,24 @@
 Read `prepare` first: text of any kind becomes one file of tokens. It calls `encoder` (a document's tokens), `selection` (which
 documents), `unfinished` (what a kill leaves, and how the next call goes on) and `manifest` (what the tokens were made of).
 Training reads the file by `batches`, in the order that `order` computes.
+
+Labelled examples are read by `examples`, and become `rows` of tokens in memory.
 """
 
-from wechsel_jax.data.batches import TokenBlocks, evaluation_batches, evaluation_tokens, training_batch, training_indices
+from wechsel_jax.data.batches import (
+    Dataset,
+    TokenBlocks,
+    evaluation_batches,
+    evaluation_tokens,
+    training_batch,
+    training_indices,
+)
 from wechsel_jax.data.manifest import wait_for
 from wechsel_jax.data.order import permuted
 from wechsel_jax.data.prepare import prepare, prepare_split
 
 __all__ = [
+    "Dataset",
     "TokenBlocks",
     "evaluation_batches",
     "evaluation_tokens",

@@ -4,6 +4,7 @@ import dataclasses
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -14,6 +15,30 @@ from wechsel_jax.errors import UserError
 Batch = dict[str, np.ndarray]
 Rows = slice | np.ndarray
 ALL_ROWS = slice(None)
+
+
+class Dataset(Protocol):
+    """What training asks of its data: n rows, and which of them make up a batch, as a function of (seed, step) alone.
+
+    Attributes:
+      directory: where they lie, for messages.
+      fingerprint: a hash of all that is trained on.
+    """
+
+    directory: Path
+
+    @property
+    def fingerprint(self) -> str: ...
+
+    def __len__(self) -> int: ...
+
+    def batch(self, step: int, batch_size: int, seed: int, rows: Rows = ALL_ROWS) -> Batch:
+        """The rows `rows` of the batch of a step; arrays whose first axis they are, "tokens" int32 (rows, L) among them."""
+        ...
+
+    def positions(self, step: int, batch_size: int, seed: int) -> int:
+        """How many positions, B L, the batch of a step has."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -63,6 +88,14 @@ class TokenBlocks:
 
     def __len__(self) -> int:
         return self.stream.size // self.length
+
+    def batch(self, step: int, batch_size: int, seed: int, rows: Rows = ALL_ROWS) -> Batch:
+        """See `training_batch`."""
+        return training_batch(self, step, batch_size, seed, rows)
+
+    def positions(self, step: int, batch_size: int, seed: int) -> int:
+        """How many tokens the batch of a step has; the same for all."""
+        return batch_size * self.length
 
     def blocks(self, indices: np.ndarray) -> np.ndarray:
         """Returns blocks by their numbers: indices (n,) -> int32 (n, L).

@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,7 @@ from wechsel_jax.models.config import ModelConfig
 
 LAYER = "{layer}"
 # Heads stand beside the model whose names begin with the family's prefix.
-_HEADS = ("lm_head.", "cls.")
+_HEADS = ("lm_head.", "cls.", "classifier.", "score.", "qa_outputs.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,12 +108,14 @@ class TensorNames:
       ignored: regex of names (without the prefix) that hold no parameter of the language model.
       tied: (name of a copy, name of the tensor that it must equal) of a tied head, both without the prefix.
       weights: ModelConfig -> the weight map.
+      other_prefixes: of names that are read, too, but never written.
     """
 
     prefix: str
     ignored: str
     tied: tuple[tuple[str, str], ...]
     weights: Callable[[ModelConfig], tuple[Weight, ...]]
+    other_prefixes: tuple[str, ...] = ()
 
     def read(
         self, tensors: Mapping[str, np.ndarray], config: ModelConfig, shapes: Mapping[str, tuple[int, ...]], lazy: bool = False
@@ -135,7 +137,7 @@ class TensorNames:
         """
         if config.tied:
             self._check_tied(tensors)
-        present = {name.removeprefix(self.prefix): name for name in tensors}
+        present = self.present(tensors)
         used, flat = {copy for copy, _ in self.tied}, {}
 
         def stored_names(weight: Weight, layer: int) -> list[str]:
@@ -171,11 +173,22 @@ class TensorNames:
                 )
         return unflatten(flat)
 
-    def write(self, params: Mapping[str, Any], config: ModelConfig) -> dict[str, np.ndarray]:
-        """Turns parameters into a checkpoint's tensors, float32 and contiguous: the inverse of `read`."""
+    def present(self, tensors: Iterable[str]) -> dict[str, str]:
+        """Returns name without prefix -> name, of a checkpoint's tensors."""
+        found = {}
+        for name in tensors:
+            prefix = next((prefix for prefix in (self.prefix, *self.other_prefixes) if name.startswith(prefix)), "")
+            found[name.removeprefix(prefix)] = name
+        return found
+
+    def write(self, params: Mapping[str, Any], config: ModelConfig, under: str = "") -> dict[str, np.ndarray]:
+        """Turns parameters into a checkpoint's tensors, float32 and contiguous: the inverse of `read`.
+
+        With `under`, only parameters whose path begins so are needed and written.
+        """
         flat = flatten(params)
         tensors = {}
-        for weight in self.weights(config):
+        for weight in (weight for weight in self.weights(config) if weight.path.startswith(under)):
             value = np.asarray(flat[weight.path], np.float32)
             for layer, part in enumerate(value if weight.layered else [value]):
                 for name, tensor in zip(weight.names, weight.separate(part), strict=True):

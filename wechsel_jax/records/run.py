@@ -36,7 +36,8 @@ _MANIFEST = {
 class Evaluation:
     """Held-out loss and perplexity after `step` updates, inf where it overflowed.
 
-    `tokens` were counted, which stand for `bytes` of text; earlier runs recorded no bytes, the first ones no tokens.
+    `tokens` were counted, which stand for `bytes` of text; earlier runs recorded no bytes, the first ones no tokens. A run on
+    labelled examples has no perplexity (inf) but a `score`, the larger the better, whose name is `metric`.
     """
 
     step: int
@@ -45,6 +46,8 @@ class Evaluation:
     loss: float = math.inf
     bits_per_byte: float | None = None
     bytes: float | None = None
+    score: float | None = None
+    metric: str = ""
 
     @classmethod
     def of(cls, line: Mapping[str, Any]) -> Self:
@@ -57,22 +60,26 @@ class Evaluation:
         if perplexity is not None and not (is_number(perplexity) and perplexity > 0):
             raise ValueError(f"perplexity {ascii(perplexity)[:40]}")
         value = math.inf if perplexity is None else float(perplexity)
+        names = ("tokens", "bits_per_byte", "bytes", "score")
         return cls(
             step=line["step"],
             perplexity=value,
-            **{name: float(found) for name in ("tokens", "bits_per_byte", "bytes") if is_number(found := line.get(name))},
+            **{name: float(found) for name in names if is_number(found := line.get(name))},
+            metric=str(line.get("metric", "")),
             # The first runs' lines had none; what is no number is not finite.
             loss=float(loss) if is_number(loss) else math.log(value) if "loss" not in line else math.inf,
         )
 
 
 def best_evaluation(evaluations: Iterable[Evaluation]) -> Evaluation | None:
-    """Returns the evaluation with the lowest finite loss, the first of equal ones; None where there is none.
+    """Returns the evaluation with the highest score, or else the lowest finite loss, the first of equal ones.
+
+    None where there is none.
 
     Step 0 is never the best of a trained run, however it compares: its weights are not what training made.
     """
     trained = [one for one in evaluations if one.step and math.isfinite(one.loss)]
-    return min(trained, key=lambda one: (one.loss, one.step), default=None)
+    return min(trained, key=lambda one: (one.loss if one.score is None else -one.score, one.step), default=None)
 
 
 @dataclass(frozen=True)

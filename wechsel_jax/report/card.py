@@ -24,7 +24,11 @@ PROJECT = "wechsel-jax"
 # What the loading example names until the model has a place on the hub; `push` puts the repository there.
 PLACEHOLDER = "path/to/this/directory"
 _NO_LICENSE = "None is stated here."
-_TASKS = (("MaskedLM", "fill-mask"), ("CausalLM", "text-generation"), ("LMHeadModel", "text-generation"))
+_TASKS = (
+    *(("MaskedLM", "fill-mask"), ("CausalLM", "text-generation"), ("LMHeadModel", "text-generation")),
+    *(("SequenceClassification", "text-classification"), ("TokenClassification", "token-classification")),
+    ("QuestionAnswering", "question-answering"),
+)
 _LICENSE = re.compile(r"[a-z0-9][a-z0-9.-]*")
 _LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]+)*")
 _SOFTWARE = """@software{wechsel-jax,
@@ -174,19 +178,20 @@ def _front_matter(
     task = next((task for end, task in _TASKS if loader.endswith(end)), None)
     scored: dict[str, Any] = {}
     # The scores of these weights, or the best ones where these were not evaluated, for programs that read cards.
-    at = {one.step: one for one in run.evaluations if math.isfinite(one.perplexity)} if run else {}
+    at = {one.step: one for one in run.evaluations if one.score is not None or math.isfinite(one.perplexity)} if run else {}
     found = at.get(step) or (best_evaluation(at.values()) if run else None)
     if task and found:
+        scores = [("bits_per_byte", found.bits_per_byte), ("perplexity", found.perplexity)]
         results = [
             EvalResult(
                 task_type=task,
                 dataset_type="text",
-                dataset_name="held-out text",
+                dataset_name="held-out text" if found.score is None else "held-out examples",
                 metric_type=kind,
                 metric_value=round(value, 4),
                 metric_name=f"{kind.replace('_', ' ')} at step {found.step}",
             )
-            for kind, value in (("bits_per_byte", found.bits_per_byte), ("perplexity", found.perplexity))
+            for kind, value in ([(found.metric, found.score)] if found.score is not None else scores)
             if value is not None
         ]
         scored = {"model_name": one_line(title), "eval_results": results}

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from wechsel_jax.records import RunRecord
+from wechsel_jax.records import Evaluation, RunRecord
 
 BASELINE = "full_rand"
 
@@ -60,6 +60,11 @@ def chosen_steps(steps: Sequence[int], most: int) -> list[int]:
 def perplexity_at(run: RunRecord, step: int) -> float | None:
     """Returns the perplexity of an evaluation, inf where it overflowed; None where there was none."""
     return next((point.perplexity for point in run.evaluations if point.step == step), None)
+
+
+def scored(run: RunRecord) -> list[Evaluation]:
+    """Returns the evaluations of a run on labelled examples, which have a score; none of others."""
+    return [point for point in run.evaluations if point.score is not None]
 
 
 def bits_at(run: RunRecord, step: int) -> float | None:

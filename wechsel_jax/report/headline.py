@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from wechsel_jax.records import RUNNING, STOPPED, RunRecord
+from wechsel_jax.records import RUNNING, STOPPED, RunRecord, best_evaluation
 from wechsel_jax.report import curves
 from wechsel_jax.report.display import duration, number, percent, plural
 from wechsel_jax.report.runs import Report
@@ -16,6 +16,13 @@ _MOST_NAMED = 3
 def headline(report: Report) -> Text:
     """Says in one sentence which run is best and by how much; of a single run, how far it came."""
     evaluated = [run for run in report.runs if run.curve]
+    labelled = [run for run in report.runs if curves.scored(run)]
+    if not evaluated and labelled:
+        told = []
+        for run in labelled[:_MOST_NAMED]:
+            best = best_evaluation(curves.scored(run)) or curves.scored(run)[-1]
+            told.append((report.name(run), f" reaches {best.metric.replace('_', ' ')} {best.score:.3f} at step {best.step:,}"))
+        return (*joined(told, "; "), ".")
     if not evaluated:
         made = next((run for run in report.transferred if run.transfer.counts), None)
         if made is None:
@@ -62,7 +69,7 @@ def evidence(report: Report) -> list[Text]:
         elif run.of_kind("stop") and where:
             lowest = "" if run.best is None else f"; its lowest perplexity is {number(run.best[1])}, at step {run.best[0]:,}"
             sentences.append((name, f" ended early, at {where}, since it got no better{lowest}."))
-        if any(not math.isfinite(point.perplexity) for point in run.evaluations):
+        if any(point.score is None and not math.isfinite(point.perplexity) for point in run.evaluations):
             sentences.append((name, " has evaluations whose perplexity is not finite; its curve leaves them out."))
     return sentences
 

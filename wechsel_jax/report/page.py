@@ -18,8 +18,8 @@ from wechsel_jax.report.terminal import terminal
 
 # In the order of a reader's questions: did it work, how did it go, what was it made of, how is it made again.
 _SECTIONS = (
-    training_sections.standing, training_sections.learning_curves, training_sections.perplexities,
-    training_sections.bits_per_byte, training_sections.history,
+    training_sections.standing, training_sections.learning_curves, training_sections.label_scores,
+    training_sections.perplexities, training_sections.bits_per_byte, training_sections.history,
     transfer_sections.verdicts, transfer_sections.origins, transfer_sections.coverage, transfer_sections.alignment,
     transfer_sections.examples, transfer_sections.lengths, run_sections.timings, run_sections.settings,
 )  # fmt: skip

@@ -71,10 +71,34 @@ def learning_curves(report: Report) -> list[Section]:
     return [Section("Learning curves", (about, figure, *([Note(joined(notes, " "))] if notes else [])))]
 
 
+def label_scores(report: Report) -> list[Section]:
+    """What runs on labelled examples scored along the way: a drawing, and each run's best."""
+    runs = [run for run in report.runs if curves.scored(run)]
+    if not runs:
+        return []
+    names = {curves.scored(run)[0].metric.replace("_", " ") for run in runs}
+    rows = []
+    for run in runs:
+        points = curves.scored(run)
+        best, last = best_evaluation(points), points[-1]
+        at = (NO_VALUE, NO_VALUE) if best is None else (f"{best.score:.4f}", f"{best.step:,}")
+        rows.append((report.name(run), last.metric.replace("_", " "), *at, f"{last.score:.4f}", f"{last.step:,}"))
+    table = Table(("Run", "score", "best", "at step", "last", "after step"), tuple(rows), "scores of labels", text=(0, 1))
+    series = tuple(Series(run.label, report.slots[run.label], [(p.step, p.score) for p in curves.scored(run)]) for run in runs)
+    ends = "; ".join(f"{one.label} ends at {number(one.points[-1][1])}" for one in series)
+    value = names.pop() if len(names) == 1 else "score"
+    figure = Figure(
+        "label-scores", f"{value} on held-out examples over training steps", ends, Lines(series, False, value=value)
+    )
+    return [Section("Scores on held-out examples", ("Higher is better; 1 is all right.", figure, table))]
+
+
 def perplexities(report: Report) -> list[Section]:
     """Perplexity of every run at every evaluation, thinned: a column for a run, or of many runs a row, the best first."""
-    runs = report.evaluated
+    runs = [run for run in report.evaluated if not curves.scored(run)]
     if not runs:
+        if any(curves.scored(run) for run in report.runs):
+            return []
         planned = any(run.config or run.training for run in report.runs)
         text = "No evaluation is recorded yet." if planned else "These models have not been trained further."
         return [Section("Perplexity", (text,))]

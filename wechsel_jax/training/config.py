@@ -6,7 +6,9 @@ from typing import Any
 
 from ml_collections import ConfigDict, FieldReference, config_dict
 
+from wechsel_jax.data.examples import FORMS
 from wechsel_jax.errors import UserError
+from wechsel_jax.evaluation.answers import check_language
 from wechsel_jax.text.files import LONGEST_DOCUMENT
 from wechsel_jax.training.devices import profiled_steps
 from wechsel_jax.training.schedules import Phase, make_phases, one_phase
@@ -32,15 +34,20 @@ def default_config() -> ConfigDict:
     config = ConfigDict()
     # Of everything random: the order of the text, masking, dropout, new parameters.
     config.seed = 0
-    # "clm" (predict the next token) or "mlm" (predict masked tokens).
+    # "clm" (predict the next token) or "mlm" (predict masked tokens); with labelled examples "classification" (of texts or
+    # pairs), "tagging" (of words) or "answers" (to questions about a text).
     config.objective = "clm"
     # Updates of the whole run.
     config.steps = 1000
+    # With labelled examples: passes through data.train, from which `steps` follows; 0 takes `steps` as it is.
+    config.epochs = 0.0
+    # `train.finetune` runs with so many seeds, from `seed` on, each in a directory of its own; 0: one run.
+    config.seeds = 0
     # Rows in an update, of all devices together; must be divisible by the devices that share it.
     config.batch_size = 16
     # Parts that an update is computed in, one after the other; changes memory and nothing else.
     config.accumulation = 1
-    # Tokens in a row.
+    # Tokens in a row; labelled examples have at most so many.
     config.block_length = 128
     # Of matrix products: "float32" or "bfloat16"; parameters, optimizer, softmax, norms and loss stay float32.
     config.dtype = "float32"
@@ -85,6 +92,23 @@ def default_config() -> ConfigDict:
     # Text with a longer line, row or document is refused.
     config.data.max_document_bytes = LONGEST_DOCUMENT
 
+    # Of labelled examples, which data.train and data.validation name.
+    config.task = ConfigDict()
+    # Columns or fields with the text; two for pairs, and for tagging the field with the words.
+    config.task.texts = ("text",)
+    # Column or field with the label.
+    config.task.label = "label"
+    # All columns, of files without a line of names.
+    config.task.columns = ()
+    # The labels in their order; () takes the checkpoint's where it has the same ones, else those of data.train, sorted.
+    config.task.labels = ()
+    # Texts with one of these labels are left out.
+    config.task.skip = ("-",)
+    # answers: tokens that neighbouring windows of a long text share.
+    config.task.stride = 64
+    # answers: whose rules compare them: "" (SQuAD's, for any language) or a language of MLQA's.
+    config.task.language = ""
+
     # AdamW (Loshchilov & Hutter, 2019).
     config.optimizer = ConfigDict()
     # Highest learning rate of phases with peak 1.
@@ -117,9 +141,9 @@ def default_config() -> ConfigDict:
     config.keep = 2
     # Checkpoints whose step is a multiple of this stay for good; 0: none do.
     config.keep_every = 0
-    # Keep the checkpoint with the best validation loss too; with `patience` it is exported.
+    # Keep the checkpoint with the best validation loss (or score of labels) too; with `patience` it is exported.
     config.keep_best = True
-    # End the run after this many steps without a better validation loss; 0 never does.
+    # End the run after this many steps without a better validation loss (or score of labels); 0 never does.
     config.patience = 0
     # Updates in all that may be left out because their loss or gradient is not finite; the next such one ends the run.
     config.skip_nonfinite = 0
@@ -157,7 +181,7 @@ def validate(config: ConfigDict) -> None:
     _check_fields(as_dict(config), as_dict(default_config()), "")
     for name in ("steps", "accumulation", "log_every", "eval_every", "checkpoint_every", "keep"):
         _check(name, config[name], config[name] >= 1, "at least 1")
-    for name in ("keep_every", "patience", "skip_nonfinite"):
+    for name in ("keep_every", "patience", "skip_nonfinite", "seeds", "epochs"):
         _check(name, config[name], config[name] >= 0, "0 (off) or more")
     for name, least, most in (("batch_size", 1, _MOST_ROWS), ("prefetch", 0, _MOST_BATCHES)):
         _check(name, config[name], least <= config[name] <= most, f"a number from {least} to {most}")
@@ -180,6 +204,7 @@ def validate(config: ConfigDict) -> None:
     _check("model.pad_vocabulary", multiple, 1 <= multiple <= _MOST_ROWS, f"a number from 1 (no padding) to {_MOST_ROWS}")
     _check("distributed.timeout", timeout, 1 <= timeout <= _MOST_SECONDS, f"1 to {_MOST_SECONDS} seconds")
     profiled_steps(config.profile_steps)
+    _check_task(config)
     optimizer = config.optimizer
     for name in ("b1", "b2"):
         _check(f"optimizer.{name}", optimizer[name], 0 <= optimizer[name] < 1, "a number from 0 to less than 1")
@@ -289,6 +314,26 @@ def _check(name: str, value: Any, right: bool, expected: str) -> None:
         # Python refuses to write a number of thousands of digits.
         huge = isinstance(value, int) and abs(value) > _MOST_BYTES
         raise UserError(f"{name}: is {'more than 2**63' if huge else repr(value)}; expected {expected}")
+
+
+def _check_task(config: ConfigDict) -> None:
+    """That the settings of labelled examples fit what is to be predicted."""
+    task = config.task
+    for name in ("texts", "columns", "labels", "skip"):
+        if not all(isinstance(item, str) for item in task[name]) or len({*task[name]}) < len(task[name]):
+            raise UserError(f"task.{name}: is {as_dict(task[name])!r}; expected a tuple of texts, each once")
+    _check("task.stride", task.stride, task.stride >= 0, "0 or more tokens")
+    if config.objective not in FORMS:
+        _check("epochs", config.epochs, not config.epochs, "0: passes are counted of labelled examples; set steps")
+        return
+    least, most = (1, 2) if config.objective == "classification" else (1, 1)
+    count = len(task.texts)
+    _check("task.texts", as_dict(task.texts), least <= count <= most, f"the names of {least} to {most} columns or fields")
+    if config.objective == "answers":
+        _check("task.stride", task.stride, task.stride < config.block_length, "less than block_length")
+    check_language(task.language)
+    for name in ("validation_fraction", "max_bytes", "deduplicate"):
+        _check(f"data.{name}", config.data[name], not config.data[name], "no value: it is for text without labels")
 
 
 def _check_sources(config: ConfigDict) -> None:

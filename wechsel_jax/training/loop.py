@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from wechsel_jax.data.examples import FORMS
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import RECORD, damage, new_directory, refuse_directory, refuse_workdir, remove_leftovers
 from wechsel_jax.training import devices, distributed, sharding
@@ -20,11 +21,12 @@ from wechsel_jax.training.config import as_dict, validate
 from wechsel_jax.training.distributed import broadcast_from_first
 from wechsel_jax.training.exports import record_model, write_model
 from wechsel_jax.training.interrupts import Interrupted, Interrupts
+from wechsel_jax.training.labelled import open_labelled, record_labelled
 from wechsel_jax.training.metrics import MetricsFile, best_evaluation, early_stop, final_metrics, losses, read_metrics
 from wechsel_jax.training.placement import Placement, Prefetcher
 from wechsel_jax.training.progress import Clock, Progress
 from wechsel_jax.training.recorder import Recorder, stop_report
-from wechsel_jax.training.run_spec import build_run, open_data
+from wechsel_jax.training.run_spec import Data, build_run, open_data
 from wechsel_jax.training.schedules import phase_at
 from wechsel_jax.training.step import TrainState
 from wechsel_jax.training.trackers import Trackers, require_packages
@@ -43,7 +45,8 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
       workdir: gets `config.json`, `data/`, `metrics.jsonl`, `checkpoints/` and `export/`.
 
     Returns:
-      The evaluation of the exported weights: {"kind", "step", "loss" (nats a token), "perplexity", "tokens"}.
+      The evaluation of the exported weights: {"kind", "step", "loss" (nats a token), "perplexity", "tokens"}, and of labelled
+      examples {"kind", "step", "loss", "metric", "score" and the other scores}.
 
     Raises:
       UserError: a setting is wrong, a file is missing or damaged, the workdir belongs to other settings or to a process that
@@ -55,7 +58,11 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
     first = distributed.is_first()
     if first:
         refuse_workdir(workdir, has_begun, "a training run", outputs=True)
-    workdir = Path(workdir)
+    workdir, labelled = Path(workdir), None
+    if config.objective in FORMS:
+        # How many labels there are, and steps in an epoch, only the data says.
+        config, labelled = open_labelled(config, workdir, Progress(config.steps, quiet=not first).say)
+        validate(config)
     check_config(config, workdir)
     progress = Progress(config.steps, quiet=not first)
     finished = final_metrics(workdir / "metrics.jsonl", config.steps)
@@ -76,7 +83,7 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
         stack.enter_context(compiled_programs(config.compilation_cache))
         if jax.default_backend() == "cpu":
             devices.keep_freed_memory()
-        run = _Run(config, workdir, interrupts, progress)
+        run = _Run(config, workdir, interrupts, progress, labelled)
         stack.callback(run.close)
         # The models pin activations to the mesh that is set; without it the partitioner guesses.
         stack.enter_context(jax.set_mesh(run.placement.mesh))
@@ -89,7 +96,9 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
 class _Run:
     """The parts of a run that its steps share."""
 
-    def __init__(self, config: ConfigDict, workdir: Path, interrupts: Interrupts, progress: Progress):
+    def __init__(
+        self, config: ConfigDict, workdir: Path, interrupts: Interrupts, progress: Progress, labelled: Data | None = None
+    ):
         self.config, self.workdir = config, workdir
         self.interrupts, self.progress = interrupts, progress
         first, say = distributed.is_first(), progress.say
@@ -109,8 +118,10 @@ class _Run:
         self.placement = Placement(config, self.spec, say)
         self.restored = self.checkpoints.find()
         unused = not begun and not (workdir / "config.json").exists()
-        self.data = open_data(config, self.spec.model, workdir, fresh=unused, say=say)
+        self.data = labelled or open_data(config, self.spec.model, workdir, fresh=unused, say=say)
         check_data(self.data, self.spec.model.tokenizer, workdir, fresh=self.restored is None, say=say)
+        if labelled and first:
+            record_labelled(config, labelled)
         facts = self.checkpoints.facts(self.restored) if begun and first else None
         metrics = MetricsFile(workdir / "metrics.jsonl", self.restored, facts, write=first, say=say)
         if facts:
@@ -118,7 +129,8 @@ class _Run:
             self.checkpoints.note(self.restored, metrics.facts())
         if config.keep_best:
             self.losses.update(losses(metrics.lines))
-        clock = Clock(config.batch_size * config.block_length, metrics.lines)
+        size = functools.partial(self.data.train.positions, batch_size=config.batch_size, seed=config.seed)
+        clock = Clock(lambda start, end: sum(map(size, range(start, end))), metrics.lines)
         self.record = Recorder(config, metrics, progress, clock, self._utilisation, self._nonfinite)
         self.profiler = devices.Profiler(config.profile_steps, workdir)
         batch = functools.partial(self.placement.batch, self.data.train)
@@ -149,11 +161,17 @@ class _Run:
     def _train_phase(self, index: int, step: int, state: TrainState) -> tuple[int, TrainState]:
         placement, phase = self.placement, self.placement.phases[index]
         batch, compiled = self._compile(index, step, state)
+        programs = {batch["tokens"].shape: compiled}
         self.record.clock.start(step)
         while step < phase.end and not self.record.stopped:
             learning_rate = phase.learning_rate(step - phase.start)
+            if (shape := batch["tokens"].shape) not in programs:
+                # Labelled rows are padded to one of a few lengths.
+                with self.record.clock.paused():
+                    advice = placement.advice()
+                    programs[shape], _ = compile_step(placement.train_step(index), state, batch, advice=advice)
             self.profiler.before(step)
-            state, metrics = compiled(state, batch, np.float32(learning_rate))
+            state, metrics = programs[shape](state, batch, np.float32(learning_rate))
             step += 1
             self.profiler.after(step, metrics)
             if step < phase.end:

@@ -169,13 +169,15 @@ def final_metrics(path: str | Path, steps: int) -> dict[str, Any] | None:
 
 
 def losses(lines: list[dict[str, Any]]) -> dict[int, float]:
-    """Returns step -> validation loss after at least one update, where it is finite."""
-    found = {line["step"]: line["loss"] for line in lines if line["kind"] == "eval" and line["step"]}
+    """Returns step -> validation loss, or the score of labels with a minus, after at least one update, where it is finite."""
+    evaluations = [line for line in lines if line["kind"] == "eval" and line["step"]]
+    found = {line["step"]: -line["score"] if "score" in line else line["loss"] for line in evaluations}
     return {step: loss for step, loss in found.items() if loss is not None and math.isfinite(loss)}
 
 
 def best_evaluation(lines: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Returns the line of the best evaluation, as `records.best_evaluation` defines it; None where there is none."""
+    # A score is a loss with a minus here.
     best = records.best_evaluation(Evaluation(step, math.inf, loss=loss) for step, loss in losses(lines).items())
     return next((line for line in lines if best and line["kind"] == "eval" and line["step"] == best.step), None)
 

@@ -9,9 +9,8 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from wechsel_jax.data import TokenBlocks, evaluation_batches, training_batch
+from wechsel_jax.data import Dataset
 from wechsel_jax.errors import UserError
-from wechsel_jax.evaluation import perplexity
 from wechsel_jax.models.weights import unflatten
 from wechsel_jax.training import sharding
 from wechsel_jax.training.checkpoints import Checkpoints
@@ -91,40 +90,33 @@ class Placement:
         shapes = TrainState(self._shapes, opt_state, jax.ShapeDtypeStruct((), np.int32))
         return checkpoints.restore(step, shapes, self._shardings(index))
 
-    def batch(self, blocks: TokenBlocks, step: int) -> dict[str, jax.Array]:
-        """Returns the batch of update number `step`, (A, B / A, L), on its way to the devices."""
+    def batch(self, data: Dataset, step: int) -> dict[str, jax.Array]:
+        """Returns the batch of update number `step`, arrays (A, B / A, ...), on its way to the devices."""
         config = self._config
         rows = np.arange(config.batch_size).reshape(config.accumulation, -1)
-        batch = training_batch(blocks, step, config.batch_size, config.seed, rows[:, self._held].ravel())
+        batch = data.batch(step, config.batch_size, config.seed, rows[:, self._held].ravel())
         parts = {name: value.reshape(config.accumulation, -1, *value.shape[1:]) for name, value in batch.items()}
         return sharding.put_local(parts, sharding.batch_sharding(self.mesh, accumulated=True), self._held, self._rows)
 
     def evaluate(
-        self, params: dict[str, Any], blocks: TokenBlocks, watch: Callable[[Iterable[T]], Iterator[T]] = iter
+        self, params: dict[str, Any], data: Dataset, watch: Callable[[Iterable[T]], Iterator[T]] = iter
     ) -> dict[str, Any]:
         """Evaluates parameters the same way at every step.
 
         Args:
           params: on the mesh.
-          blocks: held out; `eval_batches` limits how much of them is read.
+          data: held out; `eval_batches` limits how much of it is read.
           watch: passes the batches on; what it raises ends the evaluation.
 
         Returns:
-          What `evaluation.perplexity` returns, bytes counted.
+          The scores of the run's `Evaluator`.
         """
-        config, spec = self._config, self._spec
-        batches = evaluation_batches(
-            blocks,
-            self._rows,
-            spec.model.family.causal,
-            limit=config.eval_batches,
-            rows=self._held,
-            byte_lengths=spec.model.vocabulary.byte_lengths,
-        )
+        config, evaluator = self._config, self._spec.evaluator
+        batches = evaluator.batches(data, self._rows, config.eval_batches, self._held)
         where = sharding.batch_sharding(self.mesh)
         placed = (sharding.put_local(batch, where, self._held, self._rows) for batch in watch(batches))
         # One key for all evaluations: a masked model is asked for the same tokens each time.
-        return perplexity(spec.objective, params, placed, stream_key(config.seed, EVALUATION_STREAM))
+        return evaluator.scores(params, placed, data, stream_key(config.seed, EVALUATION_STREAM))
 
     def train_step(self, index: int) -> Callable:
         """Returns the jitted step of a phase; see `make_train_step`."""

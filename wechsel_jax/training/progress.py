@@ -4,7 +4,7 @@ import contextlib
 import math
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
 from tqdm import tqdm
@@ -57,6 +57,10 @@ class Progress:
 
     def evaluation(self, line: dict[str, Any]) -> None:
         """Shows an evaluation; it stays on the screen."""
+        if "score" in line:
+            told = f"held-out {line['metric'].replace('_', ' ')} {line['score']:.4f}, loss {line['loss']:.4f}"
+            self.say(f"step {line['step']:,}/{self.total:,}: {told} ({line['examples']:,} examples)")
+            return
         bits = f", {line['bits_per_byte']:.3f} bits per byte" if "bits_per_byte" in line else ""
         told = f"held-out perplexity {line['perplexity']:,.2f}{bits} ({line['tokens']:,.0f} tokens)"
         self.say(f"step {line['step']:,}/{self.total:,}: {told}")
@@ -92,15 +96,16 @@ class Clock:
     """Tokens a second between two lines of the metrics, without evaluations, checkpoints and compilation.
 
     Args:
-      tokens_per_step: of all devices together.
+      tokens: (first step, one more than the last) -> positions of these steps' batches, of all devices together.
       lines: what the run has recorded before this start; seconds go on from there.
 
     Attributes:
       before: seconds that the run had recorded before this start.
+      seconds_per_step: in the last stretch.
     """
 
-    def __init__(self, tokens_per_step: int, lines: list[dict[str, Any]]):
-        self.tokens_per_step = tokens_per_step
+    def __init__(self, tokens: Callable[[int, int], int], lines: list[dict[str, Any]]):
+        self._tokens, self.seconds_per_step = tokens, 0.0
         self.before = max((line.get("seconds", 0.0) for line in lines), default=0.0)
         self._began = time.perf_counter()
         self._mark, self._step, self._lost = self._began, 0, 0.0
@@ -116,7 +121,8 @@ class Clock:
     def tokens_per_second(self, step: int) -> float:
         """The rate since the last call or start."""
         elapsed = max(1e-9, time.perf_counter() - self._mark - self._lost)
-        rate = (step - self._step) * self.tokens_per_step / elapsed
+        rate = self._tokens(self._step, step) / elapsed
+        self.seconds_per_step = elapsed / max(1, step - self._step)
         self.start(step)
         return rate
 

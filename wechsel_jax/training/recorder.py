@@ -14,7 +14,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 import wechsel_jax
-from wechsel_jax.data import TokenBlocks, training_indices
+from wechsel_jax.data import Dataset, training_indices
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file
 from wechsel_jax.training.config import as_dict
@@ -37,7 +37,7 @@ class _Pending(NamedTuple):
 class Recorder:
     """Writes lines of metrics; those of an update one step late, so that the device need not wait for them.
 
-    Lines have a "kind": "train", "eval" (validation loss and perplexity after `step` updates), "skipped" (an update that was
+    Lines have a "kind": "train", "eval" (validation loss and other scores after `step` updates), "skipped" (an update that was
     left out because it was not finite), "stop" (no gain for `patience` steps) and "end" (the weights of `exported_step` were
     exported). Every line has the "step" it belongs to: updates made so far.
 
@@ -115,7 +115,8 @@ class Recorder:
             self.stopped = True
             self.write({"kind": "stop", "step": step, "best_step": best["step"], "best_loss": best["loss"]})
             self.progress.say(
-                f"step {step:,}: no better held-out perplexity for {step - best['step']:,} steps; the run stops early"
+                f"step {step:,}: no better held-out {best.get('metric', 'perplexity')} for {step - best['step']:,} steps; "
+                "the run stops early"
             )
 
     def end(self, step: int, exported: int) -> dict[str, Any]:
@@ -123,9 +124,12 @@ class Recorder:
         lines = self.metrics.lines
         best = best_evaluation(lines)
         if not any(line["kind"] == "end" for line in lines):
-            fields = {} if best is None else {f"best_{name}": best[name] for name in ("step", "loss", "perplexity")}
+            names = ("step", "loss", "perplexity", "score")
+            fields = {} if best is None else {f"best_{name}": best[name] for name in names if name in best}
             self.write({"kind": "end", "step": step, "exported_step": exported, **fields})
-        if best is not None:
+        if best is not None and "score" in best:
+            self.progress.say(f"best held-out {best['metric'].replace('_', ' ')} {best['score']:.4f}, at step {best['step']:,}")
+        elif best is not None:
             # The recorded perplexity is null where it overflowed.
             perplexity = math.exp(min(best["loss"], 700.0))
             self.progress.say(f"best held-out perplexity {perplexity:,.2f}, at step {best['step']:,}")
@@ -164,37 +168,37 @@ class Recorder:
         if mfu is not None:
             line["mfu"] = round(mfu, 4)
         self.write(line)
-        left = (self.config.steps - line["step"]) * self.clock.tokens_per_step / rate
+        left = (self.config.steps - line["step"]) * self.clock.seconds_per_step
         self.progress.train(line, seconds_left=left)
 
 
 def stop_report(
-    config: ConfigDict, workdir: Path, blocks: TokenBlocks, line: dict[str, Any], checkpoint: int | None, skipped: list[int]
+    config: ConfigDict, workdir: Path, data: Dataset, line: dict[str, Any], checkpoint: int | None, skipped: list[int]
 ) -> UserError:
     """Writes `workdir/nonfinite-step-N.json` and returns the error that ends the run.
 
-    The file names the blocks of the batch (as `TokenBlocks.blocks` counts them), the sha256 of its tokens as int32, and the
-    checkpoint to start from; the keys of masking and dropout follow from seed and step.
+    The file names the rows of the batch as the data counts them (`TokenBlocks.blocks`), the sha256 of its tokens as int32, and
+    the checkpoint to start from; the keys of masking and dropout follow from seed and step.
 
     Args:
       config: settings of the run.
       workdir: of the run.
-      blocks: that are trained on.
+      data: that is trained on.
       line: what the metrics say about the update: step (N, the updates made with it), phase, loss, gradient_norm,
         learning_rate.
       checkpoint: step of the newest one, None where there is none.
       skipped: earlier steps whose updates were skipped.
     """
     step = line["step"]
-    chosen = training_indices(len(blocks), step - 1, config.batch_size, config.seed)
-    tokens = np.ascontiguousarray(blocks.blocks(chosen))
+    chosen = training_indices(len(data), step - 1, config.batch_size, config.seed)
+    tokens = np.ascontiguousarray(data.batch(step - 1, config.batch_size, config.seed)["tokens"])
     report = {
         **{name: line[name] for name in ("step", "phase", "learning_rate")},
         **{name: str(line[name]) for name in ("loss", "gradient_norm")},
         "seed": config.seed,
         "blocks": chosen.tolist(),
         "tokens_sha256": hashlib.sha256(tokens.tobytes()).hexdigest(),
-        "data": {"directory": str(blocks.directory), "fingerprint": blocks.fingerprint},
+        "data": {"directory": str(data.directory), "fingerprint": data.fingerprint},
         "checkpoint": None if checkpoint is None else str(workdir / "checkpoints" / str(checkpoint)),
         "skipped_before": skipped,
         "versions": {"wechsel_jax": wechsel_jax.__version__, "jax": jax.__version__},

@@ -1,9 +1,9 @@
-"""What a run is made of: the tokenizer, the model, the objective and the text that its settings name."""
+"""What a run is made of: the tokenizer, the model, the objective, and the text that its settings name."""
 
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,13 +16,20 @@ from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.checkpoint.architectures import ARCHITECTURES
 from wechsel_jax.checkpoint.model_config import check_config
 from wechsel_jax.checkpoint.tensors import read_header
-from wechsel_jax.data import TokenBlocks, prepare, prepare_split, wait_for
+from wechsel_jax.data import Dataset, TokenBlocks, evaluation_batches, prepare, prepare_split, wait_for
+from wechsel_jax.data.batches import Batch, Rows
+from wechsel_jax.data.examples import FORMS
 from wechsel_jax.data.manifest import MANIFEST, MadeOtherwise, remove_prepared
 from wechsel_jax.data.prepare import SIDES
+from wechsel_jax.data.rows import padding_id, with_special_tokens
 from wechsel_jax.errors import UserError, parsing
+from wechsel_jax.evaluation import perplexity
+from wechsel_jax.evaluation.labels import label_scores
 from wechsel_jax.models import Family, ModelConfig, family
+from wechsel_jax.models.heads import fill_head, stated_head, with_head
 from wechsel_jax.models.weights import flatten, unflatten
 from wechsel_jax.objectives import Objective, make_objective
+from wechsel_jax.objectives.labels import LabelObjective
 from wechsel_jax.text.sources import find_sources
 from wechsel_jax.tokens import Vocabulary, load_tokenizer
 from wechsel_jax.training import distributed, sharding
@@ -56,6 +63,11 @@ class ModelSpec:
     multiple: int = 1
 
     @property
+    def head(self) -> bool:
+        """Whether it has a head for labels in place of the one for tokens."""
+        return self.config.labels > 0
+
+    @property
     def device_config(self) -> ModelConfig:
         """The configuration of the parameters on the devices."""
         return padded(self.config, self.multiple)
@@ -67,18 +79,33 @@ class ModelSpec:
 
 
 @dataclasses.dataclass(frozen=True)
+class Evaluator:
+    """How held-out data is scored.
+
+    Attributes:
+      batches: (data, rows of a batch, most batches or None, rows to read) -> batches, each of one shape of few.
+      scores: (parameters, placed batches, data, key) -> scores, "loss" among them, for a line of the metrics.
+    """
+
+    batches: Callable[[Any, int, int | None, Rows], Iterator[Batch]]
+    scores: Callable[[Any, Iterable[Any], Any, jax.Array], dict[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True)
 class RunSpec:
-    """What a run trains, apart from the text.
+    """What a run trains, apart from the data.
 
     Attributes:
       model: without its weights.
       objective: what is minimised.
+      evaluator: what its evaluations are.
       load_parameters: returns the initial parameters, nested float32 numpy arrays or functions that each build one; None: they
         are drawn, see `initial`.
     """
 
     model: ModelSpec
     objective: Objective
+    evaluator: Evaluator
     load_parameters: Callable[[], dict[str, Any]] | None
 
     def initial(self, seed: int, shardings: Any) -> dict[str, Any]:
@@ -94,10 +121,10 @@ class RunSpec:
 
 
 class Data(NamedTuple):
-    """Token blocks of a run: to train on, and to evaluate on."""
+    """What a run trains on, and what it is evaluated on."""
 
-    train: TokenBlocks
-    validation: TokenBlocks
+    train: Dataset
+    validation: Dataset
 
 
 def build_run(config: ConfigDict, weights: bool = True) -> RunSpec:
@@ -117,6 +144,14 @@ def build_run(config: ConfigDict, weights: bool = True) -> RunSpec:
             f"block_length: {config.block_length} is more than the model's {model.config.max_length} positions; "
             "expected at most that"
         )
+    if model.head:
+        objective = LabelObjective(model.family, model.device_config, config.dtype, config.objective)
+        language = config.task.language
+        evaluator = Evaluator(
+            lambda rows, count, limit, held: rows.evaluation_batches(count, limit, held),
+            lambda params, batches, rows, _: label_scores(objective, params, batches, rows, language=language).line(),
+        )
+        return RunSpec(model, objective, evaluator, _weights(config, model, weights))
     objective = make_objective(
         config.objective,
         model.family,
@@ -128,6 +163,12 @@ def build_run(config: ConfigDict, weights: bool = True) -> RunSpec:
         mask_rate=config.mask_rate,
         vocabulary_size=model.config.vocabulary_size,
     )
+    evaluator = Evaluator(
+        lambda blocks, rows, limit, held: evaluation_batches(
+            blocks, rows, model.family.causal, limit=limit, rows=held, byte_lengths=model.vocabulary.byte_lengths
+        ),
+        lambda params, batches, _, key: perplexity(objective, params, batches, key),
+    )
     if config.model.embeddings:
         table = _read_table(config.model.embeddings, model.config)
 
@@ -138,18 +179,28 @@ def build_run(config: ConfigDict, weights: bool = True) -> RunSpec:
             (name,) = (name for name in tensors if ARCHITECTURES[model.family.name].role(name) == "input")
             return model.family.from_hugging_face(tensors | {name: table}, model.config)
 
-        return RunSpec(model, objective, draw)
+        return RunSpec(model, objective, evaluator, draw)
+    return RunSpec(model, objective, evaluator, _weights(config, model, weights))
+
+
+def _weights(config: ConfigDict, model: ModelSpec, check: bool) -> Callable[[], dict[str, Any]] | None:
+    """What loads the parameters of the checkpoint that a run starts from, where it does; a new head is drawn from the seed."""
     if not config.model.checkpoint:
-        return RunSpec(model, objective, None)
+        return None
     checkpoint = Checkpoint.open(config.model.checkpoint)
 
     def load() -> dict[str, Any]:
         tensors = {name: checkpoint.read(name) for name in checkpoint.names()}
+        if model.head:
+            form, labels = stated_head(checkpoint.config) or ("", ())
+            same = form == config.objective and (form == "answers" or labels == tuple(config.task.labels))
+            key = stream_key(config.seed, INIT_STREAM)
+            tensors = fill_head(tensors, model.family, model.config, key, same_labels=same)
         return model.family.from_hugging_face(tensors, model.config, lazy=True)
 
-    if weights:
+    if check:
         _check_weights(checkpoint, load())
-    return RunSpec(model, objective, load)
+    return load
 
 
 def named_model(config: ConfigDict) -> ModelSpec:
@@ -200,9 +251,25 @@ def described_model(
       tokenizer: of the model.
       config: settings of the run: `model.dropout`, `model.remat`, `model.scan_layers` and `model.pad_vocabulary`.
     """
-    model_family, settings = family(hf_config["model_type"]), config.model
+    model_family, settings, hf_config = family(hf_config["model_type"]), config.model, {**hf_config}
+    if config.objective in FORMS:
+        labels = tuple(config.task.labels)
+        # An answer has a start and an end.
+        model_family = with_head(model_family, config.objective, len(labels) or 2)
+        # What an earlier head said of its labels.
+        hf_config = {name: value for name, value in hf_config.items() if name not in ("id2label", "label2id", "num_labels")}
+        hf_config["architectures"] = [model_family.architecture]
+        if labels:
+            hf_config["id2label"] = {str(number): label for number, label in enumerate(labels)}
+            hf_config["label2id"] = {label: number for number, label in enumerate(labels)}
+        # The classes of causal models find the last token of a text by it.
+        stated = model_family.read_config(hf_config).pad_token_id
+        hf_config["pad_token_id"] = padding_id(hf_config.get("pad_token_id") if stated is None else stated, tokenizer)
+        generation_config = None
+        tokenizer = with_special_tokens(tokenizer, model_family.causal)
+    elif stated_head(hf_config):
+        hf_config["architectures"] = [model_family.architecture]
     model = model_family.config(hf_config, dropout=settings.dropout, remat=settings.remat, scan_layers=settings.scan_layers)
-    hf_config = {**hf_config}
     hf_config.setdefault("architectures", [model_family.architecture])
     return ModelSpec(model_family, model, hf_config, generation_config, tokenizer, settings.pad_vocabulary)
 

@@ -1,0 +1,111 @@
+"""Probes against scikit-learn on the hidden states of torch."""
+
+import numpy as np
+import pytest
+
+from wechsel_jax import demo
+from wechsel_jax.data.examples import Task
+from wechsel_jax.errors import UserError
+from wechsel_jax.evaluation.loaded import LoadedModel
+from wechsel_jax.evaluation.probes import probe
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+linear = pytest.importorskip("sklearn.linear_model")
+preprocessing = pytest.importorskip("sklearn.preprocessing")
+
+SUBJECTS, VERBS, THINGS = (
+    ("The dog", "A king", "Our ship", "My aunt"),
+    ("sees", "loves", "sells"),
+    ("the house.", "an old boat."),
+)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return LoadedModel.open(demo.path("english-gpt2"))
+
+
+@pytest.fixture(scope="module")
+def hidden():
+    """Returns a function: text -> (last hidden states of torch (L, d), (first character, end) of each token)."""
+    place = demo.path("english-gpt2")
+    reference = transformers.AutoModel.from_pretrained(place).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(place)
+
+    def states(text):
+        given = tokenizer(text, return_tensors="pt", return_offsets_mapping=True)
+        offsets = given.pop("offset_mapping")[0].tolist()
+        with torch.no_grad():
+            return reference(**given).last_hidden_state[0].numpy(), offsets
+
+    return states
+
+
+def sentences():
+    return [f"{subject} {verb} {thing}" for subject in SUBJECTS for verb in VERBS for thing in THINGS]
+
+
+def predictions(train, right, test):
+    scaler = preprocessing.StandardScaler().fit(train)
+    return linear.LogisticRegression(max_iter=1000).fit(scaler.transform(train), right).predict(scaler.transform(test)).tolist()
+
+
+def test_a_text_is_the_mean_of_its_tokens(model, hidden, tmp_path):
+    texts = sentences()
+    labels = ["house" if "house" in text else "boat" for text in texts]
+    for name, part in (("train", slice(0, 16)), ("test", slice(16, None))):
+        lines = [f"{text}\t{label}" for text, label in zip(texts[part], labels[part], strict=True)]
+        (tmp_path / f"{name}.tsv").write_text("\n".join(["text\tlabel", *lines]))
+    found = probe(model, [tmp_path / "train.tsv"], [tmp_path / "test.tsv"], Task("classification"), batch_size=8)
+    means = [hidden(text)[0].mean(axis=0) for text in texts]
+    assert found.predicted == predictions(means[:16], labels[:16], means[16:])
+    assert found.metrics["accuracy"] == np.mean(found.numerators) and found.metrics["majority"] == 0.5
+
+
+def test_a_word_is_the_mean_of_its_tokens(model, hidden, tmp_path):
+    """Labels that make mistakes likely: the last letter of each word."""
+    texts = [text.split() for text in sentences()]
+    for name, part in (("train", texts[:16]), ("test", texts[16:])):
+        (tmp_path / f"{name}.txt").write_text("\n".join("".join(f"{word} {word[-1]}\n" for word in words) for words in part))
+    found = probe(model, [tmp_path / "train.txt"], [tmp_path / "test.txt"], Task("tagging"), batch_size=8)
+    features = []
+    for words in texts:
+        states, offsets = hidden(" ".join(words))
+        ends = np.cumsum([len(word) + 1 for word in words]) - 1
+        owner = np.searchsorted(ends, [end for _, end in offsets])
+        features += [states[owner == place].mean(axis=0) for place in range(len(words))]
+    labels = [word[-1] for words in texts for word in words]
+    count = sum(map(len, texts[:16]))
+    assert found.predicted == predictions(features[:count], labels[:count], features[count:])
+    assert found.numerators == [one == other for one, other in zip(found.predicted, labels[count:], strict=True)]
+
+
+def test_a_pair_is_two_means_side_by_side(model, hidden, tmp_path):
+    """The two texts are read one after the other, with the end-of-text token between them."""
+    texts = sentences()
+    pairs = [(one, texts[(i + i // 3) % len(texts)]) for i, one in enumerate(texts)]
+    labels = [str(one.split()[-1] == other.split()[-1]) for one, other in pairs]
+    for name, part in (("train", slice(0, 16)), ("test", slice(16, None))):
+        lines = ["\t".join((*pair, label)) for pair, label in zip(pairs[part], labels[part], strict=True)]
+        (tmp_path / f"{name}.tsv").write_text("\n".join(lines))
+    task = Task("classification", ("a", "b"), columns=("a", "b", "label"))
+    found = probe(model, [tmp_path / "train.tsv"], [tmp_path / "test.tsv"], task, batch_size=8)
+    features = []
+    for one, other in pairs:
+        states, offsets = hidden(f"{one}<|endoftext|>{other}")
+        first = next(place for place, (_, end) in enumerate(offsets) if end > len(one))
+        features.append(np.concatenate([states[:first].mean(axis=0), states[first + 1 :].mean(axis=0)]))
+    assert found.predicted == predictions(features[:16], labels[:16], features[16:])
+
+
+def test_mistakes_are_one_line(model, tmp_path, monkeypatch):
+    (tmp_path / "one.tsv").write_text("text\tlabel\na\tx\nb\tx\n")
+    files = [tmp_path / "one.tsv"]
+    with pytest.raises(UserError, match=r"one\.tsv: has the label 'x' alone"):
+        probe(model, files, files, Task("classification"))
+    with pytest.raises(UserError, match="answers cannot be probed"):
+        probe(model, files, files, Task("answers"))
+    monkeypatch.setitem(__import__("sys").modules, "sklearn.linear_model", None)
+    with pytest.raises(UserError, match=r"scikit-learn to train it: pip install 'wechsel-jax\[eval\]'"):
+        probe(model, files, files, Task("classification"))

@@ -1,0 +1,256 @@
+"""Labelled examples from files of the usual kinds: a label for a text or a pair, for each word, or an answer in a text."""
+
+import csv
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from wechsel_jax.errors import UserError, one_line, parsing
+from wechsel_jax.text.files import read_lines
+from wechsel_jax.text.sources import Source, find_sources
+
+FORMS = ("classification", "tagging", "answers")
+_WHAT = "labelled examples"
+_SQUAD = 'a file as SQuAD has it: {"data": [{"paragraphs": [{"context", "qas": [...]}]}]}'
+_DOCUMENT = "-DOCSTART-"
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What examples are, and where files say it.
+
+    Attributes:
+      form: "classification" (a text or a pair has one label), "tagging" (each word has one) or "answers" (a part of a text).
+      texts: names of the columns or fields with the text; two for pairs, and for tagging the field with the words.
+      label: name of the column or field with the label.
+      columns: names of all columns, for files without a line of names.
+      skip: examples with one of these labels are left out; "-" is where annotators did not agree.
+    """
+
+    form: str
+    texts: tuple[str, ...] = ("text",)
+    label: str = "label"
+    columns: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ("-",)
+
+
+class Example(NamedTuple):
+    """One example.
+
+    Attributes:
+      place: file and line, or what else names it.
+      texts: the text or the pair, the words, or (question, text).
+      target: label, labels of the words, or (answer, its first character) of every answer that is right.
+    """
+
+    place: str
+    texts: tuple[str, ...]
+    target: Any
+
+
+def read_examples(names: Sequence[str | os.PathLike], task: Task) -> list[Example]:
+    """Reads labelled examples.
+
+    Args:
+      names: as `find_sources` takes them. `.csv`, or text with tabs between columns (nothing is quoted there); JSON lines;
+        Parquet and data sets. For tagging also a word and its label a line, with blank lines between sentences, and `.conllu`,
+        where labels are UPOS; for answers files as SQuAD has them.
+      task: what they are.
+
+    Raises:
+      UserError: a file is missing or damaged, a line is not what it should be, a column is missing, or there is no example.
+    """
+    found = [example for source in find_sources(names) for example in _READERS[task.form](source, task)]
+    if task.form == "classification":
+        found = [example for example in found if example.target not in task.skip]
+    if not found:
+        raise UserError(f"{', '.join(map(str, names))}: holds no example; expected {_WHAT}; name another file")
+    return found
+
+
+def find_labels(examples: Iterable[Example], form: str) -> tuple[str, ...]:
+    """Returns the labels of examples, sorted; of answers there are none."""
+    if form == "answers":
+        return ()
+    return tuple(sorted({label for one in examples for label in ([one.target] if form == "classification" else one.target)}))
+
+
+def _classified(source: Source, task: Task) -> Iterator[Example]:
+    for place, row in _rows(source, task, (*task.texts, task.label)):
+        texts, label = tuple(row[name] for name in task.texts), row[task.label]
+        for name, text in zip(task.texts, texts, strict=True):
+            if not isinstance(text, str):
+                raise UserError(f"{place}: {name} is {text!r}; expected text; name another field with task.texts")
+        if not any(text.strip() for text in texts):
+            raise UserError(f"{place}: {' and '.join(task.texts)} are blank; expected text; complete or remove the line")
+        if isinstance(label, bool) or not isinstance(label, str | int) or label == "":
+            raise UserError(f"{place}: {task.label} is {label!r}; expected a label; complete or remove the line")
+        yield Example(place, texts, str(label))
+
+
+def _tagged(source: Source, task: Task) -> Iterator[Example]:
+    if source.kind != "text":
+        for place, row in _rows(source, task, (task.texts[0], task.label)):
+            words, labels = row[task.texts[0]], row[task.label]
+            lists = isinstance(words, list) and isinstance(labels, list) and len(words) == len(labels) > 0
+            if not lists or not all(isinstance(word, str) for word in words):
+                raise UserError(
+                    f"{place}: {task.texts[0]} and {task.label} are no two lists of one length; expected words and their labels"
+                )
+            yield Example(place, tuple(words), tuple(map(str, labels)))
+        return
+    universal = ".conllu" in Path(source.place).suffixes
+    words: list[str] = []
+    labels: list[str] = []
+    first = 1
+    for number, line in read_lines(source.place, _WHAT):
+        if not line.strip():
+            if words:
+                yield Example(f"{source.name}: line {first}", tuple(words), tuple(labels))
+            words, labels = [], []
+            continue
+        if line.startswith(_DOCUMENT) or (universal and line.startswith("#")):
+            continue
+        first = first if words else number
+        if universal:
+            fields = line.split("\t")
+            if len(fields) != 10:
+                raise UserError(
+                    f"{source.name}: line {number}: has {len(fields)} columns; expected the 10 of CoNLL-U; mend the line"
+                )
+            if not fields[0].isdecimal():
+                # A range such as 3-4, whose words follow, or a word that is not written.
+                continue
+            word, label = fields[1], fields[3]
+        else:
+            word, *rest = line.split("\t") if "\t" in line else line.rsplit(None, 1)
+            label = rest[-1].strip() if rest else ""
+        if not label:
+            raise UserError(
+                f"{source.name}: line {number}: has no label; expected a word and its label, and a blank line after a sentence"
+            )
+        words.append(word)
+        labels.append(label)
+    if words:
+        yield Example(f"{source.name}: line {first}", tuple(words), tuple(labels))
+
+
+def _questions(source: Source, task: Task) -> Iterator[Example]:
+    for place, question, text, answers in _squad(source) if source.kind in ("text", "json") else _question_rows(source, task):
+        for answer, start in answers:
+            if text[start : start + len(answer)] != answer or not answer:
+                raise UserError(
+                    f"{place}: the answer {answer[:40]!r} does not stand at character {start} of the text; expected it there; "
+                    "mend answer_start or remove the question"
+                )
+        if not answers:
+            raise UserError(f"{place}: has no answer; expected one in the text; remove the question")
+        yield Example(place, (question, text), tuple(answers))
+
+
+def _squad(source: Source) -> Iterator[tuple[str, str, str, list[tuple[str, int]]]]:
+    text = "\n".join(line for _, line in read_lines(source.place, _SQUAD))
+    with parsing(source.name, _SQUAD):
+        articles = json.loads(text)["data"]
+        paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
+        found = [
+            (
+                f"{source.name}: question {asked.get('id', number)}",
+                str(asked["question"]),
+                str(paragraph["context"]),
+                [(str(answer["text"]), int(answer["answer_start"])) for answer in asked["answers"]],
+            )
+            for paragraph in paragraphs
+            for number, asked in enumerate(paragraph["qas"])
+        ]
+    yield from found
+
+
+def _question_rows(source: Source, task: Task) -> Iterator[tuple[str, str, str, list[tuple[str, int]]]]:
+    for place, row in _rows(source, task, ("question", "context", "answers")):
+        with parsing(place, "question, context and answers (text, answer_start), as SQuAD's data set has them"):
+            texts, starts = row["answers"]["text"], row["answers"]["answer_start"]
+            answers = [(str(text), int(start)) for text, start in zip(texts, starts, strict=True)]
+        yield f"{place} ({row.get('id', '')})", str(row["question"]), str(row["context"]), answers
+
+
+_READERS: dict[str, Callable[[Source, Task], Iterator[Example]]] = {
+    "classification": _classified,
+    "tagging": _tagged,
+    "answers": _questions,
+}
+
+
+def _rows(source: Source, task: Task, wanted: tuple[str, ...]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yields (place, column -> value) of a table's rows, all of which have the wanted columns."""
+    rows: Iterator[tuple[str, Mapping[str, Any]]] = {"text": _lines, "json": _json}.get(source.kind, _tables)(source, task)
+    for place, row in rows:
+        missing = [name for name in wanted if name not in row]
+        if missing:
+            raise UserError(
+                f"{place}: has no column {missing[0]!r}, only {', '.join(map(repr, row))}; expected {', '.join(wanted)}; name "
+                "columns with task.texts and task.label, and those of a file without a line of names with task.columns"
+            )
+        yield place, row
+
+
+def _lines(source: Source, task: Task) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    lines = (line for _, line in read_lines(source.place, _WHAT))
+    if ".csv" in Path(source.place).suffixes:
+        reader = csv.reader((line + "\n" for line in lines), strict=True)
+        with parsing(source.name, "a CSV file", csv.Error):
+            numbered = [(reader.line_num, fields) for fields in reader]
+    else:
+        numbered = [(number, line.split("\t")) for number, line in enumerate(lines, 1)]
+    columns = task.columns
+    for number, fields in numbered:
+        if not any(fields):
+            continue
+        if not columns:
+            columns = tuple(fields)
+            continue
+        if len(fields) != len(columns):
+            raise UserError(
+                f"{source.name}: line {number}: has {len(fields)} columns; expected {len(columns)}: {', '.join(columns)}; "
+                "mend the line, or name the columns of a file without a line of names with task.columns"
+            )
+        yield f"{source.name}: line {number}", dict(zip(columns, fields, strict=True))
+
+
+def _json(source: Source, task: Task) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    for number, line in read_lines(source.place, _WHAT):
+        if not line.strip():
+            continue
+        place = f"{source.name}: line {number}"
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{place}: not JSON ({one_line(error)}); expected an object a line; mend the line") from None
+        if not isinstance(row, dict):
+            raise UserError(f"{place}: no JSON object; expected one a line, with the fields of an example")
+        yield place, row
+
+
+def _tables(source: Source, task: Task) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Rows of Parquet and of data sets, with the names of labels where these are recorded as numbers."""
+    if source.kind == "parquet":
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        with parsing(source.name, "a Parquet file; fetch it again", pa.ArrowException), pq.ParquetFile(source.place) as file:
+            rows, named = file.read().to_pylist(), None
+    else:
+        rows = source.open_saved() if source.kind == "saved" else source.open_hub()
+        feature = (rows.features or {}).get(task.label)
+        named = getattr(feature, "names", None) or getattr(getattr(feature, "feature", None), "names", None)
+
+    def label(value: Any) -> Any:
+        if isinstance(value, list):
+            return [label(item) for item in value]
+        return named[value] if named and isinstance(value, int) and 0 <= value < len(named) else value
+
+    for number, row in enumerate(rows, 1):
+        yield f"{source.name}: row {number}", row | ({task.label: label(row[task.label])} if task.label in row else {})

@@ -1,0 +1,326 @@
+"""Labelled examples as rows of tokens: the batch of any training step, and the batches of an evaluation.
+
+Rows are padded to the smallest of a few lengths that holds the longest row of a batch. Which one that is follows from (seed,
+step), as the batch does, and padding changes nothing that is computed.
+"""
+
+import copy
+import dataclasses
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import tokenizers
+
+from wechsel_jax.data.batches import ALL_ROWS, Batch, Rows, training_indices
+from wechsel_jax.data.examples import Example
+from wechsel_jax.errors import UserError
+from wechsel_jax.tokens.encoding import plain_backend
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+# A batch is padded to a power of two from this on, or to the longest length that the run allows.
+_SHORTEST = 32
+# Texts that the tokenizer gets at once: its own records of them are large.
+_GROUP = 1024
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LabelledRows:
+    """Encoded examples. T tokens of n rows lie one after the other; a long example may have several rows.
+
+    Attributes:
+      directory: of the run's record of the data, for messages.
+      form: "classification", "tagging" or "answers".
+      examples: what the rows were made of.
+      labels: names of the labels; of answers there are none.
+      length: no row is longer.
+      pad_id: token behind the end of a row.
+      tokens: int32 (T,).
+      types: int32 (T,), segments; None where the model knows none.
+      starts: int64 (n + 1,), where rows begin in `tokens`.
+      targets: int32 (n,), the label of each row; (T,) for tagging, -1 where a token is not the first of a word; (n, 2) for
+        answers: the first and the last token, or twice 0 where the row holds no answer.
+      sources: int32 (n,), which example each row is of.
+      marks: int32 (T,), the text, 0 or 1, that the token is of, -1 for special tokens (classification); (T,), the word whose
+        first token it is, -1 elsewhere (tagging); (T, 2), its first character in the text and one more than the last, -1
+        outside of it (answers).
+      cut: how many examples lost tokens because they were longer than a row.
+    """
+
+    directory: Path
+    form: str
+    examples: Sequence[Example] = dataclasses.field(repr=False)
+    labels: tuple[str, ...]
+    length: int
+    pad_id: int
+    tokens: np.ndarray = dataclasses.field(repr=False)
+    types: np.ndarray | None = dataclasses.field(repr=False)
+    starts: np.ndarray = dataclasses.field(repr=False)
+    targets: np.ndarray = dataclasses.field(repr=False)
+    sources: np.ndarray = dataclasses.field(repr=False)
+    marks: np.ndarray = dataclasses.field(repr=False)
+    cut: int = 0
+
+    def __len__(self) -> int:
+        return self.sources.size
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 of tokens and targets."""
+        digest = hashlib.sha256()
+        for part in (self.tokens, self.starts, self.targets, self.types if self.types is not None else np.zeros(0)):
+            digest.update(np.ascontiguousarray(part))
+        return digest.hexdigest()
+
+    def batch(self, step: int, batch_size: int, seed: int, rows: Rows = ALL_ROWS) -> Batch:
+        """The batch of one step, as `training_batch` draws it.
+
+        Returns:
+          {"tokens": int32 (rows, L), "mask": bool (rows, L), "labels": int32 and "weights": float32 of the same shape, (rows,),
+          (rows, L) for tagging or (rows, 2) for answers, and where the model knows segments "types": int32 (rows, L)}.
+        """
+        chosen = training_indices(len(self), step, batch_size, seed)
+        return self.padded(chosen[rows], self._fitting(chosen))
+
+    def positions(self, step: int, batch_size: int, seed: int) -> int:
+        """How many positions the batch of a step has, padding included."""
+        return batch_size * self._fitting(training_indices(len(self), step, batch_size, seed))
+
+    def evaluation_batches(self, batch_size: int, limit: int | None = None, rows: Rows = ALL_ROWS) -> Iterator[Batch]:
+        """Batches that hold every row once, the shortest first so that little is padded; the last one is filled up.
+
+        Args:
+          batch_size: B.
+          limit: read only the first `limit` B rows.
+          rows: which of the B rows of each batch to read.
+
+        Returns:
+          An iterator of batches as `batch` returns them, with "row": int32 (rows,), -1 for what fills up (weight 0).
+        """
+        count = len(self) if limit is None else min(len(self), limit * batch_size)
+        order = np.argsort(np.diff(self.starts)[:count], kind="stable")
+        for first in range(0, count, batch_size):
+            chosen = order[first : first + batch_size]
+            places = np.concatenate([chosen, np.full(batch_size - chosen.size, -1)])[rows]
+            batch = self.padded(np.where(places < 0, chosen[0], places), self._fitting(chosen))
+            batch["weights"][places < 0] = 0.0
+            yield batch | {"row": places.astype(np.int32)}
+
+    def padded(self, rows: np.ndarray, length: int) -> Batch:
+        """Rows by their numbers, (m,), each padded to `length`."""
+        sizes = (self.starts[rows + 1] - self.starts[rows])[:, None]
+        mask = np.arange(length) < sizes
+        places = np.minimum(self.starts[rows][:, None] + np.arange(length), self.tokens.size - 1)
+        batch = {"tokens": np.where(mask, self.tokens[places], np.int32(self.pad_id)), "mask": mask}
+        if self.types is not None:
+            batch["types"] = np.where(mask, self.types[places], np.int32(0))
+        targets = np.where(mask, self.targets[places], -1) if self.form == "tagging" else self.targets[rows]
+        weight = 0.5 if self.form == "answers" else 1.0
+        return batch | {"labels": np.maximum(targets, 0), "weights": np.where(targets < 0, 0.0, weight).astype(np.float32)}
+
+    def _fitting(self, rows: np.ndarray) -> int:
+        longest, length = int((self.starts[rows + 1] - self.starts[rows]).max()), _SHORTEST
+        while length < longest:
+            length *= 2
+        return min(length, self.length)
+
+
+def encode_examples(
+    examples: Sequence[Example],
+    tokenizer: "PreTrainedTokenizerFast",
+    *,
+    form: str,
+    labels: tuple[str, ...],
+    length: int,
+    pad_id: int,
+    segments: bool = False,
+    stride: int = 0,
+    directory: Path = Path(),
+) -> LabelledRows:
+    """Encodes examples for a model.
+
+    Too long a text or pair is cut at its end, the longer one first. Too long a sentence is cut between words into several rows,
+    so that every word is labelled once. Texts that are asked about are read in windows.
+
+    Args:
+      examples: of `read_examples`.
+      tokenizer: of the model; puts its special tokens around texts, and between those of a pair.
+      form: "classification", "tagging" or "answers".
+      labels: their names, in the order of their numbers.
+      length: of the longest row.
+      pad_id: token behind the end of a row.
+      segments: whether the model tells the texts of a pair apart by token types.
+      stride: answers: tokens that neighbouring windows share.
+      directory: of the run's record of the data.
+
+    Raises:
+      UserError: a label is not among `labels`, or a question leaves no room for its text.
+    """
+    backend, encode = plain_backend(tokenizer), {"classification": _classified, "tagging": _tagged, "answers": _windows}[form]
+    numbers = {label: number for number, label in enumerate(labels)}
+    parts: list[list[np.ndarray]] = []
+    sources, sizes, cut = [], [], 0
+    for start in range(0, len(examples), _GROUP):
+        rows: list[_Row] = []
+        group = encode(backend, examples[start : start + _GROUP], numbers, length, stride)
+        for place, (shortened, made) in enumerate(group, start):
+            rows += made
+            sources += [place] * len(made)
+            cut += shortened
+        sizes += [len(row.tokens) for row in rows]
+        tokens, types, targets, marks = zip(*rows, strict=True)
+        # As arrays at once: Python's own numbers take ten times the memory.
+        joined = np.concatenate(targets) if form == "tagging" else targets
+        flat = (np.concatenate(tokens), np.concatenate(types), joined, np.concatenate(marks))
+        parts.append([np.asarray(part, np.int32) for part in flat])
+    tokens, types, targets, marks = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return LabelledRows(
+        directory=directory,
+        form=form,
+        examples=examples,
+        labels=labels,
+        length=length,
+        pad_id=pad_id,
+        tokens=tokens,
+        types=types if segments else None,
+        starts=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
+        targets=targets,
+        sources=np.asarray(sources, np.int32),
+        marks=marks,
+        cut=cut,
+    )
+
+
+class _Row(NamedTuple):
+    """Of one row, what `LabelledRows` has of all."""
+
+    tokens: Sequence[int]
+    types: Sequence[int]
+    target: Any
+    marks: Any
+
+
+def _number(numbers: Mapping[str, int], label: str, example: Example) -> int:
+    if label not in numbers:
+        known = ", ".join(map(repr, numbers))
+        raise UserError(f"{example.place}: label {label!r} is none of the model's; expected one of {known}; see task.labels")
+    return numbers[label]
+
+
+def _classified(
+    backend: tokenizers.Tokenizer, examples: Sequence[Example], numbers: Mapping[str, int], length: int, stride: int
+) -> Iterator[tuple[bool, list[_Row]]]:
+    backend.enable_truncation(length)
+    texts = [one.texts if len(one.texts) > 1 else one.texts[0] for one in examples]
+    for example, found in zip(examples, backend.encode_batch(texts), strict=True):
+        marks = [-1 if text is None else text for text in found.sequence_ids]
+        yield bool(found.overflowing), [_Row(found.ids, found.type_ids, _number(numbers, example.target, example), marks)]
+
+
+def _tagged(
+    backend: tokenizers.Tokenizer, examples: Sequence[Example], numbers: Mapping[str, int], length: int, stride: int
+) -> Iterator[tuple[bool, list[_Row]]]:
+    around = backend.encode("a")
+    own = np.flatnonzero(np.asarray(around.special_tokens_mask) == 0)
+    before, after = around.ids[: own[0]], around.ids[own[-1] + 1 :]
+    room = length - len(before) - len(after)
+    # As a text, in which words have the spaces that the model has read them with.
+    texts = [" ".join(one.texts) for one in examples]
+    for example, found in zip(examples, backend.encode_batch(texts, add_special_tokens=False), strict=True):
+        target = np.asarray([_number(numbers, label, example) for label in example.target])
+        sizes = np.asarray([len(word) for word in example.texts])
+        ends = np.cumsum(sizes + 1) - 1
+        begins = ends - sizes
+        offsets = np.asarray(found.offsets, np.int64).reshape(-1, 2)
+        # A token may begin with the space before its word; one that is nothing else stands for no word.
+        word = np.searchsorted(ends, offsets[:, 0] + np.isin(offsets[:, 0], ends), side="right")
+        (inside,) = np.nonzero((word < sizes.size) & (begins[np.minimum(word, sizes.size - 1)] < offsets[:, 1]))
+        marks = np.full(word.size, -1)
+        labelled, first = np.unique(word[inside], return_index=True)
+        marks[inside[first]] = labelled
+        rows, start = [], 0
+        while start < word.size or not rows:
+            end = min(start + room, word.size)
+            if end < word.size:
+                # The next row begins with a word, unless a single one fills this row.
+                later = np.flatnonzero(marks[start + 1 : end + 1] >= 0)
+                end = start + 1 + int(later[-1]) if later.size else end
+            some = np.concatenate([np.full(len(before), -1), marks[start:end], np.full(len(after), -1)]).astype(np.int64)
+            tokens = [*before, *found.ids[start:end], *after]
+            rows.append(_Row(tokens, [0] * len(tokens), np.where(some < 0, -1, target[some]), some))
+            start = end
+        yield False, rows
+
+
+def _windows(
+    backend: tokenizers.Tokenizer, examples: Sequence[Example], numbers: Mapping[str, int], length: int, stride: int
+) -> Iterator[tuple[bool, list[_Row]]]:
+    backend.no_truncation()
+    questions = backend.encode_batch([one.texts[0] for one in examples], add_special_tokens=False)
+    least = backend.num_special_tokens_to_add(True) + stride + 1
+    for example, question in zip(examples, questions, strict=True):
+        if len(question.ids) + least > length:
+            raise UserError(
+                f"{example.place}: its question has {len(question.ids)} tokens; expected at most {length - least}: rows "
+                f"of {length} also hold some of the text and the {stride} tokens that windows share; raise block_length"
+            )
+    backend.enable_truncation(length, stride=stride, strategy="only_second")
+    for example, found in zip(examples, backend.encode_batch([one.texts for one in examples]), strict=True):
+        answer, start = example.target[0]
+        rows = []
+        for window in (found, *found.overflowing):
+            of_text = np.asarray([number == 1 for number in window.sequence_ids])
+            offsets = np.where(of_text[:, None], np.asarray(window.offsets), -1)
+            begins, ends = offsets.T
+            reached = np.flatnonzero(of_text & (ends > start))
+            within = np.flatnonzero(of_text & (begins < start + len(answer)))
+            # The window holds the answer's first character, and its last.
+            whole = reached.size and within.size and begins[reached[0]] <= start and ends[within[-1]] >= start + len(answer)
+            span = (int(reached[0]), int(within[-1])) if whole else (0, 0)
+            rows.append(_Row(window.ids, window.type_ids, span, offsets))
+        yield False, rows
+
+
+def padding_id(stated: int | None, tokenizer: "PreTrainedTokenizerFast") -> int:
+    """The token behind the end of a row: what the model's config.json states, or the tokenizer's, or its end of text."""
+    ids = (stated, tokenizer.pad_token_id, tokenizer.eos_token_id)
+    return next((number for number in ids if number is not None and 0 <= number < len(tokenizer)), 0)
+
+
+def with_special_tokens(tokenizer: "PreTrainedTokenizerFast", causal: bool) -> "PreTrainedTokenizerFast":
+    """Returns a tokenizer that marks where texts begin and end, as far as a head for labels needs it.
+
+    A masked model's label is read off a token before the text, and where the second text of a pair begins must be seen. Many
+    tokenizers, such as GPT-2's, add nothing. What is added here is exported with the model.
+
+    Args:
+      tokenizer: of the model; stays as it is.
+      causal: whether the model is.
+    """
+    old = tokenizer.backend_tokenizer
+    alone, pair = (old.num_special_tokens_to_add(is_pair) for is_pair in (False, True))
+    begin = tokenizer.cls_token or tokenizer.bos_token
+    end = tokenizer.sep_token or tokenizer.eos_token or begin
+    if end is None or (pair > alone and (causal or alone)):
+        return tokenizer
+    around = old.encode("a")
+    own = [place for place, special in enumerate(around.special_tokens_mask) if not special]
+    before, after = around.tokens[: own[0]], around.tokens[own[-1] + 1 :]
+    if not causal:
+        before, after = before or [begin or end], after or [end]
+    second = after or [end]
+    new = copy.deepcopy(tokenizer)
+    template = tokenizers.processors.TemplateProcessing(
+        single=[*before, "$A", *after],
+        pair=[*before, "$A", *second, "$B:1", *(f"{token}:1" for token in after)],
+        special_tokens=[(token, old.token_to_id(token)) for token in {*before, *after, *second}],
+    )
+    # One that only moves offsets stays.
+    kept = [old.post_processor] if isinstance(old.post_processor, tokenizers.processors.ByteLevel) else []
+    new.backend_tokenizer.post_processor = tokenizers.processors.Sequence([*kept, template])
+    return new

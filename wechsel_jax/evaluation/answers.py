@@ -1,0 +1,124 @@
+"""Scores of answers: exact match and F1 as the official scripts of SQuAD and MLQA count them, and the best span of a text."""
+
+import re
+import string
+import sys
+import unicodedata
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from wechsel_jax.errors import UserError
+
+# What MLQA's script takes for articles; the Arabic one is a prefix.
+_ARTICLES = {
+    "en": r"\b(a|an|the)\b",
+    "es": r"\b(un|una|unos|unas|el|la|los|las)\b",
+    "vi": r"\b(của|là|cái|chiếc|những)\b",
+    "de": r"\b(ein|eine|einen|einem|eines|einer|der|die|das|den|dem|des)\b",
+    "ar": r"\sال^|ال",
+    "hi": None,
+    "zh": None,
+}
+LANGUAGES = tuple(_ARTICLES)
+_HAN = re.compile(r"([\u4e00-\u9fa5])")
+
+
+def normalized(answer: str, language: str = "") -> str:
+    """What of an answer is compared: words in lower case, without punctuation and articles.
+
+    Args:
+      answer: a text.
+      language: "" as SQuAD's script has it for every language, which XQuAD uses: ASCII punctuation and English articles. One of
+        `LANGUAGES`: as MLQA's has it: all punctuation, the language's articles, and in Chinese each character is a word.
+    """
+    punctuation = _punctuation() if language else frozenset(string.punctuation)
+    text = "".join(character for character in answer.lower() if character not in punctuation)
+    if articles := _ARTICLES[language or "en"]:
+        text = re.sub(articles, " ", text)
+    return " ".join((_HAN.sub(r" \1 ", text) if language == "zh" else text).split())
+
+
+def answer_scores(gold: Sequence[Sequence[str]], predicted: Sequence[str], language: str = "") -> dict[str, Any]:
+    """Exact match and F1 of words, each the best over the right answers, means over the questions.
+
+    Args:
+      gold: the right answers of each question.
+      predicted: the model's.
+      language: see `normalized`.
+
+    Returns:
+      {"exact_match", "f1": shares from 0 to 1, "f1s": of each question, "correct": whether each matches exactly}.
+
+    Raises:
+      UserError: no rules are known for the language.
+    """
+    check_language(language)
+    f1s, exact = [], []
+    for rights, answer in zip(gold, predicted, strict=True):
+        found = normalized(answer, language)
+        compared = [normalized(right, language) for right in rights]
+        exact.append(found in compared)
+        f1s.append(max(_f1(found.split(), right.split()) for right in compared))
+    return {"exact_match": float(np.mean(exact)), "f1": float(np.mean(f1s)), "f1s": f1s, "correct": exact}
+
+
+def check_language(language: str) -> None:
+    """Raises `UserError` where no rules are known for a language; "" has SQuAD's."""
+    if language and language not in LANGUAGES:
+        raise UserError(f"task.language: is {language!r}; expected nothing (SQuAD's rules) or one of {', '.join(LANGUAGES)}")
+
+
+def best_span(start: np.ndarray, end: np.ndarray, inside: np.ndarray, longest: int) -> tuple[float, int, int]:
+    """The span with the largest sum of scores.
+
+    Args:
+      start: (L,) scores of each token as the first one.
+      end: (L,) as the last one.
+      inside: bool (L,), tokens of the text.
+      longest: tokens that a span has at most.
+
+    Returns:
+      (its score, first token, last token); (-inf, 0, 0) where there is no text.
+    """
+    (places,) = np.nonzero(inside)
+    if not places.size:
+        return -np.inf, 0, 0
+    sums = start[places][:, None].astype(np.float64) + end[places]
+    span = places - places[:, None]
+    sums[(span < 0) | (span >= longest)] = -np.inf
+    first, last = np.unravel_index(int(np.argmax(sums)), sums.shape)
+    return float(sums[first, last]), int(places[first]), int(places[last])
+
+
+def best_answers(
+    windows: Sequence[tuple[int, np.ndarray, np.ndarray]], texts: Mapping[int, str], longest: int
+) -> dict[int, str]:
+    """The answer of each question: the best span over the windows of its text.
+
+    Args:
+      windows: (number of the question, scores (2, L), first and last character in the text of each token (L, 2), -1 outside).
+      texts: number of the question -> its text.
+      longest: tokens that an answer has at most.
+    """
+    best: dict[int, tuple[float, str]] = {}
+    for question, scores, characters in windows:
+        score, first, last = best_span(*scores, characters[:, 0] >= 0, longest)
+        if question not in best or score > best[question][0]:
+            answer = texts[question][characters[first, 0] : characters[last, 1]].strip() if score > -np.inf else ""
+            best[question] = score, answer
+    return {question: answer for question, (_, answer) in best.items()}
+
+
+def _f1(found: list[str], right: list[str]) -> float:
+    same = sum((Counter(found) & Counter(right)).values())
+    return 2 * same / (len(found) + len(right)) if same else 0.0
+
+
+@cache
+def _punctuation() -> frozenset[str]:
+    marks = (chr(code) for code in range(sys.maxunicode) if unicodedata.category(chr(code)).startswith("P"))
+    return frozenset(marks) | frozenset(string.punctuation)

@@ -1,0 +1,205 @@
+"""Scores of a model with a head for labels on labelled examples."""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from wechsel_jax.data.examples import Task, read_examples
+from wechsel_jax.data.rows import LabelledRows, encode_examples, padding_id
+from wechsel_jax.errors import UserError
+from wechsel_jax.evaluation.answers import answer_scores, best_answers
+from wechsel_jax.evaluation.classification import classification_scores
+from wechsel_jax.evaluation.loaded import LoadedModel
+from wechsel_jax.evaluation.tagging import OUTSIDE, has_entities, require_seqeval, tagging_scores
+from wechsel_jax.files.json import read_json
+from wechsel_jax.models.heads import stated_head
+from wechsel_jax.models.layers import pin
+from wechsel_jax.objectives.labels import LabelObjective
+
+# Tokens of an answer, as the scripts of transformers have it.
+_LONGEST_ANSWER = 30
+# What the trainer records of an evaluation, the most important first.
+_METRICS = {
+    "classification": ("accuracy", "macro_f1"),
+    "tagging": ("f1", "precision", "recall", "accuracy"),
+    "answers": ("f1", "exact_match"),
+}
+
+
+@dataclass(frozen=True)
+class LabelScores:
+    """What a model scored on n examples.
+
+    Attributes:
+      metrics: of all examples: "loss" in nats, and "accuracy" and "macro_f1" (classification), "accuracy" and of entities "f1",
+        "precision" and "recall" (tagging), or "f1" and "exact_match" (answers).
+      metric: the name of the one that counts.
+      places: (n,) file and line, or what else names each example.
+      predicted: (n,) label, labels of the words, or answer.
+      numerators: (n,) of each example; their sum over that of the denominators is the metric that counts.
+      denominators: (n,).
+    """
+
+    metrics: Mapping[str, float]
+    metric: str
+    places: Sequence[str]
+    predicted: Sequence[Any]
+    numerators: Sequence[float]
+    denominators: Sequence[float]
+
+    def line(self) -> dict[str, Any]:
+        """Returns what a run records of an evaluation: the metrics, "metric", "score" (the metric's value) and "examples"."""
+        return {**self.metrics, "metric": self.metric, "score": self.metrics[self.metric], "examples": len(self.places)}
+
+
+def label_scores(
+    objective: LabelObjective,
+    params: Any,
+    batches: Iterable[Mapping[str, Any]],
+    rows: LabelledRows,
+    *,
+    language: str = "",
+) -> LabelScores:
+    """Scores the examples of which `batches` hold all rows.
+
+    Args:
+      objective: of the model; equal ones share a compilation for each shape of batches.
+      params: of the model, on whatever devices.
+      batches: of `rows.evaluation_batches`; numpy or placed on the devices of `params`.
+      rows: what the batches are of.
+      language: answers: whose rules compare them, see `answers.normalized`.
+
+    Raises:
+      UserError: entities are to be scored and seqeval is not installed.
+    """
+    total, found, waiting = np.zeros(2), {}, None
+
+    def take(outputs: tuple[jax.Array, ...]) -> None:
+        loss, weight, number, scores = jax.device_get(outputs)
+        total[:] += float(loss), float(weight)
+        found.update((int(row), scores[place]) for place, row in enumerate(number) if row >= 0)
+
+    for batch in batches:
+        outputs = _outputs(objective, params, batch)
+        if waiting is not None:
+            take(waiting)
+        waiting = outputs
+    take(waiting)
+    needed = np.bincount(rows.sources, minlength=len(rows.examples))
+    seen = np.bincount(rows.sources[sorted(found)], minlength=len(rows.examples))
+    whole = np.flatnonzero((seen == needed) & (needed > 0))
+    if not whole.size:
+        raise UserError("eval_batches: no example was read as a whole; expected more batches; raise eval_batches")
+    examples = [rows.examples[number] for number in whole]
+    gold = [example.target for example in examples]
+    if rows.form == "classification":
+        labelled = {int(rows.sources[row]): rows.labels[number] for row, number in found.items()}
+        scores = classification_scores(gold, [labelled[number] for number in whole])
+    elif rows.form == "tagging":
+        labelled = {int(number): [OUTSIDE] * len(rows.examples[number].texts) for number in whole}
+        for row, numbers in found.items():
+            marks = rows.marks[rows.starts[row] : rows.starts[row + 1]]
+            words = labelled.get(int(rows.sources[row]), {})
+            for place in np.flatnonzero(marks >= 0) if words else ():
+                words[marks[place]] = rows.labels[numbers[place]]
+        scores = tagging_scores(gold, [labelled[number] for number in whole], has_entities(rows.labels))
+    else:
+        windows = [
+            (int(rows.sources[row]), scores[:, : end - start], rows.marks[start:end])
+            for row, scores in sorted(found.items())
+            for start, end in [rows.starts[row : row + 2]]
+        ]
+        texts = {int(rows.sources[row]): rows.examples[rows.sources[row]].texts[1] for row in found}
+        labelled = best_answers(windows, texts, _LONGEST_ANSWER)
+        scores = answer_scores([[text for text, _ in answers] for answers in gold], [labelled[n] for n in whole], language)
+        scores["items"] = [(one, 1.0) for one in scores["f1s"]]
+    metrics = {"loss": float(total[0] / total[1])} | {name: scores[name] for name in _METRICS[rows.form] if name in scores}
+    return LabelScores(
+        metrics=metrics,
+        metric=next(name for name in _METRICS[rows.form] if name in metrics),
+        places=[example.place for example in examples],
+        predicted=[labelled[number] for number in whole],
+        numerators=[numerator for numerator, _ in scores["items"]],
+        denominators=[denominator for _, denominator in scores["items"]],
+    )
+
+
+@partial(jax.jit, static_argnums=0)
+def _outputs(objective: LabelObjective, params: Any, batch: Mapping[str, jax.Array]) -> tuple[jax.Array, ...]:
+    scores = objective.scores(params, batch)
+    loss, _ = objective.loss(scores, batch)
+    kept = scores if objective.name == "answers" else jnp.argmax(scores, axis=-1)
+    # Every process of a run reads all of it.
+    return loss, jnp.sum(batch["weights"]), pin(batch["row"]), pin(kept)
+
+
+def score_labelled(
+    directory: str | os.PathLike,
+    names: Sequence[str | os.PathLike],
+    *,
+    texts: Sequence[str] | None = None,
+    label: str | None = None,
+    columns: Sequence[str] | None = None,
+    skip: Sequence[str] | None = None,
+    length: int | None = None,
+    stride: int | None = None,
+    language: str | None = None,
+    batch_size: int = 32,
+    dtype: str = "float32",
+) -> LabelScores:
+    """Scores a fine-tuned model on labelled examples, without training.
+
+    Args:
+      directory: of a model with a head for labels, or the workdir of a fine-tuning: its export is scored then, and what is
+        None below is as it was trained.
+      names: files or data sets, see `read_examples`.
+      texts: columns or fields with the text, see `Task`, as label, columns and skip are.
+      label: column or field with the label.
+      columns: all columns of files without a line of names.
+      skip: labels whose examples are left out.
+      length: of the longest row; None: 128, or the model's where it has fewer positions.
+      stride: answers: tokens that neighbouring windows share.
+      language: answers: whose rules compare them, see `answers.normalized`.
+      batch_size: rows that are scored at once, rounded up to what the devices share.
+      dtype: what matrix products compute in.
+
+    Raises:
+      UserError: it is no such model, an example is not what it should be, or has a label that the model has not.
+    """
+    directory, settings = Path(directory), {}
+    if (directory / "export").is_dir() and (directory / "metrics.jsonl").exists():
+        recorded = read_json(directory / "config.json", "the settings of a fine-tuning")
+        settings = {"length": recorded.get("block_length"), **(recorded.get("task") or {})}
+        directory = directory / "export"
+    given = {"texts": texts, "label": label, "columns": columns, "skip": skip, "stride": stride, "language": language}
+    settings |= {name: value for name, value in (given | {"length": length}).items() if value is not None}
+    model = LoadedModel.open(directory, labels=True, dtype=dtype)
+    form, labels = stated_head(read_json(model.directory / "config.json", "the config.json of a model"))
+    labels = () if form == "answers" else labels
+    if form == "tagging" and has_entities(labels):
+        require_seqeval(str(directory))
+    fields = {name: settings[name] for name in ("label",) if name in settings}
+    fields |= {name: tuple(settings[name]) for name in ("texts", "columns", "skip") if name in settings}
+    examples = read_examples(names, Task(form, **fields))
+    longest = min(settings.get("length") or 128, model.config.max_length)
+    rows = encode_examples(
+        examples,
+        model.tokenizer,
+        form=form,
+        labels=labels,
+        length=longest,
+        pad_id=padding_id(model.config.pad_token_id, model.tokenizer),
+        segments=model.config.type_vocabulary_size > 1,
+        stride=min(settings.get("stride", 64), longest // 2),
+    )
+    objective = LabelObjective(model.family, model.config, dtype, form)
+    count = -(-batch_size // model.rows) * model.rows
+    batches = ({name: model.place(value) for name, value in batch.items()} for batch in rows.evaluation_batches(count))
+    return label_scores(objective, model.parameters, batches, rows, language=settings.get("language", ""))

@@ -1,0 +1,89 @@
+"""Labelled examples of a run: what its settings leave to the data, and the rows that it trains on."""
+
+import copy
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from wechsel_jax.checkpoint import Checkpoint
+from wechsel_jax.data.examples import Task, find_labels, read_examples
+from wechsel_jax.data.manifest import MANIFEST
+from wechsel_jax.data.prepare import SIDES
+from wechsel_jax.data.rows import encode_examples, padding_id
+from wechsel_jax.errors import UserError
+from wechsel_jax.evaluation.tagging import has_entities, require_seqeval
+from wechsel_jax.files import new_file
+from wechsel_jax.models.heads import stated_head
+from wechsel_jax.text.sources import find_sources, identify
+from wechsel_jax.training.run_spec import Data, named_model
+
+
+def open_labelled(config: ConfigDict, workdir: Path, say: Callable[[str], None]) -> tuple[ConfigDict, Data]:
+    """Reads and encodes the examples of a run, all of them in memory.
+
+    Args:
+      config: settings of the run, whose objective is none of language models.
+      workdir: of the run.
+      say: shows one line to the user.
+
+    Returns:
+      The settings with the labels and, where `epochs` is set, the steps that follow from the data; and the data.
+
+    Raises:
+      UserError: a file or an example is not what it should be, the labels do not fit, or the model cannot have such a head.
+    """
+    texts, columns, skip = (tuple(config.task[name]) for name in ("texts", "columns", "skip"))
+    task = Task(config.objective, texts, config.task.label, columns, skip)
+    examples = {side: read_examples(config.data[side], task) for side in SIDES}
+    config = copy.deepcopy(config)
+    if config.objective == "answers":
+        config.task.labels = ()
+    elif not config.task.labels:
+        found = find_labels(examples["train"], config.objective)
+        stated = stated_head(Checkpoint.open(config.model.checkpoint).config) if config.model.checkpoint else None
+        known = stated is not None and stated[0] == config.objective and {*found} <= {*stated[1]}
+        config.task.labels = stated[1] if known else found
+    if len(config.task.labels) == 1:
+        raise UserError(
+            f"data.train: all examples have the label {config.task.labels[0]!r}; expected at least two labels; see task.label"
+        )
+    if config.objective == "tagging" and has_entities(config.task.labels):
+        require_seqeval("objective")
+    model = named_model(config)
+    rows = {
+        side: encode_examples(
+            examples[side],
+            model.tokenizer,
+            form=config.objective,
+            labels=tuple(config.task.labels),
+            length=config.block_length,
+            pad_id=padding_id(model.hf_config["pad_token_id"], model.tokenizer),
+            segments=model.config.type_vocabulary_size > 1,
+            stride=config.task.stride,
+            directory=workdir / "data" / side,
+        )
+        for side in SIDES
+    }
+    for side, made in rows.items():
+        if made.cut:
+            share = f"{made.cut:,} of {len(made.examples):,} texts"
+            say(f"data.{side}: {share} have more than {config.block_length} tokens and are cut")
+    if config.epochs:
+        config.steps = max(1, math.ceil(config.epochs * len(rows["train"]) / config.batch_size))
+    return config, Data(**rows)
+
+
+def record_labelled(config: ConfigDict, data: Data) -> None:
+    """Writes what the rows were made of into their directories, as `prepare` does for text."""
+    for side, rows in zip(SIDES, data, strict=True):
+        manifest = {
+            "inputs": identify(find_sources(config.data[side]), 1)[1],
+            "documents": len(rows.examples),
+            "tokens": int(rows.tokens.size),
+            "sha256": rows.fingerprint,
+        }
+        with new_file(rows.directory / MANIFEST, "w") as handle:
+            json.dump(manifest, handle, indent=1)

@@ -1,0 +1,67 @@
+"""Runs that differ in their seed alone, and the mean and spread of what they score."""
+
+import contextlib
+import copy
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from wechsel_jax.data.examples import FORMS
+from wechsel_jax.errors import UserError
+from wechsel_jax.files import new_file, refuse_workdir
+from wechsel_jax.training import distributed
+from wechsel_jax.training.config import validate
+from wechsel_jax.training.loop import train
+from wechsel_jax.training.workdir import check_config, has_begun, only_run, record_config
+
+SEEDS = "seeds.json"
+
+
+def finetune(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
+    """Fine-tunes a model on labelled examples; with `seeds` in the settings several times.
+
+    Each run is one of `train`. With n seeds they lie in `workdir/seed-N`, and `workdir/seeds.json` holds mean and spread (the
+    standard deviation of a sample) of every score; the same command goes on where it stopped.
+
+    Args:
+      config: the fields of `default_config`; the objective is one of labelled examples.
+      workdir: as of `train`, or of the runs.
+
+    Returns:
+      What `train` returns, or the content of seeds.json: {"metric", "seeds", "scores": name -> {"mean", "spread", "values"}}.
+
+    Raises:
+      UserError: as `train`.
+    """
+    validate(config)
+    if config.objective not in FORMS:
+        raise UserError(f"objective: {config.objective} needs no labels; expected one of {', '.join(FORMS)}; or train.pretrain")
+    if config.seeds < 2:
+        return train(config, workdir)
+    workdir = Path(workdir)
+    refuse_workdir(workdir, has_begun, "a fine-tuning")
+    check_config(config, workdir)
+    results = {}
+    distributed.start(config.distributed)
+    with only_run(workdir) if distributed.is_first() else contextlib.nullcontext():
+        for seed in range(config.seed, config.seed + config.seeds):
+            one = copy.deepcopy(config)
+            one.seed, one.seeds = seed, 0
+            results[seed] = train(one, workdir / f"seed-{seed}")
+    names = [name for name, value in results[config.seed].items() if isinstance(value, float) and name != "evaluation_seconds"]
+    scores = {
+        name: {"mean": statistics.fmean(values), "spread": statistics.stdev(values), "values": values}
+        for name in names
+        for values in [[result[name] for result in results.values()]]
+    }
+    found = {"metric": results[config.seed]["metric"], "seeds": list(results), "scores": scores}
+    if distributed.is_first():
+        record_config(config, workdir)
+        with new_file(workdir / SEEDS, "w") as handle:
+            json.dump(found, handle, indent=1)
+    of_all = scores["score"]
+    print(f"{found['metric']}: {of_all['mean']:.4f} +- {of_all['spread']:.4f} ({len(results)} seeds)")
+    return found
