@@ -9,10 +9,11 @@ Expected: benchmarks/target_and_source.json, told in docs/evaluation.md.
 The protocol of Gren and Kurfali (EACL SRW 2026): text is scored in bits per byte, since perplexities of two tokenizers cannot
 be compared, grammar by minimal pairs or, where a language has none here, by XCOPA; both on the target language and on the
 source, which shows what is forgotten. The untouched source model is a row. Text is NTREX-128, the same news sentences in every
-language. Nothing of it, and none of the pairs, is in the text that is trained on.
+language. Nothing of it, and none of the pairs, is in the text that is trained on. Beside them two probes of the frozen models:
+topics (SIB-200) and word classes (Universal Dependencies, MasakhaPOS).
 
 The source is the bundled English GPT-2 (4 layers x 256); training has the settings of configs/compare_initializers.py.
-`corpora` holds parallel/ntrex/ and labelled/{clams,multiblimp,sling,xcopa}/, as in TASKS below.
+`corpora` holds parallel/ntrex/ and labelled/{clams,multiblimp,...}/, as in TASKS below.
 """
 
 from pathlib import Path
@@ -22,12 +23,12 @@ from ml_collections import ConfigDict
 from configs import compare_initializers
 from wechsel_jax.training import config_arguments
 
-# Of each language: its code in NTREX-128, and a file of forced choice.
+# Of each language: its codes in NTREX-128 and SIB-200, forced choice, and a treebank to train and to score a probe on.
 TASKS = {
-    "de": ("deu", "labelled/clams/deu.tsv.gz"),
-    "fr": ("fra", "labelled/clams/fra.tsv.gz"),
-    "sw": ("swa", "labelled/xcopa/test.sw.jsonl.gz"),
-    "zh": ("zho-CN", "labelled/sling/zho.tsv.gz"),
+    "de": ("deu", "deu_Latn", "clams/deu.tsv.gz", "ud/German-GSD-dev.conllu.gz", "ud/German-GSD-test.conllu.gz"),
+    "fr": ("fra", "fra_Latn", "clams/fra.tsv.gz", "ud/French-GSD-dev.conllu.gz", "ud/French-GSD-test.conllu.gz"),
+    "sw": ("swa", "swh_Latn", "xcopa/test.sw.jsonl.gz", "masakhapos/swa-train.txt.gz", "masakhapos/swa-test.txt.gz"),
+    "zh": ("zho-CN", "zho_Hans", "sling/zho.tsv.gz", "ud/Chinese-GSD-dev.conllu.gz", "ud/Chinese-GSD-test.conllu.gz"),
 }
 METHODS = "anker+wechsel+wechsel_tfr+focus+fvt+trans_inner+full_rand"
 
@@ -38,17 +39,25 @@ def get_config(arguments: str = "") -> ConfigDict:
     passed = {name: chosen[name] for name in ("lang", "data", "steps", "methods")}
     config = compare_initializers.get_config(",".join(f"{name}={value}" for name, value in passed.items()))
     config.seed = int(chosen["seed"])
-    code, choice = TASKS[chosen["lang"]]
-    corpora = Path(chosen["corpora"])
+    ntrex, sib, choice, words, scored_words = TASKS[chosen["lang"]]
+    texts, labelled = Path(chosen["corpora"]) / "parallel" / "ntrex", Path(chosen["corpora"]) / "labelled"
     config.evaluation.before = True
-    files = {
-        "target text": ("text", f"parallel/ntrex/{code}.txt.gz"),
-        "English text": ("text", "parallel/ntrex/eng.txt.gz"),
-        "target choice": ("choice", choice),
-        "English pairs": ("choice", "labelled/multiblimp/eng.tsv.gz"),
-    }
-    for name, (form, file) in files.items():
-        config.evaluation.tasks[name] = ConfigDict({"form": form, "file": str(corpora / file)})
-        if form == "text":
-            config.evaluation.tasks[name].text_bytes = 100_000
+    config.evaluation.tasks = ConfigDict({
+        "target text": {"form": "text", "file": str(texts / f"{ntrex}.txt.gz"), "text_bytes": 100_000},
+        "English text": {"form": "text", "file": str(texts / "eng.txt.gz"), "text_bytes": 100_000},
+        "target choice": {"form": "choice", "file": str(labelled / choice)},
+        "English pairs": {"form": "choice", "file": str(labelled / "multiblimp" / "eng.tsv.gz")},
+        "target topics": {
+            "form": "probe",
+            "file": str(labelled / "sib200" / f"test-{sib}.tsv.gz"),
+            "train": str(labelled / "sib200" / f"train-{sib}.tsv.gz"),
+            "label": "category",
+        },
+        "target words": {
+            "form": "probe",
+            "kind": "tagging",
+            "file": str(labelled / scored_words),
+            "train": str(labelled / words),
+        },
+    })  # fmt: skip
     return config

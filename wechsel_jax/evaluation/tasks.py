@@ -149,17 +149,20 @@ def probe(
     place: str,
     *,
     train: str,
-    form: str = "classification",
+    kind: str = "classification",
     texts: Sequence[str] = ("text",),
     label: str = "label",
     columns: Sequence[str] = (),
     length: int = 128,
 ) -> Result:
-    """What a frozen model knows; see `evaluation.probes.probe`, `train` is the file that the classifier is trained on."""
+    """What a frozen model knows; see `evaluation.probes.probe`.
+
+    `train` is the file that the classifier is trained on; `kind`, "classification" or "tagging", says what is in both.
+    """
     from wechsel_jax.data.examples import Task as Examples
     from wechsel_jax.evaluation.probes import probe
 
-    task = Examples(form, tuple(texts), label, tuple(columns))
+    task = Examples(kind, tuple(texts), label, tuple(columns))
     found = probe(model, [train], [place], task, length=min(length, model.config.max_length))
     return Result(found.metric, found.metrics, found.numerators, found.denominators)
 
