@@ -43,6 +43,8 @@ def test_scores_are_recorded_with_all_that_they_depend_on(scores, place):
     assert sum(night.denominators) == len(TEXT.replace("\n", "").encode())
     assert night.metrics["bits_per_byte"] == pytest.approx(sum(night.numerators) / sum(night.denominators), rel=1e-5)
     assert 1 < night.metrics["bits_per_byte"] < 4
+    # Denominators that are all 1 are not written.
+    assert json.loads(scores.read_text())["scores"][1]["denominators"] == [] and list(pairs.denominators) == [1] * 6
     assert len(pairs.numerators) == 6 and pairs.metrics["acc"] == sum(pairs.numerators) / 6
     assert pairs.files[0]["name"] == "pairs.tsv" and len(pairs.files[0]["sha256"]) == 64
     assert night.facts["vocabulary_size"] == 8192 and night.facts["parameters"] == 5_289_472
@@ -80,7 +82,9 @@ def test_tables_of_two_models(scores, place, tmp_path, capsys):
         better["facts"]["weights"] = "0" * 64
         factor = 0.5 if score["form"] == "text" else 0
         better["numerators"] = [factor * value if factor else 1 for value in score["numerators"]]
-        better["metrics"][score["main"]] = sum(better["numerators"]) / sum(better["denominators"])
+        better["metrics"][score["main"]] = sum(better["numerators"]) / (
+            sum(better["denominators"]) or len(better["numerators"])
+        )
         content["scores"].append(better)
     copy.write_text(json.dumps(content))
     for ending in ("md", "tex", "csv", "svg", "png"):

@@ -11,7 +11,7 @@ import pytest
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers import Side, TransferPlan
 from wechsel_jax.initializers.clp import clp, clp_nearest
-from wechsel_jax.initializers.origins import origin
+from wechsel_jax.inspection.origins import origin
 from wechsel_jax.tokens import Vocabulary
 from wechsel_jax.tokens.overlap import Overlap, find_overlap
 

@@ -274,7 +274,7 @@ def _of_tokens(
     count: int,
 ) -> dict[str, Any]:
     """The special tokens, and a sample of tokens with their source tokens."""
-    from wechsel_jax.initializers.origins import origin
+    from wechsel_jax.inspection.origins import origin
     from wechsel_jax.tokens import Vocabulary, load_tokenizer
 
     target = Vocabulary.from_tokenizer(load_tokenizer(checkpoint.directory))

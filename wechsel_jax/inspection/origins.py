@@ -12,6 +12,7 @@ from wechsel_jax.records.transfer import PLAN_FILE, RECORD_FILE
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
+    from wechsel_jax.initializers import TransferPlan
     from wechsel_jax.tokens import Vocabulary
 
 
@@ -38,7 +39,6 @@ def origins(
       UserError: a file is missing or damaged, plan and tokenizer do not fit, or a token is none of the directory's.
     """
     from wechsel_jax.initializers import TransferPlan
-    from wechsel_jax.initializers.origins import origin
     from wechsel_jax.tokens import Vocabulary, load_tokenizer
 
     directory = Path(directory)
@@ -56,6 +56,22 @@ def origins(
         )
     ids = _find(tokens, target, tokenizer, directory)
     return [{"token_id": token_id, **origin(loaded, vocabulary, target, token_id)} for token_id in ids]
+
+
+def origin(plan: "TransferPlan", source: "Vocabulary", target: "Vocabulary", token_id: int) -> dict:
+    """Says where one target token came from: {"target", "how", "sources": [[source token, weight], ...]}."""
+    from wechsel_jax.tokens import readable
+
+    if plan.random[token_id]:
+        how, sources = "random", []
+    elif plan.copy[token_id] >= 0:
+        how, sources = "copied", [[readable(source, int(plan.copy[token_id])), 1.0]]
+    else:
+        ids, weights = plan.sources(token_id)
+        # Digits that count: a mean over all shared tokens has small weights.
+        pairs = zip(ids.tolist(), weights.tolist(), strict=True)
+        how, sources = "mixed", [[readable(source, i), float(f"{weight:.4g}")] for i, weight in pairs]
+    return {"target": readable(target, token_id), "how": how, "sources": sources}
 
 
 def _source_vocabulary(directory: Path, source: str | os.PathLike | None) -> "Vocabulary":

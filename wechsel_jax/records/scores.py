@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -40,7 +40,7 @@ class Score:
       main: the metric that items make up.
       metrics: name -> number, or a dictionary of such (of a group of items), or a text.
       numerators: of each item; their sum over that of the denominators is the main metric.
-      denominators: of each item.
+      denominators: of each item; in a file none where all are 1.
       files: "name", "sha256" and "bytes" of what was scored.
       settings: that change the result.
       facts: "weights" and "tokenizer" (sha256), "directory", "architecture", "parameters", "vocabulary_size" and, of a model
@@ -93,12 +93,15 @@ class ScoresRecord:
         if number != FORMAT or (problem := mismatch(content, {"scores": [_SCORE]})):
             raise UserError(f"{file}: {'has no format' if number != FORMAT else problem}; expected {_WHAT}; {_ADVICE}")
         names = Score.__dataclass_fields__
-        scores = tuple(Score(**{name: one[name] for name in names if one.get(name) is not None}) for one in content["scores"])
+        scores = []
+        for found in content["scores"]:
+            one = Score(**{name: found[name] for name in names if found.get(name) is not None})
+            scores.append(one if one.denominators else replace(one, denominators=[1] * len(one.numerators)))
         for one in scores:
             if len(one.numerators) != len(one.denominators):
                 counts = f"{len(one.numerators)} numerators and {len(one.denominators)} denominators"
                 raise UserError(f"{file}: {one.model}, {one.task}: {counts}; expected as many; {_ADVICE}")
-        return cls(scores)
+        return cls(tuple(scores))
 
     def with_score(self, score: Score) -> Self:
         """Returns the record with a score, in the place of the one of the same model and task where there is one."""
@@ -114,8 +117,17 @@ class ScoresRecord:
         with new_file(file, "w") as handle:
             handle.write(f'{{"format": {FORMAT}, "scores": [\n')
             # A line for each score: files of results are compared by eye and by git.
-            lines = (json.dumps(asdict(score), ensure_ascii=False, allow_nan=False) for score in self.scores)
+            lines = (json.dumps(_written(score), ensure_ascii=False, allow_nan=False) for score in self.scores)
             handle.write(",\n".join(lines) + "\n]}\n")
+
+
+def _written(score: Score) -> dict[str, Any]:
+    """A score as JSON has it: numbers of items without a useless ".0", denominators that are all 1 left out."""
+    numerators, denominators = (
+        [int(value) if float(value).is_integer() else value for value in values]
+        for values in (score.numerators, score.denominators)
+    )
+    return asdict(score) | {"numerators": numerators, "denominators": [] if {*denominators} == {1} else denominators}
 
 
 def is_scores(path: str | Path) -> bool:

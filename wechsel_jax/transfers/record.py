@@ -9,7 +9,7 @@ import numpy as np
 
 from wechsel_jax.initializers import Method, TransferPlan
 from wechsel_jax.initializers.noise import OFA_SEED
-from wechsel_jax.initializers.origins import origin
+from wechsel_jax.inspection.origins import origin
 from wechsel_jax.records.transfer import Example
 from wechsel_jax.tokens import Vocabulary
 from wechsel_jax.transfers.settings import ALIGNED, IDENTICAL, WITHOUT_DICTIONARY, TransferSettings

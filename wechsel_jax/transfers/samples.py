@@ -7,6 +7,7 @@ import numpy as np
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.tokens import Vocabulary
+from wechsel_jax.tokens.encoding import around, plain_backend
 from wechsel_jax.tokens.text import BOUNDARY
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def split_text(
     """
     end = vocabulary.id_with_role("eos")
     ids = ids[ids != BOUNDARY] if end is None else np.where(ids == BOUNDARY, end, ids)
-    before, after = _special_tokens_around(tokenizer, vocabulary)
+    before, after = around(plain_backend(tokenizer))
     after = after if not causal else []
     content = min(_LENGTH, most) - len(before) - len(after)
     wanted = _ROWS[causal] + _HELD_OUT[causal]
@@ -102,12 +103,3 @@ def _masked(rows: np.ndarray, before: list[int], after: list[int], mask: int, ge
     return Sample(
         np.concatenate([around[0], seen, around[1]], axis=1).astype(np.int32), chosen + len(before), targets.reshape(-1)
     )
-
-
-def _special_tokens_around(tokenizer: "PreTrainedTokenizerFast", vocabulary: Vocabulary) -> tuple[list[int], list[int]]:
-    """The special tokens that the tokenizer puts before and after a text."""
-    ids = tokenizer("a").input_ids
-    ordinary = np.flatnonzero(~np.asarray(vocabulary.special)[ids])
-    if not len(ordinary):
-        return [], []
-    return list(ids[: ordinary[0]]), list(ids[ordinary[-1] + 1 :])
