@@ -49,7 +49,8 @@ def default_config() -> ConfigDict:
     of `training` for one method.
 
     `evaluation.tasks` are what the trained models and the untouched source model are scored on: name -> {"form": one of
-    `evaluation.tasks.FORMS`, "file", and settings of the form}; with `evaluation.before` the models before training, too.
+    `evaluation.tasks.FORMS`, "file", and settings of the form}; with `evaluation.before` the models before training, too, and
+    without `evaluation.after` these alone.
     """
     config = ConfigDict()
     config.seed = 0
@@ -60,7 +61,7 @@ def default_config() -> ConfigDict:
     config.vectors.native = ""
     config.dictionary = ""
     config.helper = ConfigDict({"checkpoint": "", "training": default_training_config()})
-    config.evaluation = ConfigDict({"tasks": {}, "before": False})
+    config.evaluation = ConfigDict({"tasks": {}, "before": False, "after": True})
     config.methods = ("wechsel_tfr", "trans_inner", "full_rand")
     config.transfer = _transfer_defaults()
     # All methods, also those without a source's turn tokens, train on the tokens of one tokenizer.
@@ -139,7 +140,8 @@ def _evaluate(config: ConfigDict, workdir: Path) -> None:
     models = {"source": config.source}
     if config.evaluation.before:
         models |= {f"{method} untrained": workdir / method / "transfer" for method in config.methods}
-    models |= {method: workdir / method / "export" for method in config.methods}
+    if config.evaluation.after:
+        models |= {method: workdir / method / "export" for method in config.methods}
     print("== evaluation", flush=True)
     scores = workdir / "scores.json"
     evaluate(models, _tasks(config), output=scores, overwrite=True)

@@ -313,7 +313,7 @@ def test_delete_asks_for_the_name(sandbox, answer, status):
         ["bash", SCRIPTS / "delete.sh", *TPU], env=sandbox.environment, stdin=other, stderr=subprocess.PIPE
     )
     os.write(main, answer.encode())
-    assert process.wait(timeout=20) == status
+    assert process.wait(timeout=60) == status
     assert b"Type its name" in process.stderr.read()
     assert len(sandbox.calls("delete")) == (status == 0)
     os.close(main), os.close(other), process.stderr.close()

@@ -105,7 +105,7 @@ def test_it_joins_a_run_that_is_running_and_survives_its_own_end(sandbox):
     sandbox.until(lambda: sandbox.state()[3:4] == ["100"], 40)
     assert "another watch.sh has it" in sandbox("watch", *words(sandbox), status=2).stderr
     first.send_signal(signal.SIGTERM)
-    out, _ = first.communicate(timeout=20)
+    out, _ = first.communicate(timeout=60)
     assert first.returncode == 130 and "the run goes on" in out
     assert sandbox.state()[0] == "running"
     second = sandbox.start("watch", *words(sandbox, "--poll=1"))
@@ -113,7 +113,7 @@ def test_it_joins_a_run_that_is_running_and_survives_its_own_end(sandbox):
     sandbox.until(lambda: len(sandbox.calls("remote.sh state")) > looks + 1)
     assert verbs(sandbox) == NEW
     sandbox("stop", *RUN)
-    out, _ = second.communicate(timeout=20)
+    out, _ = second.communicate(timeout=60)
     assert second.returncode == 3 and "stopped by stop.sh at step 100" in out
     assert verbs(sandbox) == [*NEW, "stop"]
 

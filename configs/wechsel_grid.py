@@ -1,0 +1,55 @@
+"""Table 7 of the WECHSEL paper: neighbors k and temperature tau, by probes and perplexity before any training.
+
+Command:  python -m benchmarks.language_data --data=corpora --output=data
+          python -m train.compare --config=configs/wechsel_grid.py:lang=de,data=data,corpora=corpora --workdir=runs/grid-de
+          (lang: de, fr, zh)
+Cost:     COST
+Expected: the paper's best, k = 10 and tau = .1, is the best or near it; what was found is in benchmarks/wechsel_grid.json, told
+          in docs/evaluation.md. The paper's German figures for RoBERTa-base: NLI 55.8 (k = 1, tau = 1), 58.9 (10, .1), 57.5
+          (10, 1), 55.4 (50, .1), 53.6 (50, 1), random 44.5; POS 72.7, 76.0, 75.4, 75.4, 69.5, 49.1.
+
+Linear probes of the last hidden state, as in the paper's appendix A: NLI by the means of premise and hypothesis side by side,
+word classes by the mean of a word's tokens, and the language model's own bits per byte and perplexity. The model is the bundled
+English GPT-2 (4 layers x 256). XNLI's probe is trained on the 2,490 development pairs and scored on the test set, that of the
+word classes on the development set of the GSD treebank, since their training sets are large. The single step of training is
+what `train.compare` needs at least; the models are scored before it.
+"""
+
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from configs import compare_initializers
+from wechsel_jax.training import config_arguments
+
+TREEBANKS = {"de": "German", "fr": "French", "zh": "Chinese"}
+# Name of a run -> k and tau.
+GRID = {"k1_tau1": (1, 1.0), "k10_tau01": (10, 0.1), "k10_tau1": (10, 1.0), "k50_tau01": (50, 0.1), "k50_tau1": (50, 1.0)}
+
+
+def get_config(arguments: str = "") -> ConfigDict:
+    chosen = config_arguments(arguments, lang=(*TREEBANKS,), data="data", corpora="corpora")
+    language, labelled = chosen["lang"], Path(chosen["corpora"]) / "labelled"
+    config = compare_initializers.get_config(f"lang={language},data={chosen['data']},steps=1,methods=wechsel+full_rand")
+    for name, (neighbors, temperature) in GRID.items():
+        config.variants[name] = ConfigDict({"method": "wechsel", "neighbors": neighbors, "temperature": temperature})
+    config.methods = (*GRID, "full_rand")
+    config.evaluation.before, config.evaluation.after = True, False
+    treebank = f"{TREEBANKS[language]}-GSD"
+    config.evaluation.tasks = ConfigDict({
+        "text": {"form": "text", "file": str(config.text.validation[0]), "text_bytes": 200_000},
+        "NLI": {
+            "form": "probe",
+            "file": str(labelled / "xnli" / f"test-{language}.tsv.gz"),
+            "train": str(labelled / "xnli" / f"dev-{language}.tsv.gz"),
+            "texts": ("premise", "hypothesis"),
+            "columns": ("premise", "hypothesis", "label"),
+        },
+        "POS": {
+            "form": "probe",
+            "kind": "tagging",
+            "file": str(labelled / "ud" / f"{treebank}-test.conllu.gz"),
+            "train": str(labelled / "ud" / f"{treebank}-dev.conllu.gz"),
+        },
+    })  # fmt: skip
+    return config
