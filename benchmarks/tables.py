@@ -12,6 +12,9 @@ from pathlib import Path
 
 from benchmarks import anker, anker_probe, real_models
 from wechsel_jax.initializers import METHODS
+from wechsel_jax.records.scores import ScoresRecord
+from wechsel_jax.report.markdown import markdown
+from wechsel_jax.report.scores_table import sections
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parent
@@ -231,6 +234,13 @@ def trained_model_table(result: dict) -> str:
     return "\n".join(lines)
 
 
+def scores_table(name: str) -> str:
+    """The scores of a file that `wechsel-jax evaluate` or `train.compare` wrote, with the machine."""
+    record = ScoresRecord.read(FOLDER / f"{name}.json")
+    machines = {f"{one.machine['devices']} x {one.machine['device_kind']}" for one in record.scores}
+    return f"{markdown(sections(record)[0].blocks)}\n\nMeasured on {', '.join(sorted(machines))}."
+
+
 def _results(*names: str) -> list[dict]:
     return [json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8")) for name in names]
 
@@ -252,6 +262,9 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
         "times": lambda: times_table(*_results("methods")),
         "training": lambda: training_table(*_results("training")),
         "peers": lambda: peers_table(*_results("focus", "salt")),
+    },
+    "docs/evaluation.md": {
+        "target_and_source": lambda: scores_table("target_and_source"),
     },
     "docs/anker.md": {name: _anker(name) for name in anker.TABLES}
     | {"probe": lambda: anker_probe.probe_table(*_results("anker_probe"))},

@@ -1,6 +1,7 @@
 """Eight CPU devices for every test, and the folder of real data where there is one."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +25,14 @@ def quick_compilation(request: pytest.FixtureRequest) -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", request.path.parent.name in QUICKLY_COMPILED)
     yield
     jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def same_signals() -> Iterator[None]:
+    """A program that was called and not started must not end with signals ignored: later tests would start deaf processes."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    assert {number: signal.getsignal(number) for number in before} == before
 
 
 @pytest.fixture(scope="session")

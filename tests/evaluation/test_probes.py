@@ -78,7 +78,11 @@ def test_a_word_is_the_mean_of_its_tokens(model, hidden, tmp_path):
     labels = [word[-1] for words in texts for word in words]
     count = sum(map(len, texts[:16]))
     assert found.predicted == predictions(features[:count], labels[:count], features[count:])
-    assert found.numerators == [one == other for one, other in zip(found.predicted, labels[count:], strict=True)]
+    # The words of a sentence depend on each other, so the items of intervals are sentences.
+    right = [one == other for one, other in zip(found.predicted, labels[count:], strict=True)]
+    assert found.denominators == list(map(len, texts[16:])) and found.metrics["accuracy"] == np.mean(right)
+    ends = np.cumsum(found.denominators).astype(int)
+    assert found.numerators == [sum(right[end - int(size) : end]) for end, size in zip(ends, found.denominators, strict=True)]
 
 
 def test_a_pair_is_two_means_side_by_side(model, hidden, tmp_path):

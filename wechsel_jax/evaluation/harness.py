@@ -9,13 +9,16 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.program import program
 
 
-def main() -> None:
+def main(*, last: bool = False) -> None:
     """Runs lm-eval with the arguments of the process.
+
+    Args:
+      last: whether the process ends with it, see `program`.
 
     Raises:
       SystemExit: with status 2 after a user's mistake, see `program`.
     """
-    with program("lm_eval", last=True):
+    with program("lm_eval", last=last):
         try:
             from lm_eval.__main__ import cli_evaluate
         except ImportError:
@@ -26,4 +29,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(last=True)

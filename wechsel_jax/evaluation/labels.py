@@ -42,7 +42,7 @@ class LabelScores:
         "precision" and "recall" (tagging), or "f1" and "exact_match" (answers).
       metric: the name of the one that counts.
       places: (n,) file and line, or what else names each example.
-      predicted: (n,) label, labels of the words, or answer.
+      predicted: (n,) label, labels of the words, or answer; a probe of words has places and labels of each word.
       numerators: (n,) of each example; their sum over that of the denominators is the metric that counts.
       denominators: (n,).
     """

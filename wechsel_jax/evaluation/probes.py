@@ -75,17 +75,17 @@ def probe(
     found = classifier.fit(features, right).predict(new)
     correct = found == gold
     names = np.asarray(rows[1].labels)
-    places = [example.place for example in rows[1].examples]
-    if task.form == "tagging":
-        places = [example.place for example in rows[1].examples for _ in example.texts]
+    # How many labels each example has; words of a sentence depend on each other, so sentences are the items.
+    counts = [len(example.texts) if task.form == "tagging" else 1 for example in rows[1].examples]
+    places = [example.place for example, count in zip(rows[1].examples, counts, strict=True) for _ in range(count)]
     majority = float(np.mean(gold == np.bincount(right).argmax()))
     return LabelScores(
         metrics={"accuracy": float(correct.mean()), "majority": majority},
         metric="accuracy",
         places=places,
         predicted=names[found].tolist(),
-        numerators=correct.astype(float).tolist(),
-        denominators=[1.0] * len(places),
+        numerators=[float(part.sum()) for part in np.split(correct, np.cumsum(counts)[:-1])],
+        denominators=list(map(float, counts)),
     )
 
 

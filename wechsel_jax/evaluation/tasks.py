@@ -215,7 +215,9 @@ def evaluate(
     wanted: list[tuple[str, Task, Score]] = []
     for label in models:
         for task in tasks:
-            settings = {**task.settings, "dtype": dtype}
+            # Which file it was, its hash says; where it lay is no setting.
+            places = {name: Path(task.settings[name]).name for name in _FILES if task.settings.get(name)}
+            settings = {**task.settings, **places, "dtype": dtype}
             asked = Score(label, task.name, task.form, "", {}, (), (), files[task.name], settings, facts[label])
             found = record.find(label, task.name)
             if found is None or (overwrite and _identity(found) != _identity(asked)):
