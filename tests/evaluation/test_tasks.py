@@ -3,6 +3,8 @@
 import csv
 import json
 import shutil
+import subprocess
+import sys
 
 import pytest
 
@@ -150,6 +152,19 @@ def test_mistakes_are_one_line(place, capsys, arguments, message):
     said = capsys.readouterr().err
     assert error.value.code == 2 and message in said and len(said.splitlines()) == 1
     assert (place / "foreign.json").read_text() == "{}"
+
+
+def test_a_missing_extra_is_one_line(place):
+    """A verb that runs a model, in an environment without flax."""
+    code = (
+        "import sys\nsys.modules['flax'] = None\nfrom wechsel_jax import cli\n"
+        f"cli.main(['evaluate', {str(demo.path('english-gpt2'))!r}, '--text={place}/text.txt'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    expected = (
+        "wechsel-jax evaluate: error: flax: not installed; expected it to run a model; run `pip install 'wechsel-jax[train]'`\n"
+    )
+    assert (done.returncode, done.stderr) == (2, expected)
 
 
 @pytest.mark.parametrize(

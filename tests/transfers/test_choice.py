@@ -57,6 +57,13 @@ def test_bits_per_byte_are_those_of_transformers(given):
     assert found == pytest.approx(total / math.log(2) / size, rel=1e-5)
 
 
+def test_without_flax_the_tokenizer_decides(given, monkeypatch):
+    checkpoint = Checkpoint.open(given["source"])
+    vocabulary = Vocabulary.from_tokenizer(load_tokenizer(checkpoint.directory))
+    monkeypatch.setattr(choice.importlib.util, "find_spec", lambda name: None)
+    assert choice._bits_per_byte(checkpoint, vocabulary, np.arange(40, 340) % len(vocabulary)) is None
+
+
 def test_where_the_model_cannot_be_run_its_tokenizer_decides(given, world, monkeypatch):
     checkpoint = Checkpoint.open(given["source"])
     tokenizer = load_tokenizer(checkpoint.directory)
