@@ -27,6 +27,7 @@ def test_importing_the_package_imports_nothing_heavy():
     assert shown.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_the_product_never_imports_torch():
     modules = [
         *("cli", "comparison", "transfers.job", "checkpoint", "hub", "tokens.training", "demo.make"),

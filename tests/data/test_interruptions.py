@@ -260,6 +260,7 @@ def test_text_that_grows_between_the_two_readings(tmp_path, tokenizers, text, mo
     assert os.listdir(tmp_path) == ["text.jsonl"]
 
 
+@pytest.mark.slow
 def test_two_at_once_make_one_result(tmp_path, tokenizers, text):
     slow = "unfinished.os.fsync = lambda _: time.sleep(0.01)\n"
     code = slow + "print(json.dumps(prepare(text, tokenizer, output)))"
@@ -311,6 +312,7 @@ def test_a_lack_of_memory_says_what_to_lower_and_the_next_call_goes_on(tmp_path,
     assert json.loads((tmp_path / ".out.partial" / "progress.json").read_text())["tokens"]["parts"] == 200
 
 
+@pytest.mark.slow
 def test_threads_change_no_byte_and_are_as_many_as_asked_for(tmp_path, tokenizers, text):
     code = """
 from pathlib import Path
@@ -343,6 +345,7 @@ print(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
     assert text.stat().st_size > 10e6 and peak < 400
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "status", "said"), [(signal.SIGTERM, 143, "stopped by SIGTERM"), (signal.SIGINT, 130, "interrupted")]
 )

@@ -60,6 +60,7 @@ def test_greedy_texts_are_those_of_transformers(model, greedy):
     assert {one.end for one in greedy} == {"eos", "length"}
 
 
+@pytest.mark.slow
 def test_draws_depend_on_the_prompt_and_the_seed_only(model, spread):
     """Neither on the other prompts of a batch, nor on how many devices share it, nor on whether ids are given."""
     settings = {"max_tokens": NEW, "temperature": 0.9, "top_p": 0.95, "seed": 3, "batch_size": 8}
@@ -86,6 +87,7 @@ def test_top_p_keeps_what_transformers_keeps():
         np.testing.assert_array_equal(likeliest(scores, np.float32(share)), expected)
 
 
+@pytest.mark.slow
 def test_draws_have_the_probabilities_of_the_model(model):
     """600 first tokens at temperature 0.7, from the likeliest 35 %: nothing else, and each as often as the logits say."""
     prompt = model.tokenizer("of the")["input_ids"]
@@ -194,6 +196,7 @@ def test_batches_of_like_lengths_share_programs(model):
     assert generation._next_tokens._cache_size() == compiled
 
 
+@pytest.mark.slow
 def test_a_cache_that_grows_changes_nothing(spread, greedy, monkeypatch):
     monkeypatch.setattr(generation, "_FIRST_SLOTS", 4)
     assert [one.tokens for one in generate(spread, PROMPTS, max_tokens=NEW)] == [one.tokens for one in greedy]
@@ -258,6 +261,7 @@ def chat_model(tmp_path_factory):
     return place
 
 
+@pytest.mark.slow
 def test_the_verb_prints_text_and_json(model, greedy, capsys, tmp_path):
     place = model.directory
     assert call(capsys, place, f"--prompt={PROMPTS[0]}", LENGTH) == PROMPTS[0] + greedy[0].text + "\n"
@@ -269,6 +273,7 @@ def test_the_verb_prints_text_and_json(model, greedy, capsys, tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_the_verb_chats_with_the_defaults_of_the_model(chat_model, capsys):
     question = "Who was it?"
     turn = f"user: {question}\nanswer:"

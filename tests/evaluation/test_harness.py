@@ -43,6 +43,7 @@ def evaluate(model, task, path, shots):
     return scores, found["results"][task]
 
 
+@pytest.mark.slow
 def test_three_ways_agree_item_by_item(both, data_directory):
     """Whole runs of lm-eval, which take seconds to begin: sentences by one family, questions behind examples by the other."""
     ours, theirs = both
@@ -64,6 +65,7 @@ def test_three_ways_agree_item_by_item(both, data_directory):
         assert metrics["acc_stderr"] == pytest.approx(table["acc_stderr,none"])
 
 
+@pytest.mark.slow
 def test_a_file_of_questions_about_texts(both, tmp_path):
     """The task's prompts and scores, which the native scorer has too; what models write is compared below."""
     answer = {"text": "dog", "answer_start": 4}
@@ -85,6 +87,7 @@ def requests(kind, *arguments):
     return [Instance(kind, {}, one, number) for number, one in enumerate(arguments)]
 
 
+@pytest.mark.slow
 def test_texts_and_what_is_written_after_them(both):
     ours, theirs = both
     rolling = requests("loglikelihood_rolling", ("The quick brown fox. " * 40,), ("dog",))

@@ -164,6 +164,7 @@ def test_batches_are_masked_differently():
     assert all(type(value) in (int, float) for value in result.values())
 
 
+@pytest.mark.slow
 def test_a_masked_model_is_scored_on_all_its_text():
     record = family("roberta")
     config = record.config(

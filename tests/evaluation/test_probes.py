@@ -51,6 +51,7 @@ def predictions(train, right, test):
     return linear.LogisticRegression(max_iter=1000).fit(scaler.transform(train), right).predict(scaler.transform(test)).tolist()
 
 
+@pytest.mark.slow
 def test_a_text_is_the_mean_of_its_tokens(model, hidden, tmp_path):
     texts = sentences()
     labels = ["house" if "house" in text else "boat" for text in texts]
@@ -85,6 +86,7 @@ def test_a_word_is_the_mean_of_its_tokens(model, hidden, tmp_path):
     assert found.numerators == [sum(right[end - int(size) : end]) for end, size in zip(ends, found.denominators, strict=True)]
 
 
+@pytest.mark.slow
 def test_a_pair_is_two_means_side_by_side(model, hidden, tmp_path):
     """The two texts are read one after the other, with the end-of-text token between them."""
     texts = sentences()

@@ -131,6 +131,7 @@ def test_a_dry_run_sends_nothing(hub, model, monkeypatch):
     assert "6 files" in lines[-1] and "nothing was sent" in lines[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "path"),
     [
@@ -225,6 +226,7 @@ def test_a_branch_of_its_own(hub, model):
     push(model, REPO, token=TOKEN, revision="step-500", endpoint=hub.endpoint, say=lambda line: None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [400, 403, 500, 0])
 @pytest.mark.parametrize("path", ["/api/repos/create", "/preupload/", "/objects/batch", "/storage/", "/commit/"])
 def test_the_token_is_never_shown(hub, model, path, status, capfd, caplog, monkeypatch):
@@ -283,6 +285,7 @@ def command(hub, model, tmp_path):
     return start
 
 
+@pytest.mark.slow
 def test_a_killed_upload_goes_on_where_it_stopped(hub, command, model, tmp_path):
     """The second shard's storage does not answer until the process is dead."""
     import hashlib

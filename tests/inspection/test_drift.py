@@ -35,6 +35,7 @@ def pair(tmp_path_factory):
     return root, *(one.astype(np.float64) for one in (tensors[TABLE], table, original))
 
 
+@pytest.mark.slow
 def test_rows_are_compared_with_themselves_and_with_the_source(pair):
     root, old, new, source = pair
     found = drift(root / "after", root / "before", samples=4)

@@ -28,6 +28,7 @@ def run(*options) -> None:
     inspect.run(values, [])
 
 
+@pytest.mark.slow
 def test_the_verdict_is_said_last_and_the_numbers_before_it(transferred, world, capsys):
     lines = inspected(
         capsys, transferred, f"--text={world.root / 'german.txt'}", "--tokens_limit=200", "--samples=3"

@@ -28,6 +28,7 @@ def facts(transferred, text):
     return score(transferred, text, tokens_limit=300, samples=5)
 
 
+@pytest.mark.slow
 def test_a_score_is_what_the_transfer_recorded_and_what_its_tables_hold(facts, transferred, source):
     record = json.loads((transferred / "transfer.json").read_text(encoding="utf-8"))
     for name in ("method", "counts", "alignment", "similarity"):
@@ -124,6 +125,7 @@ def test_perplexity_is_that_of_transformers(transferred, text):
     assert found["loss"] == pytest.approx(np.mean(losses[:61]), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_model_that_knows_nothing_guesses_uniformly_and_masks_are_those_of_the_seed(world, text, tmp_path):
     tokenizer = transformers.AutoTokenizer.from_pretrained(world.tokenizer("german", "roberta"))
     model = make_model("roberta", rows=len(tokenizer))

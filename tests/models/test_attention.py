@@ -24,6 +24,7 @@ def reference(query, key, value, visible, scale, limit):
     return mixed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("groups", [HEADS, 2, 1])
 @pytest.mark.parametrize(("causal", "padded", "limit"), [(True, False, None), (True, True, 5.0), (False, True, None)])
 def test_blocks_of_queries_change_nothing(groups, causal, padded, limit):

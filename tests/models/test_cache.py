@@ -52,6 +52,7 @@ NAMES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_greedy_continuations_are_those_of_transformers(name):
     """Prompts of differing length, padded on either side; windows are shorter than the prompts, and slots more than needed."""
@@ -82,6 +83,7 @@ def test_greedy_continuations_are_those_of_transformers(name):
         np.testing.assert_array_equal(scores.argmax(axis=-1), answer.sequences[:, tokens.shape[1] :].numpy())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2", "gemma3", "xglm"])
 def test_texts_in_pieces_with_gaps_are_whole_texts(name):
     """Three pieces with padding between them, one row without a token in the first: as each text alone, without a cache."""

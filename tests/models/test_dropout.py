@@ -8,6 +8,7 @@ import pytest
 from wechsel_jax.models.dropout import Dropout, random_bits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", [(), (1,), (7,), (3, 5), (2, 3, 4, 5)], ids=str)
 def test_the_bits_are_those_of_jax(shape):
     for seed in (0, 1, 2**31 - 1):

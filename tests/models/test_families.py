@@ -35,6 +35,7 @@ def primitives(jaxpr, found=None):
     return found
 
 
+@pytest.mark.slow
 def test_a_later_token_changes_no_earlier_logits(model):
     record, config, params = model
     changed = TOKENS.copy()
@@ -127,6 +128,7 @@ def test_layers_do_not_share_their_dropout_and_follow_the_key():
     assert np.abs(first - other).max() > 0.1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2", "roberta", "gemma3"])
 def test_bfloat16_stays_close_and_keeps_softmax_and_norms_in_float32(name):
     record, config, params = small_model(name)
@@ -233,6 +235,7 @@ def test_flops_of_the_base_models():
     assert roberta.flops_per_token(config, 512, head_fraction=0.15) == pytest.approx(601.4e6, rel=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "gemma3"])
 def test_fused_attention_sees_the_same(name, monkeypatch):
     """The path for GPUs, with JAX's plain implementation in the place of cuDNN's: grouped heads, windows and padding."""

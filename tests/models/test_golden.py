@@ -7,6 +7,7 @@ from tests.models.helpers import logits, small_model
 from tests.models.make_golden import CONFIGS, GOLDEN, fill, inputs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGS)
 def test_logits_equal_the_stored_ones(name):
     record, config, params = small_model(name)

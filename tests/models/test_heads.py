@@ -107,6 +107,7 @@ def answer(reference, form, tokens, mask, types, **labels):
     return (torch.stack([out.start_logits, out.end_logits], 1) if form == "answers" else out.logits), out.loss
 
 
+@pytest.mark.slow
 def test_scores_with_padding_and_segments(case):
     reference, model, config, params, form = case
     tokens, mask, types = rows(model, config)

@@ -159,6 +159,7 @@ def case(request):
     return reference, model, config, model.from_hugging_face(state(reference), config)
 
 
+@pytest.mark.slow
 def test_logits_with_padding_masks(case):
     reference, model, config, params = case
     tokens, mask = tokens_and_masks(config.vocabulary_size, config.pad_token_id or 0)

@@ -139,6 +139,7 @@ def test_masking_properties(length, rate, seed):
     assert np.all(np.take_along_axis(eligible, np.asarray(masked.positions), axis=1) | ~np.asarray(masked.chosen))
 
 
+@pytest.mark.slow
 def test_equals_the_loss_of_transformers(params):
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")

@@ -127,6 +127,7 @@ def check_python(text: str, repo: str) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("record", "run"), [(RECORD, None), ({**RECORD, "alignment": CONTEXTS}, RUN), (None, RUN)])
 @settings(max_examples=60, deadline=None)
 @given(texts=st.lists(HOSTILE, min_size=1, max_size=7))

@@ -82,6 +82,7 @@ def test_headline_and_key_figures(page):
     assert ("h1", {"class": "eyebrow"}) in page.elements and page.text.startswith("english-gpt2 in a new language")
 
 
+@pytest.mark.slow
 def test_bits_per_byte_stand_beside_perplexity(runs, tmp_path):
     for run in runs:
         lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -261,6 +262,7 @@ def test_the_same_runs_give_the_same_bytes(report, runs, tmp_path):
         assert (again.parent / path.name).read_bytes() == path.read_bytes(), path.name
 
 
+@pytest.mark.slow
 def test_plots_are_outputs_too(runs, tmp_path, capsys):
     plot = tmp_path / "report-token-origins.png"
     plot.write_text("mine")
@@ -434,6 +436,7 @@ def many(tmp_path_factory):
     return found
 
 
+@pytest.mark.slow
 def test_sixteen_runs_differ_in_hue_and_marker_and_line(many, tmp_path):
     taken = slots([run.method for run in read_runs(many)])
     assert len(many) == len(set(taken)) == 16

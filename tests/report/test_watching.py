@@ -55,6 +55,7 @@ def test_everything_that_was_measured_is_drawn(tmp_path):
     assert len(ids) == len(set(ids))
 
 
+@pytest.mark.slow
 def test_a_run_that_wrote_next_to_nothing(tmp_path):
     """Every stage of a first minute: no line, no speed, one line, missing fields, no settings."""
     run = make_run(tmp_path, "wechsel", name="run")

@@ -65,6 +65,7 @@ def generator():
     return np.random.default_rng(7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dimension", [1, 2, 37, 300])
 def test_equals_brute_force(generator, dimension):
     queries = generator.standard_normal((53, dimension)).astype(np.float32)
@@ -157,6 +158,7 @@ def test_the_error_bound_of_each_product_holds(generator):
             assert bound.max() < (1e-3 if product == "float32" else 8e-3)
 
 
+@pytest.mark.slow
 def test_rows_of_zeros_and_candidates(generator):
     keys = generator.standard_normal((1100, 12)).astype(np.float32)
     zeros = generator.random(1100) < 0.3
@@ -186,6 +188,7 @@ def test_extreme_lengths_do_not_overflow(generator):
     assert_exact(queries, keys, 5, *nearest_neighbors(queries, keys, 5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("targets,sources,k", [(1, 1, 1), (3, 2, 2), (17, 19, 19), (5, 1031, 3)])
 def test_small_and_odd_sizes(generator, targets, sources, k):
     queries = generator.standard_normal((targets, 5)).astype(np.float32)

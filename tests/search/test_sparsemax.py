@@ -69,6 +69,7 @@ def generator():
     return np.random.default_rng(5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [0.1, 1.0, 10.0])
 def test_equals_entmax(generator, scale):
     queries, keys = (generator.standard_normal((n, 40)).astype(np.float32) for n in (700, 3000))

@@ -46,6 +46,7 @@ def made(kind: str) -> Tokenizer:
     return backend
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_pieces_change_no_token(monkeypatch, kind):
     backend, draw = made(kind), random.Random(0)
@@ -64,6 +65,7 @@ def test_pieces_change_no_token(monkeypatch, kind):
     assert any(cuts) == (kind not in UNCUT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["gpt2", "xlmr", "bert"])
 def test_the_tokenizer_never_gets_a_long_text_of_words(monkeypatch, kind):
     backend, given = made(kind), []

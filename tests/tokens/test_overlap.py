@@ -328,6 +328,7 @@ def test_pieces_of_real_tokens_are_their_text(real, source):
             assert same[text & ~empty].mean() > 0.99 and same.mean() > 0.8
 
 
+@pytest.mark.slow
 def test_a_token_that_the_source_has_is_one_piece(real):
     tokenizer, known = real("de/xlmr-unigram-50k")
     pieces = source_pieces(tokenizer, known, known)

@@ -182,6 +182,7 @@ def test_words_are_the_stripped_text(tiny):
     assert tiny["byte"][1].words()[blank] is None
 
 
+@pytest.mark.slow
 def test_a_decodable_token_has_the_word_that_wechsel_uses(real):
     for tokenizer, vocabulary in real.values():
         parity = parity_words(tokenizer)

@@ -95,6 +95,7 @@ def test_a_failed_installation_is_not_taken_for_done(sandbox):
     assert sandbox.state()[0] == "unprepared"
 
 
+@pytest.mark.slow
 @needs_both
 def test_a_run_from_launch_to_its_end(sandbox):
     sandbox.ready()
@@ -137,6 +138,7 @@ def test_launch_refuses_what_cannot_work(sandbox):
     assert sandbox.calls("remote.sh launch") == []
 
 
+@pytest.mark.slow
 @needs_both
 def test_stop_lets_the_run_save_before_anything_else(sandbox):
     sandbox.ready()

@@ -48,6 +48,7 @@ def test_preempted_twice_then_finished(sandbox):
     assert not [*(sandbox.path / "laptop").rglob("*.watch")]
 
 
+@pytest.mark.slow
 def test_a_setup_and_a_request_that_fail_are_made_again(sandbox):
     sandbox.cloud(resource="FAILED", number=0, workers=1)
     sandbox.plan("finish")
@@ -83,6 +84,7 @@ def test_it_gives_up_after_enough_failures_without_progress(sandbox):
     assert "status 1: oops; 2 times in a row without a newer checkpoint: given up" in result.stderr
 
 
+@pytest.mark.slow
 def test_preemption_without_progress_ends_too(sandbox):
     # Taken away as soon as it is set up, before any checkpoint.
     sandbox.steer("preempt", *(f"vm{number}.0/.wechsel-jax/ready" for number in (1, 2, 3)))
@@ -99,6 +101,7 @@ def test_a_users_mistake_is_shown_and_not_tried_again(sandbox):
     assert verbs(sandbox).count("launch") == 1 and "delete" not in verbs(sandbox)
 
 
+@pytest.mark.slow
 def test_it_joins_a_run_that_is_running_and_survives_its_own_end(sandbox):
     sandbox.plan("hold")
     first = sandbox.start("watch", *words(sandbox, "--poll=1"))
@@ -118,6 +121,7 @@ def test_it_joins_a_run_that_is_running_and_survives_its_own_end(sandbox):
     assert verbs(sandbox) == [*NEW, "stop"]
 
 
+@pytest.mark.slow
 def test_at_a_limit_the_run_is_saved_copied_and_the_tpu_deleted(sandbox):
     sandbox.ready()
     sandbox.plan("hold")
@@ -130,6 +134,7 @@ def test_at_a_limit_the_run_is_saved_copied_and_the_tpu_deleted(sandbox):
     assert verbs(sandbox)[-3:] == ["stop", "push", "delete"]
 
 
+@pytest.mark.slow
 def test_at_a_limit_nothing_is_deleted_that_is_not_in_the_bucket(sandbox):
     sandbox.ready()
     sandbox.plan("hold")
@@ -157,6 +162,7 @@ def test_a_tpu_that_cannot_be_reached_for_a_while_is_left_alone(sandbox):
     assert verbs(sandbox)[2:] == ["restore", "launch", "push"]
 
 
+@pytest.mark.slow
 def test_a_preempted_node_is_replaced_though_its_request_says_active(sandbox):
     sandbox.ready()
     sandbox.plan("finish")

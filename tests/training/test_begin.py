@@ -56,6 +56,7 @@ def lines_of(workdir: Path) -> list[tuple]:
     return [(line["kind"], line["step"], line.get("loss")) for line in read_metrics(workdir / "metrics.jsonl")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("side", ["train", "validation"])
 @pytest.mark.parametrize("how", ["a byte", "an id"])
 def test_damaged_tokens_are_not_trained_on(finished, stopped, side, how):
@@ -126,6 +127,7 @@ def test_a_forged_end_of_a_run_is_not_believed(finished, tmp_path):
         train(finished[0], tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_without_its_metrics(finished, stopped, capsys):
     """Where the user removes them, as the message says; then killed once more, and reported."""
     (stopped / "metrics.jsonl").unlink()
@@ -212,6 +214,7 @@ def test_a_run_that_goes_on_does_not_read_the_model_that_it_began_with(finished,
         train(config, tmp_path / "other")
 
 
+@pytest.mark.slow
 def test_mistakes_leave_the_workdir_to_the_corrected_settings(settings, texts, finished, tmp_path, monkeypatch, capsys):
     """One after the other in the same workdir; cheap ones leave no data, and what was prepared is used again where it fits."""
     run = tmp_path / "run"

@@ -102,6 +102,7 @@ def classified(settings, language_model, tmp_path_factory):
     return config, workdir, train(config, workdir)
 
 
+@pytest.mark.slow
 def test_it_lasts_as_many_epochs_and_records_the_labels(classified):
     _, workdir, result = classified
     recorded = json.loads((workdir / "config.json").read_text())
@@ -218,6 +219,7 @@ def test_a_classifier_of_the_same_labels_goes_on_with_its_head(settings, classif
     assert other.model.hf_config["id2label"] == {"0": "other", "1": "same"} and "num_labels" not in other.model.hf_config
 
 
+@pytest.mark.slow
 def test_words_are_tagged_as_transformers_does(settings, labelled, tmp_path):
     config = settings(
         "conll", objective="tagging", model__config=ConfigDict(ENCODER), steps=40, optimizer__peak_learning_rate=1e-2
@@ -243,6 +245,7 @@ def test_words_are_tagged_as_transformers_does(settings, labelled, tmp_path):
         assert [model.config.id2label[labels[place]] for place in first] == list(predicted)
 
 
+@pytest.mark.slow
 def test_answers_are_found_as_by_transformers(settings, labelled, tmp_path):
     """Its span with the largest sum of scores, in one window."""
     config = settings("json", objective="answers", model__config=ConfigDict(ENCODER), task__stride=8, steps=12)
@@ -265,6 +268,7 @@ def test_answers_are_found_as_by_transformers(settings, labelled, tmp_path):
         assert example.texts[1][offsets[first][0] : offsets[last][1]].strip() == predicted
 
 
+@pytest.mark.slow
 def test_seeds_give_mean_and_spread(settings, tmp_path, capsys):
     config = settings("tsv", steps=2, seeds=2, seed=5)
     found = finetune(config, tmp_path / "runs")

@@ -13,6 +13,7 @@ from wechsel_jax.training.optimizer import decayed, join, kept, make_optimizer, 
 SHAPES = {"token_embedding/embedding": (11, 4), "mlp/up/kernel": (4, 8), "mlp/up/bias": (8,), "final_norm/scale": (4,)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clip_norm", [1.0, None])
 def test_updates_equal_torch_adamw(clip_norm):
     torch = pytest.importorskip("torch")

@@ -18,6 +18,7 @@ def test_steps_are_read():
     assert profiled_steps("100:110") == (100, 110) and profiled_steps("") is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("begins", [0, 4])
 def test_the_updates_that_were_asked_for_are_traced(tmp_path, monkeypatch, begins):
     """From step 0, and by a run that goes on in the middle of them."""

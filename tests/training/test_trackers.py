@@ -211,6 +211,7 @@ def offline_records(file):
             whole = b""
 
 
+@pytest.mark.slow
 def test_wandb_itself_offline(tmp_path, monkeypatch):
     """The real package without a network, interrupted once; its own files are read back."""
     wandb = pytest.importorskip("wandb")

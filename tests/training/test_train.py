@@ -34,6 +34,7 @@ def without_timing(workdir):
     ]
 
 
+@pytest.mark.slow
 def test_the_record_of_a_run(finished):
     config, workdir, result = finished
     lines = read_metrics(workdir / "metrics.jsonl")
@@ -83,6 +84,7 @@ def test_a_finished_run_is_not_trained_again(finished, capsys):
     assert before == {path: path.stat().st_mtime_ns for path in workdir.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_on_another_mesh(finished, make_config, tmp_path):
     """What is left of a run that was stopped after step 15 is trained on eight devices instead of one."""
     _, workdir, result = finished
@@ -165,6 +167,7 @@ def test_a_masked_model_is_trained(make_config, texts, tmp_path):
     assert "lm_head.bias" in exported and np.any(exported["lm_head.bias"] != 0)
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_stops_the_run(make_config, tmp_path):
     """After as many skipped updates as allowed, with what is needed to make the batch again; likewise when started again."""
     config = make_config(optimizer__peak_learning_rate=1e30, mesh__data=1, eval_every=100)

@@ -28,6 +28,7 @@ def _flip(path: Path) -> None:
     path.write_bytes(raw)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("harm", "said"),
     [

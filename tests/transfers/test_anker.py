@@ -33,6 +33,7 @@ def made(run):
     return run()
 
 
+@pytest.mark.slow
 def test_the_record_says_what_the_anchors_were(made):
     output, record = made
     assert json.loads((output / "transfer.json").read_text()) == json.loads(json.dumps(record))

@@ -113,6 +113,7 @@ def test_torch_predicts_the_frequencies(make, german, kind, tied, form, changes)
     assert "frequencies of tokens in target text" in " ".join(record["behaviour"])
 
 
+@pytest.mark.slow
 def test_only_ordinary_rows_move_and_they_move_along_one_direction(make):
     calibrated, plain, _ = make("gpt2", pad_to=64)
     old, new = (np.array(Checkpoint.open(place).read("transformer.wte.weight"), np.float64) for place in (plain, calibrated))

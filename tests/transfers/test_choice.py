@@ -19,6 +19,7 @@ def given(world, source):
     return {"source": source, "target_tokenizer": world.tokenizer("german", "gpt2"), **texts}
 
 
+@pytest.mark.slow
 def test_a_model_that_reads_nothing_gets_anker_and_the_record_says_why(given, tmp_path):
     lines = []
     record = transfer(output=tmp_path / "out", log=lines.append, dimensions=16, **given)

@@ -165,6 +165,7 @@ def helper_table(made: Made, helper: Path) -> np.ndarray:
     return np.stack([table[place[t]] if t in place else np.zeros(table.shape[1]) for t in made.new]).astype(np.float64)
 
 
+@pytest.mark.slow
 def test_focus_with_vectors_of_tokens(world, command, tmp_path):
     vectors = tmp_path / "tokens.bin"
     train_vectors(
@@ -186,6 +187,7 @@ def test_focus_with_vectors_of_words(world, command):
     made.check(shares(made, same_strings(made), ngrams(world, made), sparsemax), 2e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("other", [False, True], ids=["same", "other"])
 @pytest.mark.parametrize("method", ["salt", "omp", "clp", "clp_nearest"])
 def test_methods_with_a_helper(world, helper, other_helper, make, method, other):
@@ -254,6 +256,7 @@ def expected_clp_nearest(world, made: Made, table: np.ndarray) -> dict[int, np.n
 _EXPECTED = {"salt": expected_salt, "omp": expected_omp, "clp": expected_clp, "clp_nearest": expected_clp_nearest}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overlap", ["exact", "case", "nospace", "fuzzy"])
 def test_the_overlap_decides_what_is_copied(world, command, overlap):
     made = command("--map=Ġand:Ġund", overlap=overlap, **world.inputs())
@@ -314,6 +317,7 @@ def test_padding_fills_the_tables_and_never_wins(world, save_source, make, kind)
         assert (model.eval()(tokens).logits.argmax(-1) < 600).all()
 
 
+@pytest.mark.slow
 def test_tran_2020(world, command, monkeypatch):
     kept = []
 

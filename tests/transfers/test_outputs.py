@@ -95,6 +95,7 @@ def _snapshot(root: Path) -> dict[str, object]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", VERBS)
 def test_an_output_never_takes_an_inputs_place(verb, inputs, tmp_path, capsys):
     needed, output, further = VERBS[verb]
@@ -118,6 +119,7 @@ def test_an_output_never_takes_an_inputs_place(verb, inputs, tmp_path, capsys):
     assert tried >= 14
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", ["pretrain", "compare"])
 def test_a_program_leaves_a_directory_of_others_alone(program, inputs, tmp_path, capsys):
     places = [inputs["source"], inputs["tokenizer"].parent, inputs["text"], inputs["text"] / "below", tmp_path / "home"]

@@ -155,6 +155,7 @@ def test_noise_of_another_kind(source, monkeypatch, kind):
     assert not np.array_equal(found[TABLE][random], written(source, monkeypatch, seed=5)[0][TABLE][random])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["source", "multivariate", "mean", "xavier", "initializer_range"])
 @pytest.mark.parametrize("limit", [1, 2000, 5000])
 def test_a_table_made_in_parts_has_the_same_bytes(source, monkeypatch, kind, limit):

@@ -121,6 +121,7 @@ CALCULATIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CALCULATIONS)
 def test_the_number_of_threads_changes_no_bit_of_a_result(name):
     given, found = problem(), set()

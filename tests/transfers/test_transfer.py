@@ -78,6 +78,7 @@ def test_copied_tokens_compute_what_they_computed(world, save_source, tmp_path, 
     assert loaded("Die Käuferin ging fort.").input_ids == tokenizer("Die Käuferin ging fort.").input_ids
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prefix", [True, False], ids=["head", "bare"])
 @pytest.mark.parametrize("kind", ["gpt2", "roberta"])
 def test_tensors_without_a_vocabulary_axis_keep_their_bytes(world, save_source, tmp_path, kind, prefix):
@@ -233,6 +234,7 @@ def test_the_record_says_what_was_done(world, source, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_makes_a_model_and_says_which_rules(world, source, helper, tmp_path, method):
     texts = {"source_text": world.root / "english.txt", "target_text": world.root / "german.txt"}

@@ -181,6 +181,7 @@ def wordpiece(tmp_path) -> Path:
     return _write(tmp_path / "inputs" / "tokenizer.json", tokenizers.Tokenizer(model).to_str())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_is_named_and_leaves_nothing(world, save_source, source, tmp_path, case):
     options, message = BAD[case](world, save_source, tmp_path)

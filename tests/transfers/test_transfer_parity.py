@@ -46,6 +46,7 @@ def reference(world, model, tfr: bool) -> Reference:
     return Reference(matrix, info.sources, set(info.not_found))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["wechsel", "wechsel_tfr"])
 def test_parity_reproduces_the_wechsel_package(world, save_source, tmp_path, method):
     directory, model = save_source("roberta")

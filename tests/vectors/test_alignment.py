@@ -66,6 +66,7 @@ def test_a_known_rotation_is_found_and_all_held_out_words_with_it():
     assert (report["weighting"], report["normalize"], report["center"]) == ("unique", False, False)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10**6), normalize=st.booleans(), center=st.booleans())
 def test_maps_keep_lengths_and_rows_of_zeros(seed, normalize, center):

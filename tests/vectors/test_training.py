@@ -163,6 +163,7 @@ TEXT = [
 ] * 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["roberta", "de/xlmr-unigram-50k", "sw/bpe-50k"])
 def test_tokens_are_counted_as_deepfocus_writes_them(data_directory, tmp_path, monkeypatch, name):
     """deepfocus 1.0.1 trains on " ".join(tokenizer.tokenize(line)), and takes no token that is not in the model."""
