@@ -265,6 +265,7 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
     },
     "docs/evaluation.md": {
         "target_and_source": lambda: scores_table("target_and_source"),
+        "wechsel_grid": lambda: scores_table("wechsel_grid"),
     },
     "docs/anker.md": {name: _anker(name) for name in anker.TABLES}
     | {"probe": lambda: anker_probe.probe_table(*_results("anker_probe"))},

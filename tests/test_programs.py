@@ -7,14 +7,21 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from ml_collections import ConfigDict
 
 from tests.forked import run_module
 from wechsel_jax import demo
+from wechsel_jax.comparison import _evaluate, _validate
+from wechsel_jax.errors import UserError
+from wechsel_jax.evaluation.labels import score_labelled
+from wechsel_jax.records.scores import ScoresRecord
 
 ROOT = Path(__file__).parents[1]
 QUICK = [
     *("--config.training.steps=6", "--config.training.eval_every=3", "--config.training.checkpoint_every=3"),
+    "--config.training.keep_every=3",
     *("--config.training.batch_size=4", "--config.training.block_length=32", "--config.training.eval_batches=2"),
 ]
 
@@ -92,6 +99,41 @@ def test_models_are_scored_after_the_comparison(compared, tmp_path):
     assert "Differences from source" in (workdir / "scores.md").read_text() and "scores.md" in done.stdout
     # Nothing was trained for it.
     assert (workdir / "wechsel_tfr" / "export" / "model.safetensors").stat().st_mtime_ns == weights
+
+
+@pytest.mark.slow
+def test_models_of_every_stage_are_fine_tuned(compared, tmp_path):
+    """During and after training, with two seeds; what is scored is the mean of the seeds."""
+    workdir, _ = compared
+    (tmp_path / "topics.tsv").write_text("text\tlabel\n" + "Das Haus ist alt.\thouse\nDer Mann ist alt.\tman\n" * 2)
+    config = ConfigDict(json.loads((workdir / "config.json").read_text()))
+    topics = str(tmp_path / "topics.tsv")
+    data = {"train": (topics,), "validation": (topics,)}
+    config.methods = ("full_rand",)
+    tuning = {"objective": "classification", "steps": 2, "batch_size": 8, "block_length": 16, "seeds": 2, "data": data}
+    config.evaluation = ConfigDict({"tasks": {}, "before": False, "during": (0.5,), "after": True})
+    config.evaluation.fine_tuning = ConfigDict({"topics": {"file": topics, **tuning}})
+    _validate(config, workdir)
+    _evaluate(config, workdir)
+    found = [score for score in ScoresRecord.read(workdir / "scores.json").scores if score.task == "topics"]
+    assert [score.model for score in found] == ["source", "full_rand 50 %", "full_rand"]
+    assert len({score.facts["fine_tuned"] for score in found}) == len({score.facts["weights"] for score in found}) == 3
+    for score, folder in zip(found, ("source", "full_rand_50", "full_rand"), strict=True):
+        runs = [workdir / "fine_tuning" / "topics" / folder / f"seed-{seed}" for seed in (0, 1)]
+        each = [score_labelled(run, [topics]) for run in runs]
+        assert score.metrics["accuracy"] == np.mean([one.metrics["accuracy"] for one in each])
+        assert list(score.numerators) == list(np.mean([one.numerators for one in each], axis=0)) and score.metrics["seeds"] == 2
+        assert score.settings["training"]["data"]["train"] == ["topics.tsv"] and "/" not in json.dumps(dict(score.settings))
+    # Measured once: what was fine-tuned and scored stays.
+    before = {path: path.stat().st_mtime_ns for path in (workdir / "fine_tuning").rglob("model.safetensors")}
+    _evaluate(config, workdir)
+    assert before == {path: path.stat().st_mtime_ns for path in (workdir / "fine_tuning").rglob("model.safetensors")}
+    config.evaluation.during = (0.3,)
+    with pytest.raises(UserError, match=r"evaluation\.during: 0\.3 of \d+ steps has no checkpoint that stays"):
+        _validate(config, workdir)
+    config.evaluation.during, config.evaluation.fine_tuning.topics.magic = (), 1
+    with pytest.raises(UserError, match=r"evaluation\.fine_tuning\.topics\.magic: no such setting"):
+        _validate(config, workdir)
 
 
 @pytest.mark.slow

@@ -27,8 +27,9 @@ from wechsel_jax.report.scores_table import read_scores, scores_text, write_scor
 from wechsel_jax.text.sources import find_sources
 from wechsel_jax.tokens.training import train_tokenizer
 from wechsel_jax.training import default_config as default_training_config
-from wechsel_jax.training import record_config, train, validate
+from wechsel_jax.training import finetune, record_config, train, validate
 from wechsel_jax.training.config import as_dict
+from wechsel_jax.training.exports import export_checkpoint
 from wechsel_jax.training.workdir import differences, has_begun, only_run
 from wechsel_jax.transfers.job import transfer
 from wechsel_jax.transfers.settings import ALIGNED, IDENTICAL, INPUTS, TransferSettings, described_settings
@@ -50,7 +51,9 @@ def default_config() -> ConfigDict:
 
     `evaluation.tasks` are what the trained models and the untouched source model are scored on: name -> {"form": one of
     `evaluation.tasks.FORMS`, "file", and settings of the form}; with `evaluation.before` the models before training, too, and
-    without `evaluation.after` these alone.
+    without `evaluation.after` these alone. `evaluation.during` are further stages, as fractions of the training's steps.
+    `evaluation.fine_tuning` are tasks that every model of every stage is fine-tuned for: name -> {"file": what is scored, and
+    fields of `wechsel_jax.training.default_config`, data and task among them}.
     """
     config = ConfigDict()
     config.seed = 0
@@ -61,7 +64,7 @@ def default_config() -> ConfigDict:
     config.vectors.native = ""
     config.dictionary = ""
     config.helper = ConfigDict({"checkpoint": "", "training": default_training_config()})
-    config.evaluation = ConfigDict({"tasks": {}, "before": False, "after": True})
+    config.evaluation = ConfigDict({"tasks": {}, "fine_tuning": {}, "before": False, "during": (), "after": True})
     config.methods = ("wechsel_tfr", "trans_inner", "full_rand")
     config.transfer = _transfer_defaults()
     # All methods, also those without a source's turn tokens, train on the tokens of one tokenizer.
@@ -129,7 +132,7 @@ def _compare(config: ConfigDict, workdir: Path) -> dict:
         run = workdir / method
         with _timed(seconds, f"{method} training"):
             train(_training_config(config, method, run, workdir), run)
-    if config.evaluation.tasks:
+    if config.evaluation.tasks or config.evaluation.fine_tuning:
         with _timed(seconds, "evaluation"):
             _evaluate(config, workdir)
     return _write_results(config, workdir, seconds)
@@ -137,16 +140,56 @@ def _compare(config: ConfigDict, workdir: Path) -> dict:
 
 def _evaluate(config: ConfigDict, workdir: Path) -> None:
     """Scores the models; what was scored before, with the same settings, is not scored again."""
-    models = {"source": config.source}
-    if config.evaluation.before:
-        models |= {f"{method} untrained": workdir / method / "transfer" for method in config.methods}
+    print("== evaluation", flush=True)
+    models, steps = {"source": Path(config.source)}, config.training.steps
+    stages = {0.0: " untrained"} if config.evaluation.before else {}
+    stages |= {part: f" {100 * part:g} %" for part in config.evaluation.during}
+    for part, name in stages.items():
+        for method in config.methods:
+            place = workdir / method / "transfer"
+            if part:
+                place = workdir / method / "stages" / f"{round(part * steps)}"
+                if not place.exists():
+                    export_checkpoint(workdir / method, place, round(part * steps))
+            models[f"{method}{name}"] = place
     if config.evaluation.after:
         models |= {method: workdir / method / "export" for method in config.methods}
-    print("== evaluation", flush=True)
     scores = workdir / "scores.json"
-    evaluate(models, _tasks(config), output=scores, overwrite=True)
+    if config.evaluation.tasks:
+        evaluate(models, _tasks(config), output=scores, overwrite=True)
+    for name, given in config.evaluation.fine_tuning.items():
+        places = {label: workdir / "fine_tuning" / name / label.replace(" ", "_").replace("_%", "") for label in models}
+        settings = {key: value for key, value in as_dict(given).items() if key != "file"}
+        # Which files they were, their hashes in the workdirs say.
+        for side, files in settings.get("data", {}).items():
+            settings["data"][side] = [Path(file).name for file in files] if isinstance(files, list) else files
+        for label, place in places.items():
+            print(f"== {label}: fine-tuning for {name}", flush=True)
+            finetune(_fine_tuning(config, name, models[label], workdir), place)
+        task = Task.of(name, "labels", given.file, training=settings)
+        evaluate(models, [dataclasses.replace(task, fine_tuned=places)], output=scores, overwrite=True)
     table = write_scores([scores], workdir / "scores.md", overwrite=True)
     print(scores_text(read_scores([scores])), f"scores: {table}", sep="\n\n", flush=True)
+
+
+def _fine_tuning(config: ConfigDict, name: str, model: Path, workdir: Path) -> ConfigDict:
+    """The settings of a model's fine-tuning.
+
+    Raises:
+      UserError: there is no file to score, or a field that no training has.
+    """
+    given = copy.deepcopy(config.evaluation.fine_tuning[name])
+    if not isinstance(given, ConfigDict) or not isinstance(given.get("file"), str):
+        raise UserError(f"evaluation.fine_tuning.{name}: expected the file that is scored, and fields of the training")
+    find_sources([given.file])
+    training = default_training_config()
+    training.seed, training.model.checkpoint = config.seed, str(model)
+    training.compilation_cache = str(workdir / "compiled")
+    del given["file"]
+    if wrong := sorted({*given} - {*training}):
+        raise UserError(f"evaluation.fine_tuning.{name}.{wrong[0]}: no such setting; expected one of {', '.join(training)}")
+    training.update(given)
+    return training
 
 
 def _tasks(config: ConfigDict) -> list[Task]:
@@ -235,6 +278,15 @@ def _validate(config: ConfigDict, workdir: Path) -> None:
         require_file(file, "text")
     _tasks(config)
     Checkpoint.open(config.source)
+    for name in config.evaluation.fine_tuning:
+        validate(_fine_tuning(config, name, Path(config.source), workdir))
+    every = config.training.keep_every
+    for part in config.evaluation.during:
+        if not 0 < part < 1 or not every or round(part * config.training.steps) % every:
+            raise UserError(
+                f"evaluation.during: {part} of {config.training.steps} steps has no checkpoint that stays; expected a fraction "
+                f"between 0 and 1 whose step is a multiple of training.keep_every={every}"
+            )
     needed = _needed(config)
     if "dictionary" in needed and config.dictionary not in (ALIGNED, IDENTICAL):
         require_file(config.dictionary, "a dictionary of word pairs")

@@ -11,6 +11,7 @@ import pytest
 from wechsel_jax import cli, demo
 from wechsel_jax.evaluation import tasks
 from wechsel_jax.records.scores import ScoresRecord
+from wechsel_jax.report.scores_table import heat_map, read_scores
 
 PAIRS = "sen\twrong_sen\tphenomenon\n" + "".join(
     f"The {one} is here.\tThe {one} are here.\tSV\n" for one in ("house", "man", "garden", "king", "child", "door")
@@ -104,6 +105,11 @@ def test_tables_of_two_models(scores, place, tmp_path, capsys):
     drawing = (tmp_path / "table.svg").read_text()
     assert "better|one" in drawing and "bits per byte" in drawing and "accuracy, %" in drawing
     assert (tmp_path / "table.png").read_bytes()[:4] == b"\x89PNG"
+    # The heat map: fewer bits are better, and dark.
+    cli.main(["report", str(copy), f"--output={tmp_path}/heat.svg", "--heat_map"])
+    assert f">{bits:.3f}<" in (tmp_path / "heat.svg").read_text() and ">100.0<" in (tmp_path / "heat.svg").read_text()
+    cells = heat_map(read_scores([copy])).plot.cells
+    assert cells[0][0] == (f"{bits:.3f}", 0.0) and cells[1][0] == (f"{bits / 2:.3f}", 1.0)
     # Tables are replaced only where asked for, and never something else.
     (tmp_path / "table.md").write_text("mine")
     for ending, options in (("tex", []), ("md", ["--overwrite"])):

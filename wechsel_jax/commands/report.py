@@ -9,7 +9,8 @@ report-token-origins.svg, report-embedding-lengths.png and so on, as far as the 
 A run may still be going: the page says where it stands and when it will be done, and what was measured until now.
 
 Of files of scores that `wechsel-jax evaluate` wrote, tables are written: .md (all), .tex (the scores, for booktabs) or .csv
-(every metric); or a drawing, .svg or .png. Models that were scored on different data are not put side by side.
+(every metric); or a drawing, .svg or .png, with --heat_map of the shaded table. Models that were scored on different data are
+not put side by side.
 """
 
 from pathlib import Path
@@ -27,6 +28,8 @@ def define(values: flags.FlagValues) -> None:
     output = "The HTML file to write; of scores a .md, .tex, .csv, .svg or .png."
     flags.DEFINE_string("output", "report.html", output, flag_values=values)
     flags.DEFINE_string("title", None, "Title of the page.", flag_values=values)
+    heat_map = "Of scores as a drawing: a heat map of the table instead of intervals."
+    flags.DEFINE_boolean("heat_map", False, heat_map, flag_values=values)
     flags.DEFINE_boolean("overwrite", False, "Replace an existing report and its plots.", flag_values=values)
 
 
@@ -37,7 +40,7 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
         from wechsel_jax.report.scores_table import read_scores, scores_text, write_scores
 
         print(scores_text(read_scores(arguments)))
-        print(write_scores(arguments, output, overwrite=values.overwrite))
+        print(write_scores(arguments, output, shaded=values.heat_map, overwrite=values.overwrite))
         return
     runs = [require_directory(argument, "the workdir of a training run") for argument in arguments]
     from wechsel_jax.report.page import is_report, write_report

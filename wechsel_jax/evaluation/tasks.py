@@ -32,12 +32,14 @@ class Task:
       form: a name of `FORMS`.
       place: the text or the file of items.
       settings: arguments of the form's function; others are as they are there by default.
+      fine_tuned: labels: label of a model -> workdir of its fine-tuning, which is scored in its place.
     """
 
     name: str
     form: str
     place: str
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    fine_tuned: Mapping[str, str | os.PathLike] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, name: str, form: str, place: str | os.PathLike, **given: Any) -> Self:
@@ -134,14 +136,33 @@ def reading(
 
 
 def labels(
-    directory: str, place: str, *, texts: Sequence[str] = (), label: str = "", columns: Sequence[str] = (), language: str = ""
+    directory: str | os.PathLike,
+    place: str,
+    *,
+    texts: Sequence[str] = (),
+    label: str = "",
+    columns: Sequence[str] = (),
+    language: str = "",
+    training: Mapping[str, Any] | None = None,
 ) -> Result:
-    """What a fine-tuned model finds; see `evaluation.labels.score_labelled`, of which "" and () are None."""
+    """What a fine-tuned model finds; see `evaluation.labels.score_labelled`, of which "" and () are None.
+
+    Of a fine-tuning with several seeds all are scored: an item's numbers are the means of theirs, as the metrics are, and
+    "spread" is the standard deviation of the metric that counts. `training` is for the record: what was fine-tuned otherwise
+    is not compared.
+    """
     from wechsel_jax.evaluation.labels import score_labelled
 
     options = {"texts": texts or None, "label": label or None, "columns": columns or None, "language": language or None}
-    found = score_labelled(directory, [place], **options)
-    return Result(found.metric, found.metrics, found.numerators, found.denominators)
+    every = [score_labelled(one, [place], **options) for one in _seeds(directory)]
+    metrics = {name: float(np.mean([one.metrics[name] for one in every])) for name in every[0].metrics}
+    if len(every) > 1:
+        metrics |= {"seeds": len(every), "spread": float(np.std([one.metrics[every[0].metric] for one in every], ddof=1))}
+    numerators, denominators = (
+        np.mean([getattr(one, name) for one in every], axis=0) for name in ("numerators", "denominators")
+    )
+    # The mean of the seeds' F1 is not quite the F1 of the means, which is what the items make up.
+    return Result(every[0].metric, metrics | {every[0].metric: sum(numerators) / sum(denominators)}, numerators, denominators)
 
 
 def probe(
@@ -217,8 +238,10 @@ def evaluate(
         for task in tasks:
             # Which file it was, its hash says; where it lay is no setting.
             places = {name: Path(task.settings[name]).name for name in _FILES if task.settings.get(name)}
-            settings = {**task.settings, **places, "dtype": dtype}
-            asked = Score(label, task.name, task.form, "", {}, (), (), files[task.name], settings, facts[label])
+            given = {name: value for name, value in task.settings.items() if value is not None}
+            settings = {**given, **places, "dtype": dtype}
+            known = facts[label] | ({"fine_tuned": _weights(task.fine_tuned[label])} if label in task.fine_tuned else {})
+            asked = Score(label, task.name, task.form, "", {}, (), (), files[task.name], settings, known)
             found = record.find(label, task.name)
             if found is None or (overwrite and _identity(found) != _identity(asked)):
                 wanted.append((label, task, asked))
@@ -232,7 +255,7 @@ def evaluate(
     model = None
     for label, task, asked in wanted:
         if task.form == "labels":
-            model = label, models[label]
+            model = label, task.fine_tuned.get(label, models[label])
         elif model is None or model[0] != label or not isinstance(model[1], LoadedModel):
             # The one before may fill the memory.
             model = None
@@ -266,13 +289,13 @@ def told(score: Score) -> str:
 
 
 def _identity(score: Score) -> tuple[Any, ...]:
-    return *score.asked(), score.facts["weights"], score.facts["tokenizer"]
+    return *score.asked(), *(score.facts.get(name) for name in ("weights", "tokenizer", "fine_tuned"))
 
 
 def _difference(found: Score, asked: Score) -> str:
-    for what in ("weights", "tokenizer"):
-        if found.facts[what] != asked.facts[what]:
-            return "weights" if what == "weights" else "tokens"
+    for what, told in (("weights", "weights"), ("tokenizer", "tokens"), ("fine_tuned", "fine-tuned weights")):
+        if found.facts.get(what) != asked.facts.get(what):
+            return told
     names = ("kind", "data", "settings")
     return next(name for name, one, other in zip(names, found.asked(), asked.asked(), strict=True) if one != other)
 
@@ -282,10 +305,22 @@ def _identify(task: Task) -> list[dict[str, Any]]:
     return identify(find_sources(places, task.settings.get("text_field", "text")), 1)[1]
 
 
+def _seeds(workdir: str | os.PathLike) -> list[Path]:
+    """The runs of a fine-tuning with several seeds; the directory itself where it is none."""
+    return sorted(Path(workdir).glob("seed-*")) or [Path(workdir)]
+
+
+def _weights(place: str | os.PathLike) -> str:
+    """One sha256 of the weights of a model directory, or of all seeds of a fine-tuning."""
+    runs = _seeds(place)
+    folders = [run / "export" if (run / "export").is_dir() else run for run in runs]
+    found = [file_hash(path) for folder in folders for path in sorted(folder.glob("*.safetensors"))]
+    return hashlib.sha256("".join(found).encode()).hexdigest()
+
+
 def _facts(place: str | os.PathLike) -> dict[str, Any]:
     checkpoint = Checkpoint.open(place)
     directory = checkpoint.directory
-    together = hashlib.sha256("".join(file_hash(path) for path in sorted(directory.glob("*.safetensors"))).encode())
     tokenizers = [path for name in ("tokenizer.json", "tokenizer.model", "vocab.txt") if (path := directory / name).is_file()]
     stored = {name: tensor for name, tensor in checkpoint.tensors.items() if name not in checkpoint.tied_copies()}
     sizes = {name: math.prod(tensor.shape) for name, tensor in stored.items()}
@@ -295,7 +330,7 @@ def _facts(place: str | os.PathLike) -> dict[str, Any]:
     return {
         "directory": str(place),
         "architecture": checkpoint.architecture,
-        "weights": together.hexdigest(),
+        "weights": _weights(directory),
         "tokenizer": file_hash(tokenizers[0]) if tokenizers else "",
         "parameters": sum(sizes.values()),
         "embedding_parameters": tables,

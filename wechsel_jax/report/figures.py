@@ -100,6 +100,21 @@ class Intervals:
     panels: tuple[tuple[str, tuple[tuple[float, float, float] | None, ...]], ...]
 
 
+@dataclass(frozen=True)
+class HeatMap:
+    """A table whose cells are shaded.
+
+    Attributes:
+      rows: a label each.
+      columns: a label each.
+      cells: of each row and column (what stands in it, its shade from 0, the worst, to 1); None where there is nothing.
+    """
+
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    cells: tuple[tuple[tuple[str, float] | None, ...], ...]
+
+
 def drawn(figure: Figure, width: int) -> "Canvas":
     """Draws a figure.
 
@@ -130,6 +145,9 @@ def drawn(figure: Figure, width: int) -> "Canvas":
         case Intervals(rows, panels):
             draw, height = _intervals, 60 + 22 * len(rows)
             width = max(width, 170 + 130 * len(panels))
+        case HeatMap(rows, columns):
+            draw, height = _heat_map, 60 + 26 * len(rows)
+            width = 190 + 100 * len(columns)
     with _style():
         canvas = Canvas(figsize=(width / 72, height / 72), dpi=72, layout="constrained")
         FigureCanvasAgg(canvas)
@@ -379,6 +397,27 @@ def _intervals(axes: Sequence["Axes"], plot: Intervals, width: int) -> None:
         one.tick_params(axis="y", length=0)
     axes[0].set_yticks(range(len(plot.rows)), [shortened(label, 24) for label in plot.rows])
     axes[0].set_ylim(len(plot.rows) - 0.5, -0.5)
+
+
+def _heat_map(axes: "Axes", plot: HeatMap, width: int) -> None:
+    from matplotlib.colors import LinearSegmentedColormap
+
+    shades = [[np.nan if cell is None else cell[1] for cell in row] for row in plot.cells]
+    # From the page to the first hue: the order shows without colours, too.
+    colours = LinearSegmentedColormap.from_list("scores", [PAGE["light"], hue(0)])
+    axes.imshow(shades, cmap=colours, vmin=0, vmax=1, aspect="auto")
+    for place, row in enumerate(plot.cells):
+        for column, cell in enumerate(row):
+            if cell is not None:
+                axes.text(
+                    column, place, cell[0], ha="center", va="center", color=PAGE["light"] if cell[1] > 0.5 else INK["light"]
+                )
+    axes.set_yticks(range(len(plot.rows)), [shortened(label, 24) for label in plot.rows])
+    axes.set_xticks(range(len(plot.columns)), plot.columns)
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
 
 
 def _spreads(axes: "Axes", plot: Spreads, width: int) -> None:

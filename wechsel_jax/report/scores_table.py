@@ -11,7 +11,7 @@ from wechsel_jax.files import new_file, refuse_file
 from wechsel_jax.files.json import is_number
 from wechsel_jax.records.scores import Score, ScoresRecord
 from wechsel_jax.report.display import NO_VALUE, number
-from wechsel_jax.report.figures import WIDE, WRITER, Intervals, drawn, encoded
+from wechsel_jax.report.figures import WIDE, WRITER, HeatMap, Intervals, drawn, encoded
 from wechsel_jax.report.latex import latex
 from wechsel_jax.report.markdown import markdown
 from wechsel_jax.report.section import Best, Figure, Note, Section, Table, Text
@@ -176,18 +176,42 @@ def figure(record: ScoresRecord) -> Figure:
     return Figure("scores", "Scores of models in tasks", about, Intervals(models, tuple(panels)))
 
 
+def heat_map(record: ScoresRecord) -> Figure:
+    """Returns a drawing of the table of scores, where the best of each task is dark and the worst is light."""
+    models = tuple(dict.fromkeys(score.model for score in record.scores))
+    tasks = tuple(dict.fromkeys(score.task for score in record.scores))
+    found = {score.key: score for score in record.scores}
+    columns, heads = [], []
+    for task in tasks:
+        scores = [found.get((model, task)) for model in models]
+        name, lower, factor, digits = MEASURES[next(score for score in scores if score).main]
+        values = [score.metrics[score.main] for score in scores if score]
+        worst, best = (max(values), min(values)) if lower else (min(values), max(values))
+        shades = [score and (score.metrics[score.main] - worst) / ((best - worst) or 1.0) for score in scores]
+        columns.append([
+            None if score is None else (f"{factor * score.metrics[score.main]:.{digits}f}", shade)
+            for score, shade in zip(scores, shades, strict=True)
+        ])  # fmt: skip
+        heads.append(f"{task}\n{name}")
+    about = "Each column is shaded from its worst score to its best."
+    return Figure(
+        "scores", "Scores of models in tasks", about, HeatMap(models, tuple(heads), tuple(zip(*columns, strict=True)))
+    )
+
+
 def scores_text(record: ScoresRecord) -> str:
     """Returns the tables as lines for a terminal."""
     return terminal(sections(record))
 
 
-def write_scores(files: Sequence[str | Path], output: str | Path, *, overwrite: bool = False) -> Path:
+def write_scores(files: Sequence[str | Path], output: str | Path, *, shaded: bool = False, overwrite: bool = False) -> Path:
     """Writes files of scores as tables; nothing is measured again.
 
     Args:
       files: of `wechsel-jax evaluate`.
       output: .md (all tables), .tex (the table of scores, for booktabs), .csv (a line for each metric of each score), or .svg
         and .png (a drawing of the scores with their intervals).
+      shaded: draw a heat map of the table instead.
       overwrite: replace what was written before.
 
     Raises:
@@ -200,7 +224,7 @@ def write_scores(files: Sequence[str | Path], output: str | Path, *, overwrite: 
     refuse_file(output, lambda path: any(mark in path.read_bytes()[:2000] for mark in marks), "report", overwrite, files)
     record = read_scores(files)
     if output.suffix in (".svg", ".png"):
-        drawing = encoded(drawn(figure(record), WIDE), output.suffix[1:])
+        drawing = encoded(drawn(heat_map(record) if shaded else figure(record), WIDE), output.suffix[1:])
         with new_file(output) as handle:
             handle.write(drawing)
         return output
