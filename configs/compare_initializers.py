@@ -2,7 +2,8 @@
 
 Command:  python -m benchmarks.language_data --data=corpora --output=data
           python -m train.compare --config=configs/compare_initializers.py:lang=de,data=data --workdir=runs/initializers-de
-          (lang: de, fr, sw, zh; steps=1 for the perplexity before training only; methods=focus+salt+wechsel for some of them)
+          (lang: de, fr, sw, zh, ar, vi, mg, su, ug; steps=1 for the perplexity before training only;
+          methods=focus+salt+wechsel for some of them)
 Cost:     24 minutes for German on 2 CPU cores that had other work, word vectors (minutes more) not counted.
 Expected: docs/methods.md, and the figures in benchmarks/initializers.json.
 
@@ -22,7 +23,10 @@ from wechsel_jax.comparison import default_config
 from wechsel_jax.initializers import METHODS
 from wechsel_jax.training import config_arguments, one_phase, trans_inner_phases
 
-DICTIONARIES = {"de": "german", "fr": "french", "sw": "swahili", "zh": "chinese"}
+DICTIONARIES = {
+    **{"de": "german", "fr": "french", "sw": "swahili", "zh": "chinese", "ar": "arabic", "vi": "vietnamese"},
+    **{"mg": "malagasy", "su": "sundanese", "ug": "uyghur"},
+}
 VARIANTS = {
     "wechsel_overlap": {"method": "wechsel", "overlap": "exact"},
     "tran": {"method": "wechsel", "weights": "sparsemax", "dictionary": "identical"},

@@ -13,7 +13,15 @@ from wechsel_jax.training.config import phases
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 NAMES = sorted(path.stem for path in CONFIGS.glob("*.py"))
-COMPARISONS = ("demo", "compare_initializers", "anker", "target_and_source", "wechsel_grid", "wechsel_downstream")
+COMPARISONS = (
+    "demo",
+    "compare_initializers",
+    "anker",
+    "target_and_source",
+    "wechsel_grid",
+    "wechsel_downstream",
+    "wechsel_low_resource",
+)
 
 
 def load(name: str, arguments: str = "") -> ConfigDict:
