@@ -18,6 +18,7 @@ from wechsel_jax.data.examples import Task, read_examples
 from wechsel_jax.errors import UserError
 from wechsel_jax.evaluation.labels import score_labelled
 from wechsel_jax.records import read_run
+from wechsel_jax.report import write_report
 from wechsel_jax.training import finetune, one_phase, train
 from wechsel_jax.training.exports import export_checkpoint
 from wechsel_jax.training.labelled import open_labelled
@@ -111,6 +112,7 @@ def test_it_lasts_as_many_epochs_and_records_the_labels(classified):
     assert run.data["train"]["documents"] == 160 and run.best[0] == max(run.evaluations[1:], key=lambda one: one.score).step
     assert {"accuracy", "macro_f1", "loss", "metric", "score", "examples"} <= {*result}
     assert result["metric"] == "accuracy" and result["score"] == result["accuracy"] and result["examples"] == 45
+    assert "<title>A fine-tuned model</title>" in write_report([workdir], workdir.parent / "report.html").read_text("utf-8")
 
 
 def test_transformers_scores_the_export_alike(classified, labelled):

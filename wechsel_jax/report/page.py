@@ -8,7 +8,7 @@ from pathlib import Path
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file, refuse_file
 from wechsel_jax.records import RunRecord, read_comparison
-from wechsel_jax.report import run_sections, training_sections, transfer_sections
+from wechsel_jax.report import curves, run_sections, training_sections, transfer_sections
 from wechsel_jax.report.figures import NARROW, SMALL, WIDE, WRITER, drawn, encoded, inline
 from wechsel_jax.report.html import html, words
 from wechsel_jax.report.palette import css
@@ -80,6 +80,8 @@ def write_report(
         refuse_file(path, own, "report", overwrite)
     models = {str(run.transfer.source["model"]) for run in records if run.transfer and run.transfer.source.get("model")}
     about = f"{Path(models.pop()).name} in a new language" if len(models) == 1 else "A language model in a new language"
+    if all(curves.scored(run) for run in records):
+        about = "A fine-tuned model"
     top = training_sections.top(report)
     style = resources.files("wechsel_jax.report").joinpath("style.css").read_text(encoding="utf-8")
     beside = f" The plots are beside this file: {', '.join(escape(path.name) for path in sorted(files))}." if files else ""
