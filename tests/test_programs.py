@@ -17,6 +17,7 @@ from wechsel_jax.comparison import _evaluate, _validate
 from wechsel_jax.errors import UserError
 from wechsel_jax.evaluation.labels import score_labelled
 from wechsel_jax.records.scores import ScoresRecord
+from wechsel_jax.training import default_config
 
 ROOT = Path(__file__).parents[1]
 QUICK = [
@@ -111,8 +112,12 @@ def test_models_of_every_stage_are_fine_tuned(compared, tmp_path):
     data = {"train": (topics,), "validation": (topics,)}
     config.methods = ("full_rand",)
     tuning = {"objective": "classification", "steps": 2, "batch_size": 8, "block_length": 16, "seeds": 2, "data": data}
+    # Part of another configuration, as a file of configs/ has it.
+    tuning["optimizer"] = default_config().optimizer
     config.evaluation = ConfigDict({"tasks": {}, "before": False, "during": (0.5,), "after": True})
     config.evaluation.fine_tuning = ConfigDict({"topics": {"file": topics, **tuning}})
+    # As a program gets it.
+    config.lock()
     _validate(config, workdir)
     _evaluate(config, workdir)
     found = [score for score in ScoresRecord.read(workdir / "scores.json").scores if score.task == "topics"]
@@ -131,6 +136,7 @@ def test_models_of_every_stage_are_fine_tuned(compared, tmp_path):
     config.evaluation.during = (0.3,)
     with pytest.raises(UserError, match=r"evaluation\.during: 0\.3 of \d+ steps has no checkpoint that stays"):
         _validate(config, workdir)
+    config.unlock()
     config.evaluation.during, config.evaluation.fine_tuning.topics.magic = (), 1
     with pytest.raises(UserError, match=r"evaluation\.fine_tuning\.topics\.magic: no such setting"):
         _validate(config, workdir)

@@ -178,14 +178,15 @@ def _fine_tuning(config: ConfigDict, name: str, model: Path, workdir: Path) -> C
     Raises:
       UserError: there is no file to score, or a field that no training has.
     """
-    given = copy.deepcopy(config.evaluation.fine_tuning[name])
+    given = config.evaluation.fine_tuning[name]
     if not isinstance(given, ConfigDict) or not isinstance(given.get("file"), str):
         raise UserError(f"evaluation.fine_tuning.{name}: expected the file that is scored, and fields of the training")
     find_sources([given.file])
     training = default_training_config()
     training.seed, training.model.checkpoint = config.seed, str(model)
     training.compilation_cache = str(workdir / "compiled")
-    del given["file"]
+    # A configuration may hold parts of another one, with references, which do not take each other's place.
+    given = {key: value for key, value in as_dict(given).items() if key != "file"}
     if wrong := sorted({*given} - {*training}):
         raise UserError(f"evaluation.fine_tuning.{name}.{wrong[0]}: no such setting; expected one of {', '.join(training)}")
     training.update(given)
