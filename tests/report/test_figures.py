@@ -10,7 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.records.runs import CURVES, STEPS
-from wechsel_jax.report.figures import NARROW, SMALL, WIDE, Lines, Series, Spreads, Stacks, drawn, inline, spread_apart, thinned
+from wechsel_jax.report.figures import (
+    NARROW,
+    SMALL,
+    WIDE,
+    Histograms,
+    Lines,
+    Series,
+    Spreads,
+    Stacks,
+    drawn,
+    inline,
+    spread_apart,
+    thinned,
+)
 from wechsel_jax.report.palette import SLOTS, variables
 from wechsel_jax.report.section import Figure
 
@@ -187,6 +200,18 @@ def test_bars_are_shares_and_the_rare_is_visible():
     copied, rare, mixed = widths[0], widths[1], widths[2]
     assert copied / mixed == pytest.approx(3 / 91, rel=0.01) and 1.5 < rare < copied / 5
     assert "url(#plot-wide-h" in ElementTree.tostring(root, encoding="unicode"), "random is not hatched"
+
+
+def test_histograms_are_as_high_as_their_counts():
+    counts = [1, 4, 9, 2]
+    root = svg(Histograms((("one", (-2.0, 6.0), counts, 1.0), ("two", (0.0, 1.0), [5, 5], 0.5))))
+    corners = path(part(root, "bins-0"))
+    floor = corners[:, 1].max()
+    heights = {float(x): floor - corners[corners[:, 0] == x, 1].min() for x in corners[:, 0]}
+    # The outline has both sides' heights at an edge: the higher one is seen.
+    edges = np.maximum([*counts, 0], [0, *counts])
+    np.testing.assert_allclose([heights[x] / max(heights.values()) for x in sorted(heights)], edges / 9, atol=0.01)
+    assert {"one", "two", "-2.0", "6.0"} <= {*texts(root)}
 
 
 def test_characters_that_no_xml_can_hold_are_named():

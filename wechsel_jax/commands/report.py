@@ -8,6 +8,8 @@ report-token-origins.svg, report-embedding-lengths.png and so on, as far as the 
 
 A run may still be going: the page says where it stands and when it will be done, and what was measured until now.
 
+Files that `wechsel-jax embeddings` wrote become sections of the page, with or without runs; alone also a .md file.
+
 Of files of scores that `wechsel-jax evaluate` wrote, tables are written: .md (all), .tex (the scores, for booktabs) or .csv
 (every metric); or a drawing, .svg or .png, with --heat_map of the shaded table. Models that were scored on different data are
 not put side by side.
@@ -19,7 +21,7 @@ from absl import flags
 
 from wechsel_jax.files import refuse_file, require_directory
 
-ARGUMENTS = "RUN|SCORES..."
+ARGUMENTS = "RUN|SCORES|EMBEDDINGS..."
 REQUIRED = ("output",)
 
 
@@ -36,16 +38,25 @@ def define(values: flags.FlagValues) -> None:
 def run(values: flags.FlagValues, arguments: list[str]) -> None:
     """Writes the report and says where it is."""
     output = Path(values.output)
-    if all(argument.endswith(".json") for argument in arguments):
+    from wechsel_jax.records.embeddings import is_embeddings
+
+    embeddings = [argument for argument in arguments if Path(argument).is_file() and is_embeddings(argument)]
+    if embeddings and output.suffix == ".md" and len(embeddings) == len(arguments):
+        from wechsel_jax.report.embeddings_sections import write_embeddings
+
+        print(write_embeddings(embeddings, output, overwrite=values.overwrite))
+        return
+    if not embeddings and all(argument.endswith(".json") for argument in arguments):
         from wechsel_jax.report.scores_table import read_scores, scores_text, write_scores
 
         print(scores_text(read_scores(arguments)))
         print(write_scores(arguments, output, shaded=values.heat_map, overwrite=values.overwrite))
         return
-    runs = [require_directory(argument, "the workdir of a training run") for argument in arguments]
+    rest = [argument for argument in arguments if argument not in embeddings]
+    runs = [require_directory(argument, "the workdir of a training run") for argument in rest]
     from wechsel_jax.report.page import is_report, write_report
 
     refuse_file(output, is_report, "report", values.overwrite)
 
     title = {"title": values.title} if values.title else {}
-    print(write_report(runs, output, overwrite=values.overwrite, **title))
+    print(write_report(runs, output, overwrite=values.overwrite, embeddings=embeddings, **title))

@@ -115,6 +115,17 @@ class HeatMap:
     cells: tuple[tuple[tuple[str, float] | None, ...], ...]
 
 
+@dataclass(frozen=True)
+class Histograms:
+    """How numbers are distributed, a small drawing for each set of them, each with an axis of its own.
+
+    Attributes:
+      panels: (heading, (low, high), counts of the equal parts between these, half the width of a band around 0) each.
+    """
+
+    panels: tuple[tuple[str, tuple[float, float], Sequence[int], float], ...]
+
+
 def drawn(figure: Figure, width: int) -> "Canvas":
     """Draws a figure.
 
@@ -148,12 +159,21 @@ def drawn(figure: Figure, width: int) -> "Canvas":
         case HeatMap(rows, columns):
             draw, height = _heat_map, 60 + 26 * len(rows)
             width = 190 + 100 * len(columns)
+        case Histograms(panels):
+            columns = 4 if width == WIDE else 2
+            draw, height = _histograms, 24 + 118 * -(-len(panels) // columns)
     with _style():
         canvas = Canvas(figsize=(width / 72, height / 72), dpi=72, layout="constrained")
         FigureCanvasAgg(canvas)
         canvas.patch.set_gid("paper")
-        many = len(figure.plot.panels) if isinstance(figure.plot, Intervals) else 0
-        draw(canvas.subplots(1, many, sharey=True, squeeze=False)[0] if many else canvas.add_subplot(), figure.plot, width)
+        match figure.plot:
+            case Intervals(_, panels):
+                axes = canvas.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+            case Histograms(panels):
+                axes = canvas.subplots(-(-len(panels) // columns), columns, squeeze=False).ravel()
+            case _:
+                axes = canvas.add_subplot()
+        draw(axes, figure.plot, width)
         # Laid out once, so that the page and the files show the same drawing.
         canvas.draw_without_rendering()
         canvas.set_layout_engine("none")
@@ -418,6 +438,26 @@ def _heat_map(axes: "Axes", plot: HeatMap, width: int) -> None:
     axes.tick_params(length=0)
     for spine in axes.spines.values():
         spine.set_visible(False)
+
+
+def _histograms(axes: Sequence["Axes"], plot: Histograms, width: int) -> None:
+    from matplotlib.ticker import FuncFormatter
+
+    for one in axes[len(plot.panels) :]:
+        one.set_visible(False)
+    for i, (one, (heading, (low, high), counts, band)) in enumerate(zip(axes, plot.panels, strict=False)):
+        edges = np.linspace(low, high, len(counts) + 1)
+        # A band much narrower than the axis would not show.
+        one.axvspan(-max(band, (high - low) / 150), max(band, (high - low) / 150), color=LINE["light"], linewidth=0, zorder=0)
+        one.stairs(counts, edges, fill=True, color=hue(0), alpha=0.75, gid=f"bins-{i}")
+        one.set_xlim(low, high)
+        one.set_xticks([low, high])
+        one.xaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value, 2)))
+        for label, side in zip(one.get_xticklabels(), ("left", "right"), strict=True):
+            label.set_horizontalalignment(side)
+        one.set_yticks([])
+        one.spines["left"].set_visible(False)
+        one.set_title(shortened(heading, 26 if width == WIDE else 22), fontsize=9, loc="left")
 
 
 def _spreads(axes: "Axes", plot: Spreads, width: int) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file, refuse_file
 from wechsel_jax.records import RunRecord, read_comparison
-from wechsel_jax.report import curves, run_sections, training_sections, transfer_sections
+from wechsel_jax.report import curves, embeddings_sections, run_sections, training_sections, transfer_sections
 from wechsel_jax.report.figures import NARROW, SMALL, WIDE, WRITER, drawn, encoded, inline
 from wechsel_jax.report.html import html, words
 from wechsel_jax.report.palette import css
@@ -32,17 +32,19 @@ def write_report(
     *,
     plots: bool = True,
     overwrite: bool = True,
+    embeddings: Sequence[str | Path] = (),
 ) -> Path:
     """Writes what runs recorded as one HTML file without external resources, and its plots as PNG and SVG beside it.
 
     All files are drawn before the first is written.
 
     Args:
-      runs: directories as in `read_run`, workdirs of `train.compare`, or runs that were read.
+      runs: directories as in `read_run`, workdirs of `train.compare`, or runs that were read; may be none beside `embeddings`.
       output: the HTML file; plots are named after it, "report-learning-curves.png" beside "report.html".
       title: above the headline; by default made from the source model's name.
       plots: write the PNG and SVG files; the page holds its plots without them.
       overwrite: replace an earlier report of the same name, and its plots.
+      embeddings: files of `wechsel-jax embeddings`, of which each table has a section.
 
     Returns:
       `output`.
@@ -54,9 +56,12 @@ def write_report(
     output = Path(output)
     if output.is_dir():
         raise UserError(f"{output}: is a directory; expected the name of an HTML file")
-    records = read_runs(runs, measured=True)
-    report = Report(records, read_comparison(records))
-    sections = [section for make in _SECTIONS for section in make(report)]
+    tables = embeddings_sections.read_embeddings(embeddings)
+    records = [] if tables.tables and not runs else read_runs(runs, measured=True)
+    sections = embeddings_sections.sections(tables)
+    if records:
+        report = Report(records, read_comparison(records))
+        sections = [section for make in _SECTIONS for section in make(report)] + sections
     figures = [block for section in sections for block in section.blocks if isinstance(block, Figure)]
     canvases = {figure.name: drawn(figure, WIDE) for figure in figures}
     files = {
@@ -81,9 +86,10 @@ def write_report(
     models = {str(run.transfer.source["model"]) for run in records if run.transfer and run.transfer.source.get("model")}
     about = f"{Path(models.pop()).name} in a new language" if len(models) == 1 else "A language model in a new language"
     if all(curves.scored(run) for run in records):
-        about = "A fine-tuned model"
-    top = training_sections.top(report)
+        about = "A fine-tuned model" if records else "Embeddings"
+    top = training_sections.top(report) if records else Section("Will these embeddings train well?")
     style = resources.files("wechsel_jax.report").joinpath("style.css").read_text(encoding="utf-8")
+    places = map(str, (*(run.path for run in records), *embeddings))
     beside = f" The plots are beside this file: {', '.join(escape(path.name) for path in sorted(files))}." if files else ""
     page = (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -91,7 +97,7 @@ def write_report(
         f'<meta name="description" content="{escape(plain(top.heading))}"><title>{escape(title or about)}</title>'
         f'<style>{css()}{style}</style></head><body>\n<header><h1 class="eyebrow">{escape(title or about)}</h1>'
         f'<p class="headline">{words(top.heading)}</p>{html(top.blocks, draw)}</header>\n<main>{html(sections, draw)}</main>\n'
-        f"<footer><p>{WRITER} from {', '.join(escape(str(run.path)) for run in records)}.{beside}</p></footer></body></html>\n"
+        f"<footer><p>{WRITER} from {', '.join(map(escape, places))}.{beside}</p></footer></body></html>\n"
     )
     for path, contents in files.items():
         with new_file(path) as handle:
