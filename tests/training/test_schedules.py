@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.training.schedules import make_phases, one_phase, phase_at, trans_inner_phases
+from wechsel_jax.training.schedules import DECAYS, make_phases, one_phase, phase_at, stable_phase, trans_inner_phases
 
 
 def test_one_phase_equals_optax():
@@ -55,7 +55,7 @@ def test_trans_inner_is_two_warmups():
     st.integers(3, 5000),
     st.lists(st.floats(0.05, 1.0), min_size=1, max_size=4),
     st.floats(0, 1),
-    st.sampled_from(["linear", "cosine", "constant"]),
+    st.sampled_from(DECAYS),
 )
 def test_phases_fill_the_run_and_stay_below_the_peak(total, parts, warmup, decay):
     fractions = [part / math.fsum(parts) for part in parts]
@@ -95,3 +95,23 @@ def test_phases_fill_the_run_and_stay_below_the_peak(total, parts, warmup, decay
 def test_impossible_phases_are_refused(descriptions, named):
     with pytest.raises(UserError, match=named):
         make_phases(descriptions, 100, 1.0)
+
+
+@pytest.mark.parametrize("decay", ["linear", "cosine"])
+def test_a_stable_part_before_the_decay_equals_optax(decay):
+    (phase,) = make_phases(stable_phase(10, decay, decay_fraction=0.3), 100, 1e-3)
+    down = {"linear": optax.linear_schedule(1e-3, 0.0, 30), "cosine": optax.cosine_decay_schedule(1e-3, 30)}[decay]
+    parts = [optax.linear_schedule(0.0, 1e-3, 10), optax.constant_schedule(1e-3), down]
+    expected = optax.join_schedules(parts, [10, 70])
+    assert [phase.learning_rate(i) for i in range(100)] == pytest.approx(
+        [float(expected(i)) for i in range(100)], rel=1e-4, abs=1e-9
+    )
+
+
+def test_the_root_decays_fast_first_and_a_long_warm_up_shortens_the_decay():
+    (phase,) = make_phases(stable_phase(10, decay_fraction=0.64), 100, 1.0)
+    assert [phase.learning_rate(i) for i in (36, 52, 84)] == pytest.approx([1.0, 0.5, 1.0 - math.sqrt(0.75)])
+    (phase,) = make_phases(stable_phase(60, "linear", decay_fraction=0.8), 100, 1.0)
+    assert [phase.learning_rate(i) for i in (59, 60, 80)] == pytest.approx([59 / 60, 1.0, 0.5])
+    with pytest.raises(UserError, match=r"phases\[0\].decay_fraction: is 1.5"):
+        make_phases(stable_phase(10, decay_fraction=1.5), 100, 1.0)

@@ -16,6 +16,8 @@ REQUIRED = ("output",)
 def define(values: flags.FlagValues) -> None:
     """Defines the flags of `training.exports.export_checkpoint`."""
     flags.DEFINE_string("step", "newest", "Step of the checkpoint, or newest, or best.", flag_values=values)
+    average = "Write the mean of the weights of so many checkpoints: that one and those before it."
+    flags.DEFINE_integer("average", 1, average, lower_bound=1, upper_bound=1 << 20, flag_values=values)
     flags.DEFINE_string("output", None, "The directory to write.", flag_values=values)
     choice(values, "dtype", None, ("float32", "float16", "bfloat16"), "Type of the tensors, by default the run's export_dtype")
     flags.DEFINE_string("license", None, "Licence for the card, as the hub spells it, e.g. apache-2.0.", flag_values=values)
@@ -34,7 +36,7 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     jax.config.update("jax_platforms", "cpu")
     from wechsel_jax.training.exports import export_checkpoint
 
-    options = {name: values[name].value for name in ("dtype", "license", "language", "overwrite")}
+    options = {name: values[name].value for name in ("average", "dtype", "license", "language", "overwrite")}
     options["say"] = functools.partial(print, file=sys.stderr)
     step = export_checkpoint(arguments[0], values.output, values.step, **options)
     print(f"{values.output}: the weights of step {step:,}")

@@ -13,6 +13,16 @@ from wechsel_jax.models.config import ModelConfig
 
 LAYER = "{layer}"
 # Heads stand beside the model whose names begin with the family's prefix.
+# Kind of a weight and rank -> axes of inputs, axes of outputs. Vectors have none.
+_MATRIX_AXES = {
+    ("plain", 2): ((0,), (1,)),
+    ("linear", 2): ((0,), (1,)),
+    ("fused", 3): ((0,), (2,)),
+    ("split", 3): ((0,), (2,)),
+    ("to_heads", 3): ((0,), (1, 2)),
+    ("split_to_heads", 4): ((0,), (2, 3)),
+    ("from_heads", 3): ((0, 1), (2,)),
+}
 _HEADS = ("lm_head.", "cls.", "classifier.", "score.", "qa_outputs.")
 
 
@@ -59,6 +69,15 @@ class Weight:
         if self.kind == "from_heads":
             return (shape[-1], shape[0] * shape[1])
         return shape
+
+    def matrix_axes(self, rank: int) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+        """Which axes of a parameter are inputs and outputs of the matrices that it holds, where it holds any.
+
+        Args:
+          rank: of the parameter, an axis of layers included. The axes that are neither number the matrices.
+        """
+        found = _MATRIX_AXES.get((self.kind, rank - self.layered))
+        return found and tuple(tuple(axis + self.layered for axis in side) for side in found)
 
     def combine(self, tensors: list[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
         """Tensors of the checkpoint -> the parameter (of one layer)."""

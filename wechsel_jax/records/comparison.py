@@ -18,6 +18,7 @@ _SCHEMA = {
     "steps_needed?": {"*": [ANY]},
     "machine?": TEXT,
     "seconds?": {"*": NUMBER},
+    "chosen?": TEXT,
 }
 
 
@@ -31,6 +32,7 @@ class ComparisonRecord:
       seed: of all runs.
       machine: that they were made on.
       seconds: step -> how long it took, of all starts together.
+      chosen: name of the run that a probe chose.
     """
 
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -38,6 +40,7 @@ class ComparisonRecord:
     seed: int | None = None
     machine: str | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
+    chosen: str | None = None
 
     @classmethod
     def read(cls, directory: str | Path) -> Self:
@@ -52,13 +55,13 @@ class ComparisonRecord:
             raise UserError(f"{file}: {problem}, {_WHAT}; {_ADVICE}")
         if not content["methods"]:
             raise UserError(f"{file}: names no methods; expected {_WHAT}; {_ADVICE}")
-        names = ("methods", "steps_needed", "seed", "machine", "seconds")
+        names = ("methods", "steps_needed", "seed", "machine", "seconds", "chosen")
         return cls(**{name: content[name] for name in names if content.get(name) is not None})
 
     def write(self, directory: str | Path) -> None:
         """Writes the comparison.json of a workdir."""
         with new_file(Path(directory) / COMPARISON_FILE, "w") as handle:
-            json.dump(vars(self), handle, indent=1)
+            json.dump({name: value for name, value in vars(self).items() if value is not None}, handle, indent=1)
 
 
 def expand(path: str | Path) -> list[Path]:

@@ -12,12 +12,14 @@ from jax.experimental.compilation_cache import compilation_cache
 from wechsel_jax.errors import UserError, one_line
 
 _UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
+_SCALAR = np.float32(0)
 
 
 def compile_step(
     train_step: Callable,
     state: Any,
     batch: Mapping[str, jax.Array],
+    learning_rate: np.ndarray | np.float32 = _SCALAR,
     *,
     advice: Mapping[str, Any],
     limit_bytes: int | None = None,
@@ -28,6 +30,7 @@ def compile_step(
       train_step: what `make_train_step` returns.
       state: a TrainState, or its shapes with shardings.
       batch: of one step, or its shapes with shardings.
+      learning_rate: of one step, whatever its value.
       advice: current values of the settings that decide about memory, by name: "batch_size", "accumulation", "block_length",
         "model.remat", "mesh.fsdp", and "devices", how many there are. Absent ones are not advised about.
       limit_bytes: memory of one device; by default what the device says, where it does (CPUs do not).
@@ -42,7 +45,7 @@ def compile_step(
     """
     limit = _device_limit() if limit_bytes is None else limit_bytes
     try:
-        compiled = train_step.lower(state, batch, np.float32(0)).compile()
+        compiled = train_step.lower(state, batch, learning_rate).compile()
     except jax.errors.JaxRuntimeError as error:
         raise _explained(error, None, limit, advice) from error
     memory = step_memory(compiled)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 from ml_collections import ConfigDict
 
 from wechsel_jax.data.examples import FORMS
@@ -20,6 +19,7 @@ from wechsel_jax.training.compilation import compile_step, compiled_programs, en
 from wechsel_jax.training.config import as_dict, validate
 from wechsel_jax.training.distributed import broadcast_from_first
 from wechsel_jax.training.exports import record_model, write_model
+from wechsel_jax.training.fork import fork
 from wechsel_jax.training.interrupts import Interrupted, Interrupts
 from wechsel_jax.training.labelled import open_labelled, record_labelled
 from wechsel_jax.training.metrics import MetricsFile, best_evaluation, early_stop, final_metrics, losses, read_metrics
@@ -79,6 +79,9 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
             # Before days of training: what it ends with must have a place.
             refuse_directory(workdir / "export", "training", overwrite=True)
             stack.enter_context(only_run(workdir, progress.say))
+            if config.fork:
+                fork(config, workdir, progress.say)
+        distributed.barrier("fork")
         interrupts = stack.enter_context(Interrupts().installed())
         stack.enter_context(compiled_programs(config.compilation_cache))
         if jax.default_backend() == "cpu":
@@ -164,14 +167,15 @@ class _Run:
         programs = {batch["tokens"].shape: compiled}
         self.record.clock.start(step)
         while step < phase.end and not self.record.stopped:
-            learning_rate = phase.learning_rate(step - phase.start)
+            rates = placement.learning_rates(index, step)
             if (shape := batch["tokens"].shape) not in programs:
                 # Labelled rows are padded to one of a few lengths.
                 with self.record.clock.paused():
                     advice = placement.advice()
-                    programs[shape], _ = compile_step(placement.train_step(index), state, batch, advice=advice)
+                    programs[shape], _ = compile_step(placement.train_step(index), state, batch, rates, advice=advice)
             self.profiler.before(step)
-            state, metrics = programs[shape](state, batch, np.float32(learning_rate))
+            learning_rate = phase.learning_rate(step - phase.start)
+            state, metrics = programs[shape](state, batch, rates)
             step += 1
             self.profiler.after(step, metrics)
             if step < phase.end:
@@ -193,7 +197,8 @@ class _Run:
         idle = self.interrupts.nothing_to_save(f"{where}; the same command goes on from there")
         with idle if saved else contextlib.nullcontext():
             batch = self.batches.get(step)
-            compiled, memory = compile_step(self.placement.train_step(index), state, batch, advice=self.placement.advice())
+            train_step, rates = self.placement.train_step(index), self.placement.learning_rates(index, step)
+            compiled, memory = compile_step(train_step, state, batch, rates, advice=self.placement.advice())
         self.progress.say(memory_line(memory))
         self._begin()
         return batch, compiled

@@ -1,4 +1,4 @@
-"""AdamW over the trainable parameters of a phase; the learning rate is an input of every step."""
+"""AdamW, and Muon where groups say so, over the trainable parameters of a phase; learning rates are inputs of every step."""
 
 import re
 from collections.abc import Mapping
@@ -12,13 +12,17 @@ from ml_collections import ConfigDict
 from wechsel_jax.errors import UserError
 from wechsel_jax.models import Family
 from wechsel_jax.models.weights import flatten, unflatten
+from wechsel_jax.training.groups import Grouping, parameter_regex
+from wechsel_jax.training.muon import scale_by_muon
 from wechsel_jax.training.schedules import NAMED
 
 _NO_DECAY = r"(^|/)bias$|norm/scale$"
 _LAYERS = "layers/"
 
 
-def make_optimizer(settings: ConfigDict) -> optax.GradientTransformation:
+def make_optimizer(
+    settings: ConfigDict, grouping: Grouping | None = None, shardings: Mapping[str, Any] | None = None
+) -> optax.GradientTransformation:
     """Returns AdamW without its learning rate: clip, Adam's direction, plus decoupled weight decay (Loshchilov & Hutter, 2019).
 
     The update of a parameter is `-learning_rate * direction`, so one compiled step serves every learning rate. Works on flat
@@ -26,14 +30,26 @@ def make_optimizer(settings: ConfigDict) -> optax.GradientTransformation:
 
     Args:
       settings: b1, b2, eps, weight_decay, clip_norm (global norm of the gradient, of the trainable parameters; None: no limit).
+      grouping: gives some parameters Muon's direction or another weight decay. Without, the state is that of earlier versions.
+      shardings: nested `NamedSharding`s of all parameters, on a mesh of several devices.
     """
     # Without clipping too, the state has three parts, so that checkpoints of all runs are alike.
     clip = optax.identity() if settings.clip_norm is None else optax.clip_by_global_norm(settings.clip_norm)
-    return optax.chain(
-        clip,
-        optax.scale_by_adam(b1=settings.b1, b2=settings.b2, eps=settings.eps),
-        optax.add_decayed_weights(settings.weight_decay, mask=decayed),
-    )
+    adam = optax.scale_by_adam(b1=settings.b1, b2=settings.b2, eps=settings.eps)
+    if grouping is None:
+        return optax.chain(clip, adam, optax.add_decayed_weights(settings.weight_decay, mask=decayed))
+
+    def kinds(flat: Mapping[str, Any]) -> dict[str, str]:
+        return {path: grouping.group(whole(path)).kind for path in flat}
+
+    def decay(directions: Mapping[str, jax.Array], params: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
+        own = {path: grouping.group(whole(path)).weight_decay for path in params}
+        rates = {path: settings.weight_decay if rate is None else rate for path, rate in own.items()}
+        applies = decayed(params)
+        return {path: x + rates[path] * params[path] if applies[path] else x for path, x in directions.items()}
+
+    directions = optax.partition({"adamw": adam, "muon": scale_by_muon(grouping.axes, flatten(shardings or {}))}, kinds)
+    return optax.chain(clip, directions, optax.stateless(decay))
 
 
 def decayed(flat: Mapping[str, Any]) -> dict[str, bool]:
@@ -41,7 +57,13 @@ def decayed(flat: Mapping[str, Any]) -> dict[str, bool]:
     return {path: re.search(_NO_DECAY, whole(path)) is None for path in flat}
 
 
-def trainable_paths(family: Family, shapes: Mapping[str, tuple[int, ...]], trainable: str, layers: str = "") -> frozenset[str]:
+def trainable_paths(
+    family: Family,
+    shapes: Mapping[str, tuple[int, ...]],
+    trainable: str,
+    layers: str = "",
+    grouping: Grouping | None = None,
+) -> frozenset[str]:
     """Returns the paths that a phase trains; "path[first:end]" where only some of the stacked layers do.
 
     Args:
@@ -49,20 +71,24 @@ def trainable_paths(family: Family, shapes: Mapping[str, tuple[int, ...]], train
       shapes: "/"-joined path -> shape of every parameter; those under "layers/" have a leading axis of layers.
       trainable: "all", "tokens", "embeddings" or a regex, searched for in the path.
       layers: "first:end" of the layers that train; "" for all. Parameters outside the layers are not concerned.
+      grouping: says what is frozen whatever the phase.
 
     Raises:
-      UserError: no regex, one that matches no parameter, or layers that the model has not.
+      UserError: no regex, one that matches no parameter or only frozen ones, or layers that the model has not.
     """
-    named = dict(zip(NAMED, ("", family.token_parameters, family.embedding_parameters), strict=True))
     try:
-        pattern = re.compile(named.get(trainable, trainable))
+        pattern = re.compile(parameter_regex(family, trainable))
     except re.error as error:
         raise UserError(
-            f"phases: trainable {trainable!r} is no regular expression ({error}); expected one, or {', '.join(named)}"
+            f"phases: trainable {trainable!r} is no regular expression ({error}); expected one, or {', '.join(NAMED)}"
         ) from error
     found = frozenset(path for path in shapes if pattern.search(path))
     if not found:
         raise UserError(f"phases: trainable {trainable!r} matches no parameter; expected one of {', '.join(sorted(shapes))}")
+    if grouping is not None:
+        found = frozenset(path for path in found if grouping.group(path).kind != "frozen")
+    if not found:
+        raise UserError(f"phases: trainable {trainable!r} matches only what optimizer.groups freeze; expected something else")
     if not layers:
         return found
     return frozenset(_part(path, shapes[path][0], layers) if path.startswith(_LAYERS) else path for path in found)

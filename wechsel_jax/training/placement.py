@@ -14,7 +14,9 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.models.weights import unflatten
 from wechsel_jax.training import sharding
 from wechsel_jax.training.checkpoints import Checkpoints
+from wechsel_jax.training.config import as_dict
 from wechsel_jax.training.config import phases as make_phases
+from wechsel_jax.training.groups import assign, read_groups
 from wechsel_jax.training.optimizer import make_optimizer, split, trainable_paths
 from wechsel_jax.training.run_spec import RunSpec
 from wechsel_jax.training.schedules import phase_at
@@ -63,8 +65,13 @@ class Placement:
         self._parameter_shardings, notes = sharding.parameter_shardings(self.mesh, family.sharding_rules, shapes)
         for note in notes:
             say(note)
-        self._optimizer = make_optimizer(config.optimizer)
-        self._trainable = [trainable_paths(family, shapes, phase.trainable, phase.layers) for phase in self.phases]
+        groups = read_groups([as_dict(group) for group in config.optimizer.groups])
+        # Without groups a run is what it was before there were any.
+        self._grouping = assign(groups, family, spec.model.device_config, shapes) if config.optimizer.groups else None
+        self._optimizer = make_optimizer(config.optimizer, self._grouping, self._parameter_shardings)
+        self._trainable = [
+            trainable_paths(family, shapes, phase.trainable, phase.layers, self._grouping) for phase in self.phases
+        ]
         self._held = sharding.rows_of_process(self.mesh, self._rows)
 
     def initial(self) -> TrainState:
@@ -126,8 +133,16 @@ class Placement:
             self._trainable[index],
             self._shardings(index),
             self._config.seed,
+            grouping=self._grouping,
             statistics=self._config.statistics,
         )
+
+    def learning_rates(self, index: int, step: int) -> np.ndarray:
+        """Returns what the jitted step of a phase takes at update number `step` of the run, float32 () or (groups,)."""
+        phase = self.phases[index]
+        if self._grouping is None:
+            return np.float32(phase.learning_rate(step - phase.start))
+        return self._grouping.learning_rates(phase, step - phase.start)
 
     def advice(self) -> dict[str, Any]:
         """Returns the settings that decide how much memory a step takes; see `compile_step`."""

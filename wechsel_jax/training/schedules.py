@@ -8,9 +8,10 @@ from typing import Any
 
 from wechsel_jax.errors import UserError
 
-DECAYS = ("linear", "cosine", "constant")
+DECAYS = ("linear", "cosine", "sqrt", "constant")
 NAMED = ("all", "tokens", "embeddings")
-_DEFAULTS = {"trainable": "all", "layers": "", "decay": "linear", "peak": 1.0, "floor": 0.0, "keep_optimizer": False}
+_DEFAULTS = {"trainable": "all", "layers": "", "decay": "linear", "peak": 1.0, "floor": 0.0, "decay_fraction": 1.0}
+_DEFAULTS |= {"keep_optimizer": False}
 FIELDS = {"name", "fraction", "steps", "warmup", "warmup_steps", *_DEFAULTS}
 _LAYERS = re.compile(r"(\d*:\d*)?")
 
@@ -25,11 +26,12 @@ class Phase:
       steps: how many steps it lasts.
       trainable: "all", "tokens", "embeddings" or a regex over "/"-joined parameter paths.
       warmup_steps: steps from 0 to the peak.
-      decay: "linear" (to the floor after the last step), "cosine" (likewise) or "constant".
+      decay: "linear" (to the floor after the last step), "cosine", "sqrt" (1 - root of what is done; likewise) or "constant".
       peak: highest learning rate.
       floor: learning rate that the decay ends at.
       layers: which of the stacked layers train, "first:end" as Python slices them ("6:", ":6"); "" for all.
       keep_optimizer: whether parameters that the phase before trained keep their optimizer state; otherwise it starts at 0.
+      stable_steps: steps after which the decay begins, where the warm-up is over; until then the rate stays at the peak.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Phase:
     floor: float = 0.0
     layers: str = ""
     keep_optimizer: bool = False
+    stable_steps: int = 0
 
     @property
     def end(self) -> int:
@@ -56,11 +59,12 @@ class Phase:
         """
         if step < self.warmup_steps:
             return self.peak * step / self.warmup_steps
-        if self.decay == "constant":
+        stable = max(self.warmup_steps, self.stable_steps)
+        if self.decay == "constant" or step < stable:
             return self.peak
-        done = (step - self.warmup_steps) / max(1, self.steps - self.warmup_steps)
-        left = 1.0 - done if self.decay == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
-        return self.floor + (self.peak - self.floor) * left
+        done = (step - stable) / max(1, self.steps - stable)
+        forms = {"linear": 1.0 - done, "cosine": 0.5 * (1.0 + math.cos(math.pi * done)), "sqrt": 1.0 - math.sqrt(done)}
+        return self.floor + (self.peak - self.floor) * forms[self.decay]
 
 
 def one_phase(warmup: float = 0.1, decay: str = "linear", trainable: str = "all") -> tuple[dict[str, Any], ...]:
@@ -70,6 +74,16 @@ def one_phase(warmup: float = 0.1, decay: str = "linear", trainable: str = "all"
     """
     name = trainable if trainable in NAMED else "chosen"
     return ({"name": name, "fraction": 1.0, "trainable": trainable, "warmup": warmup, "decay": decay, "peak": 1.0},)
+
+
+def stable_phase(warmup_steps: int, decay: str = "sqrt", decay_fraction: float = 0.2) -> tuple[dict[str, Any], ...]:
+    """Warm-up, the highest rate, and a decay over the last fraction of the steps (Hu et al., 2024, MiniCPM, section 4).
+
+    The steps before the decay do not depend on the length of the run, so that runs of every length begin from one:
+    `config.fork`. Of the forms of the decay, 1 - root was the best of Hägele et al. (2024, section 3).
+    """
+    described = {"warmup_steps": warmup_steps, "decay": decay, "decay_fraction": decay_fraction}
+    return ({"name": "all", "fraction": 1.0, "trainable": "all", "peak": 1.0, **described},)
 
 
 def trans_inner_phases(first: float = 0.1, warmup: float = 0.1, trainable: str = "tokens") -> tuple[dict[str, Any], ...]:
@@ -94,7 +108,8 @@ def make_phases(descriptions: Sequence[Mapping[str, Any]], total_steps: int, pea
     Args:
       descriptions: dictionaries with "name" and "fraction" (of `total_steps`) or "steps", and as a choice "trainable" ("all"),
         "layers" (""), "warmup" (0.0, fraction of the phase) or "warmup_steps", "decay" ("linear"), "peak" (1.0, multiplies
-        `peak_learning_rate`), "floor" (0.0, multiplies the phase's peak) and "keep_optimizer" (False).
+        `peak_learning_rate`), "floor" (0.0, multiplies the phase's peak), "decay_fraction" (1.0, of the phase, at its end; not
+        of the warm-up) and "keep_optimizer" (False).
       total_steps: of the whole run; the phases must fill it.
       peak_learning_rate: of phases with peak 1.
 
@@ -136,6 +151,7 @@ def make_phases(descriptions: Sequence[Mapping[str, Any]], total_steps: int, pea
                 floor=values["floor"] * peak,
                 layers=values["layers"],
                 keep_optimizer=values["keep_optimizer"],
+                stable_steps=steps - round(values["decay_fraction"] * steps),
             )
         )
         start = end
@@ -160,10 +176,10 @@ def _checked(where: str, description: Mapping[str, Any]) -> dict[str, Any]:
         raise UserError(f"{where}: expected either fraction or steps")
     if "warmup" in values and "warmup_steps" in values:
         raise UserError(f"{where}: expected either warmup (a fraction) or warmup_steps")
-    for name, low, high in (("fraction", 0.0, 1.0), ("warmup", 0.0, 1.0), ("peak", 0.0, 1e38), ("floor", 0.0, 1.0)):
-        value = values.get(name, 0.0)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-            raise UserError(f"{where}.{name}: is {value!r}; expected a number from {low:g} to {high:g}")
+    for name in ("fraction", "warmup", "peak", "floor", "decay_fraction"):
+        value, high = values.get(name, 0.0), 1e38 if name == "peak" else 1.0
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 <= value <= high:
+            raise UserError(f"{where}.{name}: is {value!r}; expected a number from 0 to {high:g}")
     for name in ("steps", "warmup_steps"):
         value = values.get(name, 0)
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:

@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 
 from wechsel_jax.objectives import Objective
 from wechsel_jax.training import sharding
+from wechsel_jax.training.groups import Grouping
 from wechsel_jax.training.optimizer import join, kept, split, trained_shardings, whole
 
 # Streams of random numbers of a run; each is folded into the seed's key.
@@ -81,14 +82,16 @@ def make_train_step(
     shardings: TrainState,
     seed: int,
     *,
+    grouping: Grouping | None = None,
     statistics: bool = False,
 ) -> Callable[[TrainState, Mapping[str, jax.Array], Any], tuple[TrainState, dict[str, jax.Array]]]:
     """Returns the jitted step of a phase: (state, batch, learning_rate) -> (state, metrics).
 
-    The state that goes in is donated. `batch` holds arrays (A, B / A, L): A microbatches whose gradients are summed before the
-    update, so that A changes memory and nothing else (dropout and masking keys are folded from seed, step and microbatch).
-    Where the loss or the gradient is not finite, parameters and optimizer state come out as they went in, bit for bit, and
-    `step` advances: the update is skipped.
+    `learning_rate` is a float32 scalar, or with a grouping float32 (groups,), see `Grouping.learning_rates`. The state that
+    goes in is donated. `batch` holds arrays (A, B / A, L): A microbatches whose gradients are summed before the update, so that
+    A changes memory and nothing else (dropout and masking keys are folded from seed, step and microbatch). Where the loss or
+    the gradient is not finite, parameters and optimizer state come out as they went in, bit for bit, and `step` advances: the
+    update is skipped.
 
     Metrics are scalars of the whole batch before the update: "loss" (nats a predicted token), "weight" (predicted tokens),
     "gradient_norm" (of the trainable parameters, before clipping), "finite" (bool, whether the update was made). With
@@ -109,7 +112,12 @@ def make_train_step(
         finite = jnp.isfinite(loss) & jnp.isfinite(norm)
         metrics = {"loss": loss, "weight": weight, "gradient_norm": norm, "finite": finite}
         direction, opt_state = optimizer.update(grads, state.opt_state, trained)
-        updates = jax.tree.map(lambda u: learning_rate * u, direction)
+
+        def update(place: tuple, direction: jax.Array) -> jax.Array:
+            rate = learning_rate if grouping is None else learning_rate[grouping.of[whole(place[-1].key)]]
+            return rate * direction
+
+        updates = jax.tree_util.tree_map_with_path(update, direction)
         if statistics:
             metrics |= _by_group("gradient_norm", grads)
             metrics |= {name: jnp.where(finite, x, 0.0) for name, x in _by_group("update_norm", updates).items()}

@@ -1,0 +1,55 @@
+"""Trains each of several starts for some steps, with each of several rates, and says which came furthest.
+
+  wechsel-jax probe out/anker out/wechsel --text=german.txt --rates=1e-3,3e-3 --workdir=runs/probe
+  wechsel-jax probe a=out/1 b=out/2 --text='corpus/*.jsonl.zst' --text_bytes=64MiB --recipes=adamw,muon --workdir=runs/probe
+
+How a model scores before any training does not tell how it trains; fifty steps tell more. A start is a directory that
+`wechsel-jax transfer` wrote, or any other model. Each run has a schedule of its own (warm-up, then down to 0), so the best rate
+is one of short runs, and longer ones want a lower one. Prints the curves and the choice; `wechsel-jax report DIR` draws them.
+The same command again goes on where it stopped.
+"""
+
+from absl import flags
+
+from wechsel_jax.commands import longest_document, size, sources
+from wechsel_jax.commands.evaluate import named
+from wechsel_jax.errors import UserError
+
+REQUIRED = ("text", "workdir")
+ARGUMENTS = "START..."
+
+
+def define(values: flags.FlagValues) -> None:
+    """Defines the flags of `training.probe.probe`."""
+    count = {"lower_bound": 1, "upper_bound": 1 << 30, "flag_values": values}
+    sources(values, "text", "What to train on")
+    sources(values, "validation", "Held-out text; by default 2 % of the documents")
+    size(values, "text_bytes", "0", "Read a random sample of documents of at most this size, e.g. 64MiB; 0: all.")
+    longest_document(values)
+    flags.DEFINE_string("workdir", None, "The directory to work in: new, empty or this command's own.", flag_values=values)
+    flags.DEFINE_list("rates", ["1e-3", "3e-3"], "Highest learning rates.", flag_values=values)
+    recipes = "Optimizers: adamw, two_rates (AdamW, embeddings faster), muon (for the matrices of the layers)."
+    flags.DEFINE_list("recipes", ["adamw"], recipes, flag_values=values)
+    flags.DEFINE_integer("steps", 50, "Of each run.", **count)
+    flags.DEFINE_integer("batch_size", 16, "Rows in a step.", **count)
+    flags.DEFINE_integer("block_length", 128, "Tokens in a row.", **count)
+    flags.DEFINE_integer("eval_batches", 20, "Batches of held-out text that an evaluation reads.", **count)
+    flags.DEFINE_integer("seed", 0, "Of the order of the text.", lower_bound=0, upper_bound=(1 << 31) - 1, flag_values=values)
+
+
+def run(values: flags.FlagValues, arguments: list[str]) -> None:
+    """Prints the curves and the choice."""
+    try:
+        rates = [float(rate) for rate in values.rates]
+    except ValueError:
+        raise UserError(f"--rates={','.join(values.rates)}: expected learning rates such as 1e-3,3e-3") from None
+    starts = named(arguments, "start")
+    try:
+        from wechsel_jax.training.probe import probe
+    except ModuleNotFoundError as error:
+        if error.name.startswith("wechsel_jax"):
+            raise
+        raise UserError(f"{error.name}: not installed; expected what trains models: pip install 'wechsel-jax[train]'") from None
+    names = ("validation", "recipes", "steps", "batch_size", "block_length", "eval_batches", "seed", "text_bytes")
+    settings = {name: values[name].value for name in (*names, "max_document_bytes")}
+    probe(starts, values.text, values.workdir, rates=rates, **settings)

@@ -1,0 +1,93 @@
+"""A run of another length that begins as an earlier run did: its checkpoint, and the lines up to it, in a new workdir."""
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from wechsel_jax.errors import UserError
+from wechsel_jax.files import damage, new_file, require_directory, temporary_directory
+from wechsel_jax.files.json import read_json
+from wechsel_jax.training.checkpoints import read_facts
+from wechsel_jax.training.config import as_dict
+from wechsel_jax.training.groups import read_groups
+from wechsel_jax.training.metrics import require_lines
+from wechsel_jax.training.schedules import make_phases, phase_at
+from wechsel_jax.training.workdir import CONFIG, MACHINE, differences, record_config
+
+# What may differ between a run and the one that it is forked from, as far as the steps before the checkpoint are the same.
+_LENGTH = ("steps", "phases", "fork", "patience")
+
+
+def fork(config: ConfigDict, workdir: Path, say: Callable[[str], None] = print) -> None:
+    """Copies the checkpoint that `config.fork` names, so that the run in `workdir` goes on from it.
+
+    It ends with the same metrics and the same weights, bit for bit on the same devices, as a run of these settings from step 0.
+    A workdir that has a checkpoint is left as it is.
+
+    Args:
+      config: settings of the new run; `fork` is a directory "RUN/checkpoints/STEP".
+      workdir: of the new run.
+      say: shows one line to the user.
+
+    Raises:
+      UserError: there is no such checkpoint, it is damaged, or the settings would not have led to it.
+    """
+    if any(path.name.isdecimal() for path in (workdir / "checkpoints").glob("*")):
+        return
+    place = require_directory(config.fork, "a checkpoint of a run, such as runs/de/checkpoints/600")
+    earlier = place.resolve().parents[1]
+    facts, what = read_facts(place), damage(place, "manifest.json")
+    if facts["step"] is None or what is not None:
+        raise UserError(f"fork: {place}: {what or 'is no checkpoint'}; expected a whole one, such as runs/de/checkpoints/600")
+    recorded, step = read_json(earlier / CONFIG, "the settings of the run", "fork another one"), facts["step"]
+    now = as_dict(config)
+    for name, old, new in differences(recorded, now):
+        if name.split("[")[0] not in _LENGTH:
+            raise UserError(f"fork: {name} was {old!r} in {earlier}, now {new!r}; expected only {', '.join(_LENGTH)} to differ")
+    if step >= config.steps:
+        raise UserError(
+            f"fork: {place} has {step} steps and this run {config.steps}; expected more; take an earlier checkpoint"
+        )
+    courses = zip(_course(recorded, step), _course(now, step), strict=True)
+    other = next((i for i, (old, new) in enumerate(courses) if old != new), None)
+    if other is not None:
+        raise UserError(
+            f"fork: {place}: update {other} had other learning rates or parameters than with these settings; expected phases "
+            f"alike until step {step}: warmup_steps, not warmup, and a decay_fraction that begins later; "
+            "take an earlier checkpoint, or more steps"
+        )
+    metrics = earlier / "metrics.jsonl"
+    require_lines(metrics, facts)
+    if metrics.exists() and "metrics" in facts:
+        lines = metrics.read_bytes().splitlines(keepends=True)
+        with new_file(workdir / metrics.name) as handle:
+            handle.writelines(lines[: facts["metrics"]["lines"]])
+    # The text must be the same, whoever makes it into tokens; how long the steps took is told of both runs.
+    for name in (MACHINE, "data/fingerprints.json"):
+        if (earlier / name).exists():
+            (workdir / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(earlier / name, workdir / name)
+    record_config(config, workdir)
+    target = workdir / "checkpoints" / str(step)
+    target.parent.mkdir(exist_ok=True)
+    # Last, and at once: what a kill leaves is forked again.
+    with temporary_directory(target) as copy:
+        shutil.copytree(place, copy, dirs_exist_ok=True)
+        os.rename(copy, target)
+    say(f"begins as {earlier} did until step {step:,}")
+
+
+def _course(config: Mapping[str, Any], step: int) -> list[tuple]:
+    """What decides about each update before `step`, and of the next one what trains."""
+    optimizer = config["optimizer"]
+    phases = make_phases(config["phases"], config["steps"], optimizer["peak_learning_rate"])
+    groups, course = read_groups(optimizer.get("groups", ())), []
+    for i in range(step + 1):
+        phase = phases[phase_at(phases, i)]
+        rates = [group.schedule(phase).learning_rate(i - phase.start) for group in groups] if i < step else []
+        course.append((phase.name, phase.start, phase.trainable, phase.layers, phase.keep_optimizer, rates))
+    return course

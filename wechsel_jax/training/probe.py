@@ -1,0 +1,138 @@
+"""Some steps from each of several starts, with several rates: which one to train on, since step 0 does not tell."""
+
+import math
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import jax
+from ml_collections import ConfigDict
+
+from wechsel_jax.checkpoint import Checkpoint
+from wechsel_jax.data import prepare, prepare_split
+from wechsel_jax.errors import UserError
+from wechsel_jax.files import refuse_workdir
+from wechsel_jax.models import family
+from wechsel_jax.records import ComparisonRecord, read_run
+from wechsel_jax.report import comparison_table
+from wechsel_jax.text.files import LONGEST_DOCUMENT
+from wechsel_jax.training.config import default_config, validate
+from wechsel_jax.training.groups import RECIPES
+from wechsel_jax.training.loop import train
+from wechsel_jax.training.schedules import one_phase
+from wechsel_jax.training.workdir import has_begun, only_run
+
+_EVALUATIONS = 5
+_HELD_OUT = 0.02
+
+
+def probe(
+    starts: Mapping[str, str | Path],
+    text: Sequence[str],
+    workdir: str | Path,
+    *,
+    validation: Sequence[str] = (),
+    rates: Sequence[float] = (1e-3, 3e-3),
+    recipes: Sequence[str] = ("adamw",),
+    steps: int = 50,
+    batch_size: int = 16,
+    block_length: int = 128,
+    eval_batches: int = 20,
+    seed: int = 0,
+    text_bytes: int = 0,
+    max_document_bytes: int = LONGEST_DOCUMENT,
+) -> ComparisonRecord:
+    """Trains every start with every recipe and rate for some steps, and says which came furthest.
+
+    Each is a run of `train` in `workdir/START-RECIPE-RATE`, a schedule of its own: warm-up over 30 % of the steps, then linear
+    to 0. The same call goes on where it stopped. What is compared is the bits per byte of held-out text after the last step,
+    which starts of different tokenizers share; or the loss a predicted token where a model, such as a masked one, has none.
+
+    Args:
+      starts: label -> model directory, of one or of several tokenizers.
+      text: to train on, see `text.sources.find_sources`.
+      workdir: gets the runs, the tokens and comparison.json, which `wechsel-jax report` reads.
+      validation: held-out text; where there is none, 2 % of the documents.
+      rates: highest learning rates; a recipe gives some parameters a multiple.
+      recipes: names of `groups.RECIPES`.
+      steps: of each run.
+      batch_size: rows in a step.
+      block_length: tokens in a row; models with fewer positions take those.
+      eval_batches: batches of held-out text that an evaluation reads.
+      seed: of the order of the text.
+      text_bytes: read a random sample of documents of this many bytes; 0: all.
+      max_document_bytes: text with a longer line, row or document is refused.
+
+    Returns:
+      What comparison.json holds: the curves, and in `chosen` the name of the best run.
+
+    Raises:
+      UserError: a start is no model, a rate is impossible, text is missing, or the workdir holds another probe.
+    """
+    refuse_workdir(workdir, has_begun, "a probe")
+    workdir = Path(workdir)
+    for recipe in recipes:
+        if recipe not in RECIPES:
+            raise UserError(f"recipes: unknown recipe {recipe!r}; expected some of {', '.join(RECIPES)}")
+    checkpoints = {label: Checkpoint.open(start) for label, start in starts.items()}
+    configs: dict[str, ConfigDict] = {}
+    prepared: dict[bytes, tuple[Path, Path]] = {}
+    for label, checkpoint in checkpoints.items():
+        of_model, tokenizer = family(checkpoint.config.get("model_type")), checkpoint.directory / "tokenizer.json"
+        # Starts of one tokenizer share its tokens.
+        own = tokenizer.read_bytes() if tokenizer.is_file() else label.encode()
+        place, _ = prepared.setdefault(own, (workdir / "data" / label, checkpoint.directory))
+        if len(prepared) > 1 and not of_model.causal:
+            raise UserError("starts: masked models of several tokenizers cannot be compared; expected one tokenizer")
+        for recipe in recipes:
+            for rate in rates:
+                config = default_config()
+                config.seed, config.steps, config.batch_size = seed, steps, batch_size
+                config.objective = "clm" if of_model.causal else "mlm"
+                config.block_length = min(block_length, of_model.config(checkpoint.config).max_length)
+                config.model.checkpoint, config.model.dropout = str(checkpoint.directory), 0.0
+                config.data.train, config.data.validation = (str(place / "train"),), (str(place / "validation"),)
+                config.data.max_document_bytes = max_document_bytes
+                config.optimizer.peak_learning_rate, config.optimizer.groups = rate, RECIPES[recipe]
+                config.phases = one_phase(warmup=0.3)
+                config.eval_every, config.eval_batches = math.ceil(steps / _EVALUATIONS), eval_batches
+                config.checkpoint_every, config.keep, config.keep_best = steps, 1, False
+                # A rate that is too high is something to be seen, no mistake.
+                config.skip_nonfinite = steps
+                config.compilation_cache = str(workdir / "compiled")
+                validate(config)
+                configs[f"{label}-{recipe}-{rate:g}"] = config
+    if len({config.objective for config in configs.values()}) > 1:
+        raise UserError("starts: causal and masked models cannot be compared; expected one kind")
+    with only_run(workdir):
+        for place, tokenizer in prepared.values():
+            settings = {"max_bytes": text_bytes, "max_document_bytes": max_document_bytes}
+            if validation:
+                prepare(text, tokenizer, place / "train", **settings)
+                prepare(validation, tokenizer, place / "validation", max_document_bytes=max_document_bytes)
+            else:
+                prepare_split(text, tokenizer, place, validation_fraction=_HELD_OUT, **settings)
+        ends = {}
+        for name, config in configs.items():
+            print(f"== {name}", flush=True)
+            train(config, workdir / name)
+            ends[name] = read_run(workdir / name).evaluations[-1]
+        shutil.rmtree(workdir / "compiled", ignore_errors=True)
+    finite = {name: end for name, end in ends.items() if math.isfinite(end.loss)}
+    if not finite:
+        raise UserError(f"rates: no run has a finite loss after {steps} steps; expected lower ones than {min(rates):g}")
+    measure = "loss" if any(end.bits_per_byte is None for end in finite.values()) else "bits_per_byte"
+    values = {name: getattr(end, measure) for name, end in finite.items()}
+    chosen = min(values, key=values.__getitem__)
+    runs = [workdir / name for name in configs]
+    record = ComparisonRecord(
+        methods={run.name: {"evaluations": [list(point) for point in read_run(run).curve]} for run in runs},
+        seed=seed,
+        machine=f"{jax.device_count()} x {jax.devices()[0].device_kind}, jax {jax.__version__}",
+        chosen=chosen,
+    )
+    record.write(workdir)
+    print(comparison_table(runs))
+    unit = "bits per byte" if measure == "bits_per_byte" else "nats a token"
+    print(f"chosen: {chosen}, {values[chosen]:.4g} {unit} after {steps} steps (report: wechsel-jax report {workdir})")
+    return record
