@@ -58,6 +58,7 @@ def test_what_the_methods_ask_for():
         "omp": ((), None, True, "exact", "source"),
         "clp": ((), None, True, "exact", "source"),
         "clp_nearest": ((), None, True, "exact", "source"),
+        "trelm": (one, "native", False, "special", "source"),
         "fvt": ((), None, False, "exact", "source"),
         "mean": ((), None, False, "exact", "mean"),
         "multivariate": ((), None, False, "exact", "multivariate"),

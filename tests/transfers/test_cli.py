@@ -274,7 +274,7 @@ def test_methods_agree_on_what_a_setting_of_one_name_is(method):
     for name, own in method.settings.items():
         assert own.setting == described_settings()[name].setting and own.setting.help and own.default is not None
     # Every keyword of a plan is a setting, or something that every transfer has.
-    assert {*method.options} <= {*method.settings, "overlap", "parity", "progress", "notes", "pieces", "seed"}
+    assert {*method.options} <= {*method.settings, "overlap", "parity", "progress", "notes", "pieces", "seed", "log"}
 
 
 def test_an_interrupt_that_python_ignores_comes_again(monkeypatch, capsys):

@@ -82,6 +82,7 @@ class Method:
         the method needs none.
       space: whose word vectors it needs: of "both" languages in one space, or of the "target" language alone.
       helper: whether it needs the embeddings of a model of the target language.
+      source_rows: whether the plan reads the rows of the source model's own table.
       text: makes the two sides of text of both languages, a dictionary and word vectors where there are some, see
         `anker.sides.text_sides`; None where the method needs no text.
       overlap: which shared tokens it copies, one of `tokens.overlap.OVERLAPS`, unless the user says otherwise.
@@ -103,6 +104,7 @@ class Method:
     vectors: Literal["ngram", "tfr", "native"] | None = None
     space: Literal["both", "target"] = "both"
     helper: bool = False
+    source_rows: bool = False
     text: Callable | None = None
     overlap: str = "special"
     noise: str = "source"

@@ -15,6 +15,7 @@ from wechsel_jax.initializers.omp import OMP
 from wechsel_jax.initializers.pieces import FVT
 from wechsel_jax.initializers.salt import SALT
 from wechsel_jax.initializers.trans_inner import TRANS_INNER, TRANS_INNER_SHUFFLE
+from wechsel_jax.initializers.trelm import TRELM
 from wechsel_jax.initializers.wechsel import WECHSEL, WECHSEL_TFR
 
 METHODS: dict[str, Method] = {
@@ -29,6 +30,7 @@ METHODS: dict[str, Method] = {
         OMP,
         CLP,
         CLP_NEAREST,
+        TRELM,
         FVT,
         MEAN,
         MULTIVARIATE,

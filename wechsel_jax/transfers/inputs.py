@@ -34,6 +34,7 @@ from wechsel_jax.vectors import (
     read_dictionary,
     tfr_vectors,
 )
+from wechsel_jax.vectors.subwords import native_word
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -124,14 +125,14 @@ def make_sides(job: Job, steps: Steps) -> tuple[Side, Side, dict | None]:
     Raises:
       UserError: a file is damaged, or no target token has a vector.
     """
-    source = target = alignment = embeddings = None
+    source = target = alignment = embeddings = rows = counts = None
     if job.method.text:
         return _text_sides(job, steps)
     if job.method.vectors is not None:
         if job.method.space == "both":
             source, target, alignment = _shared_space(job, steps)
         else:
-            target = _target_space(job, steps)
+            target, counts = _target_space(job, steps)
         if not target.any():
             raise UserError(
                 f"{job.settings.target_vectors}: no target token has a vector; expected vectors of the target tokenizer's "
@@ -140,7 +141,9 @@ def make_sides(job: Job, steps: Steps) -> tuple[Side, Side, dict | None]:
     if job.method.helper:
         with steps("reading the helper's embeddings"):
             embeddings = _helper_rows(job)
-    return Side(job.source, source), Side(job.target, target, embeddings), alignment
+    if job.method.source_rows:
+        rows = job.checkpoint.read(job.checkpoint.table)[: len(job.source)]
+    return Side(job.source, source, rows), Side(job.target, target, embeddings, counts), alignment
 
 
 def _text_sides(job: Job, steps: Steps) -> tuple[Side, Side, dict]:
@@ -164,12 +167,18 @@ def _text_sides(job: Job, steps: Steps) -> tuple[Side, Side, dict]:
     return source, target, report if words is None else report | {"word_vectors": words}
 
 
-def _target_space(job: Job, steps: Steps) -> np.ndarray:
+def _target_space(job: Job, steps: Steps) -> tuple[np.ndarray, np.ndarray | None]:
+    """The vectors of the target tokens, and where these are words of the file that has counts, how often each occurs."""
     settings = job.settings
     with steps("reading the word vectors"):
         words = load_vectors(settings.target_vectors)
     with steps("making token vectors"):
-        return _token_vectors(job, job.target_tokenizer, job.target, words, settings.target_vectors)
+        vectors = _token_vectors(job, job.target_tokenizer, job.target, words, settings.target_vectors)
+    counts = None
+    if settings.token_vectors == "native" and words.counts is not None:
+        ids = words.ids([native_word(string) if string else None for string in job.target.strings])
+        counts = np.where(ids >= 0, words.counts[ids], 0)
+    return vectors, counts
 
 
 def _shared_space(job: Job, steps: Steps) -> tuple[np.ndarray, np.ndarray, dict | None]:

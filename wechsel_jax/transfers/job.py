@@ -183,6 +183,7 @@ def _plan(job: Job, source: Side, target: Side, steps: Steps) -> TransferPlan:
         "overlap": job.overlap,
         "notes": job.notes.append,
         "progress": steps.counter("tokens"),
+        "log": steps.log,
     }
     options = {name: available[name] for name in job.method.options if name in available}
     if "pieces" in job.method.options:

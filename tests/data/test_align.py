@@ -1,0 +1,131 @@
+"""Parallel text to linked pairs: the verb, against links worked out from words that stand for each other."""
+
+import itertools
+import json
+import sys
+
+import numpy as np
+import pytest
+
+from tests.tiny_tokenizers import wordpiece
+from wechsel_jax.cli import main
+from wechsel_jax.data.align import align_pairs
+from wechsel_jax.data.parallel import ParallelRows
+from wechsel_jax.data.rows import with_special_tokens
+from wechsel_jax.errors import UserError
+from wechsel_jax.tokens import load_tokenizer
+
+WORDS = {"dog": "hund", "fox": "fuchs", "lazy": "faulen", "quick": "schnelle", "brown": "braune", "over": "uber"}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    place = tmp_path_factory.mktemp("tokenizer")
+    with_special_tokens(wordpiece(), causal=False).save_pretrained(place)
+    return place
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """Every order of three of the words, and their translations in the opposite order."""
+    place = tmp_path_factory.mktemp("text") / "en-de.tsv"
+    lines = [(chosen, [WORDS[word] for word in chosen[::-1]]) for chosen in itertools.permutations(WORDS, 3)]
+    place.write_text("".join(f"{' '.join(one)}\t{' '.join(two)}\n" for one, two in lines))
+    return place
+
+
+def words_of(backend, ids: list[int]) -> list[tuple[str, int, int]]:
+    """The words of tokens, with the first token and the number of tokens of each."""
+    found = []
+    for place, token in enumerate(backend.convert_ids_to_tokens(ids)):
+        if token.startswith("##"):
+            word, first, count = found.pop()
+            found.append((word + token[2:], first, count + 1))
+        else:
+            found.append((token, place, 1))
+    return found
+
+
+def test_words_that_stand_for_each_other_are_linked(text, tokenizer, tmp_path):
+    """In both directions, token k of n with token k m // n of the word's m."""
+    facts = align_pairs([text], tokenizer, tmp_path / "pairs", units="words")[""]
+    assert facts["languages"] == ["en", "de"] and facts["pairs"] == 120 and facts["linked"] == [1.0, 1.0]
+    rows, loaded = ParallelRows.open(tmp_path / "pairs", 64, verify=True), load_tokenizer(tokenizer)
+    right = total = 0
+    for pair in range(120):
+        parts = [slice(*side.starts[pair : pair + 2]) for side in rows.sides]
+        first, second = (words_of(loaded, side.tokens[part].tolist()) for side, part in zip(rows.sides, parts, strict=True))
+        for target, source, side in ((second, first, 1), (first, second, 0)):
+            links = rows.links[side][parts[side]]
+            for word, start, count in target:
+                other = {b: a for a, b in WORDS.items()}[word] if side else WORDS[word]
+                (_, begin, size) = next(one for one in source if one[0] == other)
+                expected = [begin + k * size // count for k in range(count)]
+                right += expected == links[start : start + count].tolist()
+                total += 1
+    # The opposite order is the diagonal prior's worst case; nine of ten words are found all the same.
+    assert right / total > 0.9
+
+
+def test_the_verb_splits_and_repeats_itself(text, tokenizer, tmp_path, capsys):
+    command = ["align", f"--input={text}", f"--tokenizer={tokenizer}", "--validation_fraction=0.2"]
+    for name in ("one", "two"):
+        main([*command, f"--output={tmp_path / name}"])
+    assert "pairs; linked are " in capsys.readouterr().out
+    for side in ("train", "validation"):
+        made = [ParallelRows.open(tmp_path / name / side, 64) for name in ("one", "two")]
+        assert made[0].fingerprint == made[1].fingerprint
+    assert sum(len(ParallelRows.open(tmp_path / "one" / side, 64)) for side in ("train", "validation")) == 240
+    with pytest.raises(SystemExit) as ended:
+        main([*command, f"--output={tmp_path / 'one'}"])
+    assert ended.value.code == 2 and "exists already" in capsys.readouterr().err
+
+
+def test_links_from_files_are_those_of_the_files(text, tokenizer, tmp_path):
+    """As TreLM makes them: over tokens with the special ones, which are left out here."""
+    loaded, lines = load_tokenizer(tokenizer), text.read_text().splitlines()[:3]
+    (tmp_path / "some.tsv").write_text("\n".join([*lines[:2], "\t", lines[2]]) + "\n")
+    sizes = [[len(loaded(part)["input_ids"]) for part in line.split("\t")] for line in lines]
+    forward = [[(0, 0), (1, n - 2), (n - 2 and 1, n - 1)] for _, n in sizes]
+    backward = [[(i, 1) for i in range(m)] for m, _ in sizes]
+    for name, links in (("forward", forward), ("backward", backward)):
+        shown = [" ".join(f"{i}-{j}" for i, j in pair) for pair in links]
+        (tmp_path / name).write_text("\n".join([*shown[:2], "", shown[2]]) + "\n")
+    options = {"languages": ("en", "de"), "units": "special_tokens"}
+    files = [tmp_path / "forward", tmp_path / "backward"]
+    facts = align_pairs([tmp_path / "some.tsv"], tokenizer, tmp_path / "pairs", links=files, **options)[""]
+    rows = ParallelRows.open(tmp_path / "pairs", 64)
+    assert facts["pairs"] == 3 and facts["dropped"]["blank"] == 1 and facts["aligner"]["name"] == "files"
+    for pair, (m, n) in enumerate(sizes):
+        links = [one[slice(*side.starts[pair : pair + 2])].tolist() for one, side in zip(rows.links, rows.sides, strict=True)]
+        assert links[1] == [-1] * (n - 3) + [0] and links[0] == [0] * (m - 2)
+    with pytest.raises(UserError, match=r"backward: links each token of the first sentences at most once.*swap"):
+        align_pairs([tmp_path / "some.tsv"], tokenizer, tmp_path / "again", links=files[::-1], **options)
+    assert not (tmp_path / "again").exists()
+    one = align_pairs([tmp_path / "some.tsv"], tokenizer, tmp_path / "one", links=files[:1], **options)[""]
+    assert one["linked"][1] == facts["linked"][1] and one["linked"][0] < 1
+
+
+def test_a_package_that_is_missing_is_named(text, tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "eflomal", None)
+    with pytest.raises(UserError, match=r"the package eflomal is not installed; pip install 'wechsel-jax\[align\]'"):
+        align_pairs([text], tokenizer, tmp_path / "pairs", aligner="eflomal")
+    assert {path.name for path in tmp_path.iterdir()} == set()
+
+
+def test_a_damaged_record_and_bad_settings_are_one_line(text, tokenizer, tmp_path):
+    for options, message in (
+        ({"aligner": "giza"}, "aligner 'giza': unknown; expected one of diagonal, eflomal"),
+        ({"units": "special_tokens"}, "units 'special_tokens': is for links from files"),
+        ({"links": ["a"], "symmetry": "union"}, "links: 1 files and symmetry 'union'"),
+        ({"validation_fraction": 1.0}, "validation_fraction: is 1.0"),
+    ):
+        with pytest.raises(UserError, match=message):
+            align_pairs([text], tokenizer, tmp_path / "bad", **options)
+    assert not (tmp_path / "bad").exists()
+    align_pairs([text], tokenizer, tmp_path / "good", symmetry="grow-diag")
+    facts = json.loads((tmp_path / "good" / "pairs.json").read_text())
+    (tmp_path / "good" / "pairs.json").write_text(json.dumps(facts | {"format": 9}))
+    with pytest.raises(UserError, match=r"pairs\.json: format is 9; expected 1"):
+        ParallelRows.open(tmp_path / "good", 12)
+    assert np.mean([facts["linked"]]) > 0.5

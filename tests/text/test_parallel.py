@@ -1,0 +1,95 @@
+"""Parallel text of every form, and what is said of text that is none."""
+
+import gzip
+import zipfile
+
+import pytest
+
+from wechsel_jax.errors import UserError
+from wechsel_jax.text.parallel import language_codes, read_pairs
+
+FIRST, SECOND = ["the house is small", "", "a book and the sea"], ["das Haus ist klein", "", "ein Buch und das Meer"]
+
+
+@pytest.fixture
+def write(tmp_path):
+    def written(name: str, lines: list[str]):
+        (tmp_path / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+        return str(tmp_path / name)
+
+    return written
+
+
+def test_every_form_gives_the_same_pairs(write, tmp_path):
+    columns = write("en-de.tsv", [f"{one}\t{two}" for one, two in zip(FIRST, SECOND, strict=True)])
+    bars = write("bars", [f"{one} ||| {two}" for one, two in zip(FIRST, SECOND, strict=True)])
+    one, two = write("t.en", FIRST), write("t.de", SECOND)
+    (tmp_path / "t.de.gz").write_bytes(gzip.compress((tmp_path / "t.de").read_bytes()))
+    with zipfile.ZipFile(tmp_path / "opus.zip", "w") as archive:
+        archive.write(one, "Books.de-en.en")
+        archive.write(two, "Books.de-en.de")
+        archive.writestr("README", "Books")
+    for name in (columns, bars, f"{one}::{two}", f"{one}::{two}.gz", str(tmp_path / "opus.zip")):
+        pairs = read_pairs([name], ("en", "de"))
+        assert (pairs.first, pairs.second) == ([FIRST[0], FIRST[2]], [SECOND[0], SECOND[2]])
+        assert (pairs.lines, pairs.read, pairs.blank, pairs.one_sided) == ([0, 2], 3, 1, 0)
+    both = read_pairs([columns, bars], ("en", "de"))
+    assert both.lines == [0, 2, 3, 5]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        (["a", "b"], ["x", "y", "z"], r"t\.en: has 2 lines, and \S*t\.de has 3; .*line 3 is the first without one"),
+        (["a", "b", "c"], ["x"], r"t\.de: has 1 lines, and \S*t\.en has 3; .*line 2 is the first without one"),
+        (["a", "b"], ["x", " "], r"t\.de: line 2: nothing in de, and a sentence in en; .*--drop_empty"),
+        (["", ""], ["", ""], r"holds no pair of sentences; expected parallel text"),
+    ],
+)
+def test_sides_that_do_not_fit_are_named(write, first, second, message):
+    name = f"{write('t.en', first)}::{write('t.de', second)}"
+    with pytest.raises(UserError, match=message) as error:
+        read_pairs([name], ("en", "de"))
+    assert "\n" not in str(error.value)
+
+
+def test_pairs_without_one_side_may_be_left_out(write):
+    pairs = read_pairs([write("a.tsv", ["a\tx", "b\t", "\ty", "c\tz"])], ("en", "de"), drop_empty=True)
+    assert (pairs.first, pairs.lines, pairs.one_sided) == (["a", "c"], [0, 3], 2)
+
+
+def test_a_line_without_two_columns_is_named(write):
+    with pytest.raises(UserError, match=r"a\.tsv: line 2: has 3 columns; expected a sentence, a tab and its translation"):
+        read_pairs([write("a.tsv", ["a\tx", "b\ty\tz"])], ("en", "de"))
+    with pytest.raises(UserError, match=r"a\.tsv: line 1: has 1 columns"):
+        read_pairs([write("a.tsv", ["one sentence alone"])], ("en", "de"))
+
+
+def test_archives_that_do_not_fit_are_named(write, tmp_path):
+    with zipfile.ZipFile(tmp_path / "opus.zip", "w") as archive:
+        archive.writestr("Books.de-en.en", "a\n" * 50)
+        archive.writestr("Books.de-en.de", "x\n" * 50)
+    with pytest.raises(UserError, match=r"opus\.zip: has 0 files whose names end in \.fr, of Books\.de-en\.en"):
+        read_pairs([str(tmp_path / "opus.zip")], ("en", "fr"))
+    damaged = bytearray((tmp_path / "opus.zip").read_bytes())
+    damaged[45:50] = b"\xff" * 5
+    (tmp_path / "bad.zip").write_bytes(damaged)
+    with pytest.raises(UserError, match=r"bad\.zip.*expected"):
+        read_pairs([str(tmp_path / "bad.zip")], ("en", "de"))
+
+
+@pytest.mark.parametrize("code", ["de", "zh", "ar", "hi", "th", "ja", "vi", "sw", "id"])
+def test_swapped_languages_are_seen_in_real_text(data_directory, code):
+    place = str(data_directory / "parallel" / f"en-{code}.tatoeba2021.tsv.xz")
+    assert language_codes((), [place]) == ("en", code)
+    assert len(read_pairs([place], ("en", code)).first) > 300
+    with pytest.raises(UserError, match=rf"the languages look swapped: .*; expected {code} first"):
+        read_pairs([place], (code, "en"))
+
+
+def test_languages_are_two_codes():
+    assert language_codes(("en", "zh"), ["x"]) == ("en", "zh")
+    assert language_codes((), ["opus/Books.de-en.txt.zip"]) == ("de", "en")
+    for given, names in ((("en",), ["x"]), (("en", "en"), ["x"]), ((), ["train.en::train.de"])):
+        with pytest.raises(UserError, match=r"--languages"):
+            language_codes(given, names)

@@ -1,0 +1,264 @@
+"""Parallel text to pairs with links on disk: read, tokenised, aligned in both directions and written whole.
+
+Everything is in memory at once: about 1 kB for each pair, and with the aligner "diagonal" what `align_diagonal` says.
+"""
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import tokenizers
+
+from wechsel_jax.aligner.diagonal import align_diagonal
+from wechsel_jax.aligner.eflomal import align_eflomal
+from wechsel_jax.aligner.links import SYMMETRIES, last_links, read_links, symmetrize
+from wechsel_jax.data.parallel import Sentences, write_pairs
+from wechsel_jax.data.prepare import SIDES
+from wechsel_jax.data.selection import TRAIN, VALIDATION, facts, side_of
+from wechsel_jax.errors import UserError
+from wechsel_jax.files import new_directory, refuse_directory, temporary_directory
+from wechsel_jax.text.files import LONGEST_DOCUMENT
+from wechsel_jax.text.parallel import BESIDE, Pairs, language_codes, read_pairs
+from wechsel_jax.text.sources import find_sources, identify
+from wechsel_jax.tokens import load_tokenizer
+from wechsel_jax.tokens.encoding import encode, plain_backend
+
+ALIGNERS = ("diagonal", "eflomal")
+UNITS = ("tokens", "words", "special_tokens")
+# Texts that the tokenizer gets at once where places in the text are asked for.
+_GROUP = 1024
+
+
+def align_pairs(
+    texts: Sequence[str | os.PathLike],
+    tokenizer: str | os.PathLike,
+    output: str | os.PathLike,
+    *,
+    languages: Sequence[str] = (),
+    aligner: str = "diagonal",
+    units: str = "tokens",
+    symmetry: str = "none",
+    links: Sequence[str | os.PathLike] = (),
+    validation_fraction: float = 0.0,
+    drop_empty: bool = False,
+    max_document_bytes: int = LONGEST_DOCUMENT,
+    overwrite: bool = False,
+    log: Callable[[str], None] = lambda line: None,
+) -> dict[str, dict[str, Any]]:
+    """Writes what `ParallelRows.open` reads.
+
+    Args:
+      texts: parallel text, see `read_pairs`.
+      tokenizer: of both languages: a directory, a tokenizer.json or a hub id.
+      output: the directory to write; it appears whole or not at all.
+      languages: codes of the first and the second sentences; found in names such as en-de.tsv where none are given.
+      aligner: "diagonal" (`align_diagonal`; the same links every time) or "eflomal" (the package; others each time).
+      units: what is linked: "tokens" as TreLM does it, or "words" with white space between them, of which token k of n is
+        linked with token k m // n of the m of the other word; "special_tokens", for links from files, are tokens with the
+        special ones around a sentence.
+      symmetry: how both directions are joined, one of `SYMMETRIES`; "none": the tokens of either side have their own link, as
+        in TreLM. Where a token has several links, the last counts.
+      links: files of another aligner instead: one, for both directions; or two, that of fast_align and that of its -r.
+      validation_fraction: share of the pairs that becomes output/validation, the others output/train; by their text alone.
+      drop_empty: leave out pairs of which one side is blank; otherwise they are refused.
+      max_document_bytes: a longer line is refused.
+      overwrite: replace what this function wrote.
+      log: called with progress lines.
+
+    Returns:
+      What pairs.json says, for "" or for "train" and "validation".
+
+    Raises:
+      UserError: as `read_pairs` and `read_links`; the tokenizer has no padding token, a package is missing, or a side of the
+        split is empty.
+    """
+    output = Path(output)
+    for name, value, known in (("aligner", aligner, ALIGNERS), ("units", units, UNITS), ("symmetry", symmetry, SYMMETRIES)):
+        if value not in known:
+            raise UserError(f"{name} {value!r}: unknown; expected one of {', '.join(known)}")
+    if not 0 <= validation_fraction < 1:
+        raise UserError(f"validation_fraction: is {validation_fraction}; expected a share from 0 to less than 1")
+    if len(links) > 2 or (len(links) == 1 and symmetry != "none"):
+        raise UserError(f"links: {len(links)} files and symmetry {symmetry!r}; expected one with 'none', or both directions'")
+    if units == "special_tokens" and not links:
+        raise UserError("units 'special_tokens': is for links from files; expected 'tokens' or 'words', or files of links")
+    files = [part for name in texts for part in os.fspath(name).split(BESIDE)]
+    refuse_directory(output, "align", overwrite, [*files, *links, tokenizer])
+    codes = language_codes(languages, texts)
+    loaded = load_tokenizer(tokenizer)
+    if loaded.pad_token_id is None:
+        raise UserError(f"{tokenizer}: has no padding token, which stands for what is not linked; name one in its files")
+    log("reading the parallel text")
+    pairs = read_pairs(texts, codes, drop_empty=drop_empty, longest=max_document_bytes)
+    backend = plain_backend(loaded)
+    around = backend.encode("a")
+    own = np.flatnonzero(np.asarray(around.special_tokens_mask) == 0)
+    before, after = around.ids[: own[0]], around.ids[own[-1] + 1 :]
+    log("tokenising")
+    sides = tuple(_encoded(backend, text, units == "words") for text in (pairs.first, pairs.second))
+    extra = len(before) + len(after) if units == "special_tokens" else 0
+    log("aligning")
+    found = _found(pairs, sides, aligner, symmetry, links, extra, output, log)
+    if extra:
+        found = [_without(one, sides, to, len(before), extra) for to, one in enumerate(found)]
+    if units == "words":
+        found = [_of_tokens(one, sides[to], sides[1 - to]) for to, one in enumerate(found)]
+    described = {
+        "languages": list(codes),
+        "vocabulary_size": max(backend.get_vocab(with_added_tokens=True).values()) + 1,
+        **{"before": before, "after": after, "pad_id": loaded.pad_token_id},
+        "tokenizer": {
+            "name": Path(tokenizer).name,
+            "sha256": hashlib.sha256(loaded.backend_tokenizer.to_str().encode()).hexdigest(),
+        },
+        "inputs": identify(find_sources(files), 1)[1],
+        "aligner": {"name": "files" if links else aligner, "units": units, "symmetry": symmetry},
+        "validation_fraction": validation_fraction,
+        "versions": {"tokenizers": tokenizers.__version__},
+    }
+    if links:
+        described["aligner"]["links"] = identify(find_sources(list(links)), 1)[1]
+    sizes = np.stack([side.tokens.sizes for side in sides])
+    usable = (sizes > 0).all(axis=0)
+    described["dropped"] = {
+        "blank": pairs.blank,
+        "one_sided": pairs.one_sided,
+        "without_tokens": int((~usable).sum()),
+    }
+    chosen = {"": usable}
+    if validation_fraction:
+        joined = [f"{one}\t{two}" for one, two in zip(pairs.first, pairs.second, strict=True)]
+        drawn = side_of(facts(joined), validation_fraction)
+        chosen = {name: usable & (drawn == side) for name, side in zip(SIDES, (TRAIN, VALIDATION), strict=True)}
+    for name, rows in chosen.items():
+        if not rows.any():
+            what = f"validation_fraction {validation_fraction}: leaves no pair for {name}" if name else f"{texts[0]}: no token"
+            raise UserError(f"{what}; expected another share, or more text")
+    with new_directory(output, "align", overwrite) as directory:
+        written = {}
+        for name, rows in chosen.items():
+            (directory / name).mkdir(exist_ok=True)
+            kept = [_selected(side.tokens, one, rows) for side, one in zip(sides, found, strict=True)]
+            written[name] = write_pairs(directory / name, *zip(*kept, strict=True), described)
+    return written
+
+
+class _Encoded(NamedTuple):
+    """One side of the pairs.
+
+    Attributes:
+      tokens: of the sentences.
+      units: what is aligned: the tokens, or numbers of the words.
+      words: int64 (T,), for words: which word of the sentence each token is of; empty for tokens.
+    """
+
+    tokens: Sentences
+    units: Sentences
+    words: np.ndarray
+
+
+def _joined(parts: Sequence[Sequence[int]]) -> Sentences:
+    starts = np.cumsum([0, *map(len, parts)]).astype(np.int64)
+    return Sentences(np.fromiter((token for part in parts for token in part), np.int64, starts[-1]), starts)
+
+
+def _encoded(backend: tokenizers.Tokenizer, texts: Sequence[str], words: bool) -> _Encoded:
+    if not words:
+        tokens = _joined([list(ids) for ids in encode(backend, texts, special_tokens=False)])
+        return _Encoded(tokens, tokens, np.zeros(0, np.int64))
+    numbers: dict[str, int] = {}
+    ids, units, owners = [], [], []
+    for start in range(0, len(texts), _GROUP):
+        group = texts[start : start + _GROUP]
+        for text, found in zip(group, backend.encode_batch(group, add_special_tokens=False), strict=True):
+            spread = text.lower().split()
+            units.append([numbers.setdefault(word, len(numbers)) for word in spread])
+            ids.append(found.ids)
+            # Lower case may be longer; where words begin is of the text itself. By a token's last character: its first may be
+            # the space before the word.
+            characters = np.fromiter(map(str.isspace, text), bool, len(text))
+            begins = np.flatnonzero(~characters & np.concatenate([[True], characters])[:-1])
+            last = np.asarray(found.offsets, np.int64).reshape(-1, 2)[:, 1] - 1
+            owners.append(np.maximum(np.searchsorted(begins, last, side="right") - 1, 0))
+    return _Encoded(_joined(ids), _joined(units), np.concatenate(owners))
+
+
+def _found(
+    pairs: Pairs,
+    sides: Sequence[_Encoded],
+    aligner: str,
+    symmetry: str,
+    links: Sequence[str | os.PathLike],
+    extra: int,
+    output: Path,
+    log: Callable[[str], None],
+) -> list[np.ndarray]:
+    """For the units of either side (U,), `extra` more in each sentence, the place of the unit linked with, -1 for none."""
+    sizes = [side.units.sizes + extra for side in sides]
+    starts = [np.concatenate([[0], np.cumsum(one)]) for one in sizes]
+    if links:
+        paths, options = list(links), {"lines": pairs.lines, "read": pairs.read}
+        if len(paths) == 1:
+            read = read_links(paths[0], *sizes, **options)
+            return [last_links(read, starts[to], to) for to in (0, 1)]
+        found = [
+            last_links(read_links(path, *sizes, to=to, **options), starts[to], to)
+            for to, path in ((1, paths[0]), (0, paths[1]))
+        ]
+        found = found[::-1]
+    elif aligner == "eflomal":
+        with temporary_directory(output) as directory:
+            split = [np.split(side.units.tokens, side.units.starts[1:-1]) for side in sides]
+            forward, backward = align_eflomal(*split, directory)
+            found = [last_links(read_links(path, *sizes), starts[to], to) for to, path in ((0, backward), (1, forward))]
+    else:
+        found = []
+        for to in (0, 1):
+            log(f"the links of the {('first', 'second')[to]} sentences")
+            source, target = sides[1 - to].units, sides[to].units
+            found.append(align_diagonal(*source, *target, progress=log).links)
+    if symmetry != "none":
+        joined = symmetrize(found[0], starts[0], found[1], starts[1], symmetry)
+        found = [last_links(joined, starts[to], to) for to in (0, 1)]
+    return found
+
+
+def _without(found: np.ndarray, sides: Sequence[_Encoded], to: int, before: int, extra: int) -> np.ndarray:
+    """Links of tokens, of those of tokens with `before` special ones before a sentence and `extra` around it."""
+    pairs, own = _places(sides[to].tokens)
+    kept = found[sides[to].tokens.starts[pairs] + pairs * extra + before + own] - before
+    return np.where((kept >= 0) & (kept < sides[1 - to].tokens.sizes[pairs]), kept, -1)
+
+
+def _of_tokens(found: np.ndarray, target: _Encoded, source: _Encoded) -> np.ndarray:
+    """Links of tokens from those of their words: of n and m tokens, k goes to k m // n."""
+
+    def spans(side: _Encoded) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The word of each token, and each word's first token and number of tokens."""
+        pairs, own = _places(side.tokens)
+        word = side.units.starts[pairs] + side.words
+        first = np.full(side.units.tokens.size, np.iinfo(np.int64).max)
+        np.minimum.at(first, word, own)
+        return word, first, np.bincount(word, minlength=side.units.tokens.size)
+
+    (word, first, count), (_, source_first, source_count) = spans(target), spans(source)
+    pairs, own = _places(target.tokens)
+    linked = found[word]
+    other = source.units.starts[pairs] + np.maximum(linked, 0)
+    place = source_first[other] + (own - first[word]) * source_count[other] // count[word]
+    return np.where((linked >= 0) & (source_count[other] > 0), place, -1)
+
+
+def _places(side: Sentences) -> tuple[np.ndarray, np.ndarray]:
+    """The pair of each token, and its place in the sentence."""
+    pairs = np.repeat(np.arange(len(side.starts) - 1), side.sizes)
+    return pairs, np.arange(len(pairs)) - side.starts[pairs]
+
+
+def _selected(side: Sentences, links: np.ndarray, rows: np.ndarray) -> tuple[Sentences, np.ndarray]:
+    """The sentences of the pairs that `rows`, bool (n,), selects, and their links."""
+    kept = np.repeat(rows, side.sizes)
+    return Sentences(side.tokens[kept], np.concatenate([[0], np.cumsum(side.sizes[rows])])), links[kept]
