@@ -11,7 +11,7 @@ from wechsel_jax.models.rotary import LARGEST_NUMBER, Rope
 REMATS = ("none", "dots", "full")
 ACTIVATIONS = ("gelu", "gelu_python", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "relu", "silu", "swish", "tanh")
 
-POSITIONS = ("learned", "padded", "sinusoidal", "rotary")
+POSITIONS = ("learned", "padded", "sinusoidal", "rotary", "literal", "paired", "none")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,7 @@ class ModelConfig:
       scaled_outputs: whether the 2 N projections into the residual stream start smaller by 1 / sqrt(2 N), as GPT-2's do.
       tied: whether the head is the token table.
       positions: "learned": a table; "padded": a table, counted from pad_token_id + 1 and without padding tokens; "sinusoidal":
-        computed, counted from 2; "rotary": in each layer, see `rope`.
+        computed, counted from 2; "rotary": in each layer, see `rope`; "literal", "paired", "none": see `vanilla`.
       pad_token_id: its row of the token table starts as zeros, and padded positions count from it; None: there is no such row.
       type_vocabulary_size: rows of the segment table; 0 where the family has none.
       head_activation: activation in the head of a masked language model.
@@ -66,6 +66,10 @@ class ModelConfig:
       unroll: how many layers one iteration of the loop over layers holds.
       labels: C, scores of a head for labels, see `heads.with_head`; 0 where there is none.
       classifier_dropout: rate in that head.
+      target_vocabulary_size: V_t of an encoder-decoder, see `vanilla`; 0 of all other models.
+      decoder_layers: of an encoder-decoder.
+      language_count: rows of the table of languages, see `trilayer`; 0 where the model knows none.
+      tri_layer: whether a layer between the halves may reorder the states, see `trilayer`.
     """
 
     model_type: str
@@ -112,6 +116,10 @@ class ModelConfig:
     unroll: int = 1
     labels: int = 0
     classifier_dropout: float = 0.0
+    target_vocabulary_size: int = 0
+    decoder_layers: int = 0
+    language_count: int = 0
+    tri_layer: bool = False
 
     def override(self, **overrides: Any) -> "ModelConfig":
         """Returns a copy with some fields replaced; `dropout` stands for the dropout rates at once: those of embeddings,
@@ -163,6 +171,12 @@ class ModelConfig:
         for activation in (self.activation, self.head_activation):
             if activation not in ACTIVATIONS:
                 raise UserError(f"config.json: activation {activation!r} is unknown; expected one of {', '.join(ACTIVATIONS)}")
+        if self.language_count < 0:
+            raise UserError(f"config.json: language_count is {self.language_count}; expected 0 or more")
+        if self.tri_layer and self.layers < 2:
+            raise UserError(
+                f"config.json: {self.layers} layer has no two halves; expected at least 2, or tri_layer to be false"
+            )
         if self.remat not in REMATS:
             raise UserError(f"model: remat is {self.remat!r}; expected one of {', '.join(REMATS)}")
         self._check_positions()

@@ -1,6 +1,10 @@
-"""The bidirectional post-norm transformer of BERT, RoBERTa and XLM-R, with a masked-language-model head."""
+"""The bidirectional post-norm transformer of BERT, RoBERTa and XLM-R, with a masked-language-model head.
 
-from typing import Any
+With `config.language_count` and `config.tri_layer` it is TreLM's (Li et al., 2021, section 3.1); see `trilayer`.
+"""
+
+import dataclasses
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +23,7 @@ from wechsel_jax.models.layers import (
     layer_norm,
     normal,
     pin,
+    saving,
     stack,
 )
 from wechsel_jax.models.weights import Weight
@@ -115,6 +120,33 @@ class Head(nn.Module):
         return attend(x, table, self.dtype) + self.bias
 
 
+class Crossing(NamedTuple):
+    """What a model with languages and a TRILayer reads besides tokens: from which language to which, and in which order.
+
+    Attributes:
+      languages: int32 (B,), or (B, L) where a row holds several; None: the last one, the language that the model is brought to.
+      order: int32 (B, L), for each position after the TRILayer the one before it whose state it takes; None: each its own.
+      target_mask: bool (B, L), which positions are real after the reordering; None: all. Without an order the mask stays.
+      target_languages: int32 (B,) after the reordering; None: as before.
+      tri_mask: bool (B, L), what the TRILayer alone sees where that differs from `target_mask`.
+      positions: int32 (1 or B, L), rows of the position table; None: those of one text, from its start on.
+    """
+
+    languages: jax.Array | None = None
+    order: jax.Array | None = None
+    target_mask: jax.Array | None = None
+    target_languages: jax.Array | None = None
+    tri_mask: jax.Array | None = None
+    positions: jax.Array | None = None
+
+
+class LanguageEmbedding(Embedding):
+    """Rows of length 1 at right angles (Li et al., 2021, section 3.2)."""
+
+    def setup(self):
+        self.embedding = self.param("embedding", nn.initializers.orthogonal(), (self.rows, self.features))
+
+
 class Encoder(nn.Module):
     """The whole model; `hidden` and `logits` are its two halves."""
 
@@ -132,22 +164,71 @@ class Encoder(nn.Module):
         self.type_embedding = Embedding(config.type_vocabulary_size, config.hidden_size, std, self.dtype)
         self.embedding_norm = layer_norm(config, self.dtype)
         self.dropout = Dropout(config.embedding_dropout, deterministic=self.deterministic)
+        if config.language_count:
+            self.language_embedding = LanguageEmbedding(config.language_count, config.hidden_size, std, self.dtype)
         self.layers = stack(Block, config, self.dtype, self.deterministic)
+        if config.tri_layer:
+            self.tri_layer = saving(Block, config)(config, self.dtype, self.deterministic)
         self.head = Head(config, self.dtype)
 
     def __call__(self, tokens: jax.Array, mask: jax.Array | None = None) -> jax.Array:
         return self.logits(self.hidden(tokens, mask))
 
-    def hidden(self, tokens: jax.Array, mask: jax.Array | None, types: jax.Array | None = None) -> jax.Array:
+    def hidden(
+        self, tokens: jax.Array, mask: jax.Array | None, types: jax.Array | None = None, crossing: Crossing | None = None
+    ) -> jax.Array:
+        config, crossing = self.config, crossing or Crossing()
         x = self.token_embedding(tokens) + self.type_embedding(jnp.zeros_like(tokens[:1, :1]) if types is None else types)
-        x = self.dropout(self.embedding_norm(x + self.position_embedding(self._positions(tokens))))
-        x, _ = self.layers(keep_rows(x), None if mask is None else mask.astype(bool)[:, None, None, :])
-        return x
+        real = None if config.pad_token_id is None else tokens != config.pad_token_id
+        positions = self._positions(tokens, real) if crossing.positions is None else crossing.positions
+        languages = None
+        if config.language_count:
+            languages = self._languages(crossing.languages)
+            x = x + languages
+        x = keep_rows(self.dropout(self.embedding_norm(x + self.position_embedding(positions))))
+        if not config.tri_layer:
+            return self.layers(x, _visible(mask))[0]
+        lower, upper = self._halves(x)
+        x = self._run(lower, x, mask)
+        if crossing.order is not None:
+            x = keep_rows(jnp.take_along_axis(x, crossing.order[..., None], axis=1))
+            mask = crossing.target_mask
+            positions = self._positions(tokens, mask)
+        # The states have lost where they stand, and are to be of another language now. No norm follows (section 3.1).
+        x = x + self.position_embedding(positions)
+        if config.language_count:
+            x = x + (languages if crossing.target_languages is None else self._languages(crossing.target_languages))
+        x, _ = self.tri_layer(keep_rows(x), _visible(mask if crossing.tri_mask is None else crossing.tri_mask))
+        return self._run(upper, x, mask)
 
-    def _positions(self, tokens: jax.Array) -> jax.Array:
+    def _halves(self, x: jax.Array) -> list[dict[str, Any]]:
+        """The parameters of the layers below and above the TRILayer.
+
+        From one split the compiler sees that the gradients of a frozen half are not needed; from two slices it does not.
+        """
+        if self.is_initializing():
+            self.layers(x, None)
+        leaves, tree = jax.tree.flatten(self.layers.variables["params"])
+        pairs = [jnp.split(leaf, [self.config.layers // 2]) for leaf in leaves]
+        return [jax.tree.unflatten(tree, half) for half in zip(*pairs, strict=True)]
+
+    def _run(self, params: dict[str, Any], x: jax.Array, mask: jax.Array | None) -> jax.Array:
+        """Layers with these parameters."""
+        count = len(jax.tree.leaves(params)[0])
+        part = stack(Block, dataclasses.replace(self.config, layers=count), self.dtype, self.deterministic, parent=None)
+        rngs = None if self.deterministic else {"dropout": self.make_rng("dropout")}
+        return part.apply({"params": params}, x, _visible(mask), rngs=rngs)[0]
+
+    def _languages(self, ids: jax.Array | None) -> jax.Array:
+        """Rows (B, L or 1, d) or (1, 1, d) of the table of languages."""
+        if ids is None:
+            ids = jnp.full((1, 1), self.config.language_count - 1)
+        return self.language_embedding(ids[:, None] if ids.ndim == 1 else ids)
+
+    def _positions(self, tokens: jax.Array, real: jax.Array | None) -> jax.Array:
         if self.config.positions != "padded":
             return jnp.arange(tokens.shape[1])[None]
-        real = (tokens != self.config.pad_token_id).astype(jnp.int32)
+        real = jnp.ones_like(tokens) if real is None else real.astype(jnp.int32)
         return jnp.cumsum(real, axis=1) * real + self.config.pad_token_id
 
     @staticmethod
@@ -157,6 +238,11 @@ class Encoder(nn.Module):
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         return self.head(hidden, self.token_embedding.table())
+
+
+def _visible(mask: jax.Array | None) -> jax.Array | None:
+    """mask (B, L) -> bool (B, 1, 1, L)."""
+    return None if mask is None else mask.astype(bool)[:, None, None, :]
 
 
 def weights(config: ModelConfig, *, dense: str, norm: str, decoder: str, bias: str) -> tuple[Weight, ...]:
@@ -169,29 +255,29 @@ def weights(config: ModelConfig, *, dense: str, norm: str, decoder: str, bias: s
       decoder: name of the head's last layer, which is stored where it is not the token table.
       bias: name of the head's bias.
     """
-    layer, heads = "encoder.layer.{layer}.", ("query", "key", "value")
+    heads = ("query", "key", "value")
+    layers = {"layers": "encoder.layer.{layer}."} | ({"tri_layer": "encoder.tri_layer."} if config.tri_layer else {})
     parts = [
         Weight("token_embedding/embedding", ("embeddings.word_embeddings.weight",)),
         Weight("position_embedding/embedding", ("embeddings.position_embeddings.weight",)),
         Weight("type_embedding/embedding", ("embeddings.token_type_embeddings.weight",)),
-        Weight("layers/attention/qkv/kernel", tuple(f"{layer}attention.self.{name}.weight" for name in heads), "split"),
-        Weight("layers/attention/qkv/bias", tuple(f"{layer}attention.self.{name}.bias" for name in heads), "split"),
     ]
-    matrices = {
-        "layers/attention/output": layer + "attention.output.dense",
-        "layers/mlp/up": layer + "intermediate.dense",
-        "layers/mlp/down": layer + "output.dense",
-        "head/dense": dense,
-    }
+    if config.language_count:
+        parts.append(Weight("language_embedding/embedding", ("embeddings.language_embeddings.weight",)))
+    matrices, norms = {"head/dense": dense}, {"embedding_norm": "embeddings.LayerNorm", "head/norm": norm}
+    for ours, theirs in layers.items():
+        for kind in ("kernel", "bias"):
+            stored = "weight" if kind == "kernel" else kind
+            names = tuple(f"{theirs}attention.self.{name}.{stored}" for name in heads)
+            parts.append(Weight(f"{ours}/attention/qkv/{kind}", names, "split"))
+        matrices[f"{ours}/attention/output"] = f"{theirs}attention.output.dense"
+        matrices[f"{ours}/mlp/up"] = f"{theirs}intermediate.dense"
+        matrices[f"{ours}/mlp/down"] = f"{theirs}output.dense"
+        norms[f"{ours}/attention_norm"] = f"{theirs}attention.output.LayerNorm"
+        norms[f"{ours}/mlp_norm"] = f"{theirs}output.LayerNorm"
     for ours, theirs in matrices.items():
         parts.append(Weight(f"{ours}/kernel", (f"{theirs}.weight",), "linear"))
         parts.append(Weight(f"{ours}/bias", (f"{theirs}.bias",)))
-    norms = {
-        "embedding_norm": "embeddings.LayerNorm",
-        "layers/attention_norm": layer + "attention.output.LayerNorm",
-        "layers/mlp_norm": layer + "output.LayerNorm",
-        "head/norm": norm,
-    }
     for ours, theirs in norms.items():
         # Checkpoints that were made from TensorFlow keep its names.
         parts.append(Weight(f"{ours}/scale", (f"{theirs}.weight",), old=f"{theirs}.gamma"))

@@ -44,7 +44,7 @@ class Family:
     tensors: TensorNames
     sharding_rules: tuple[tuple[str, PartitionSpec], ...]
     token_parameters: str = r"^(token_embedding|head)/embedding$|^head/bias$"
-    embedding_parameters: str = r"^(token_embedding|position_embedding|type_embedding|head)/embedding$|^head/bias$"
+    embedding_parameters: str = r"^((token|position|type|language)_embedding|head)/embedding$|^head/bias$"
 
     def config(self, hf: Mapping[str, Any], **overrides: Any) -> ModelConfig:
         """Reads `config.json`.
@@ -88,6 +88,7 @@ class Family:
         tokens: jax.Array,
         mask: jax.Array | None = None,
         *,
+        crossing: Any = None,
         dropout_key: jax.Array | None = None,
         dtype: Any = jnp.float32,
     ) -> jax.Array:
@@ -98,6 +99,7 @@ class Family:
           config: the model's configuration.
           tokens: int32 (B, L).
           mask: bool (B, L), true for real tokens; None where all are.
+          crossing: an `encoder.Crossing`, for models that know languages; see `trilayer`.
           dropout_key: turns dropout on; None is evaluation.
           dtype: what matrix products compute in.
 
@@ -107,11 +109,12 @@ class Family:
         Raises:
           UserError: L is more than the model has positions.
         """
-        if tokens.shape[1] > config.max_length:
+        if tokens.shape[1] > config.max_length and (crossing is None or crossing.positions is None):
             raise UserError(f"a block of {tokens.shape[1]} tokens is too long; expected at most {config.max_length}")
         module = self.module(config, jnp.dtype(dtype), dropout_key is None)
         rngs = None if dropout_key is None else {"dropout": dropout_key}
-        return module.apply({"params": params}, tokens, mask, rngs=rngs, method="hidden")
+        given = (tokens, mask) if crossing is None else (tokens, mask, None, crossing)
+        return module.apply({"params": params}, *given, rngs=rngs, method="hidden")
 
     def extend(
         self,
@@ -150,7 +153,8 @@ class Family:
         *,
         dropout_key: jax.Array | None = None,
         dtype: Any = jnp.float32,
-    ) -> jax.Array:
+        **words: jax.Array,
+    ) -> Any:
         """Scores the labels; of families with a head for them only, see `heads.with_head`.
 
         Args:
@@ -162,16 +166,18 @@ class Family:
             or more.
           dropout_key: turns dropout on; None is evaluation.
           dtype: what matrix products compute in.
+          **words: for trees `words` and `heads`, see `trees.TreeHead`.
 
         Returns:
-          float32 (B, C) for texts, (B, L, C) for tokens, or (B, 2, L) for where answers start and end.
+          float32 (B, C) for texts, (B, L, C) for tokens, or (B, 2, L) for where answers start and end; `trees.TreeScores` for
+          trees.
         """
         if tokens.shape[1] > config.max_length:
             raise UserError(f"a text of {tokens.shape[1]} tokens is too long; expected at most {config.max_length}")
         module = self.module(config, jnp.dtype(dtype), dropout_key is None)
         rngs = None if dropout_key is None else {"dropout": dropout_key}
         given = (tokens, mask) if types is None else (tokens, mask, types)
-        return module.apply({"params": params}, *given, rngs=rngs)
+        return module.apply({"params": params}, *given, rngs=rngs, **words)
 
     def logits(self, params: Params, config: ModelConfig, hidden: jax.Array, dtype: Any = jnp.float32) -> jax.Array:
         """Scores the vocabulary: hidden (..., d) -> (..., V) float32. Reads the token table and the head only."""
@@ -192,13 +198,15 @@ class Family:
         size, groups = config.head_features, config.key_value_heads or config.heads
         projections = 2 * config.hidden_size * size * (config.heads + groups)
         matrices = 3 if config.gated else 2
-        dense = 2 * config.layers * (projections + matrices * config.hidden_size * config.inner_size)
+        # The TRILayer is one more that sees all of them.
+        layers = config.layers + config.tri_layer
+        dense = 2 * layers * (projections + matrices * config.hidden_size * config.inner_size)
         near = min(config.window or length, length)
         # A query at the end of a causal row sees L keys and one at the start one; with a window W none sees more than W.
         seen = length * (0.5 if self.causal else 1.0)
         seen_near = near - near**2 / (2 * length) if self.causal else seen
         windows = sum(config.windowed)
-        scores = 4 * config.heads * size * ((config.layers - windows) * seen + windows * seen_near)
+        scores = 4 * config.heads * size * ((layers - windows) * seen + windows * seen_near)
         return 3.0 * (dense + scores + head_fraction * self.module.head_flops(config))
 
 

@@ -207,22 +207,26 @@ def products_kept(primitive: Any, *_: Any, **__: Any) -> bool:
     return "dot" in primitive.name
 
 
-def stack(block: type[nn.Module], config: ModelConfig, dtype: Any, deterministic: bool) -> nn.Module:
+def saving(block: type[nn.Module], config: ModelConfig, unroll: int = 1) -> type[nn.Module]:
+    """A block that computes in the backward pass again what `config.remat` says; `unroll` of them are in an iteration."""
+    policies = {"none": products_kept, "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable, "full": None}
+    # In a loop of one layer the compiler cannot find out that the backward pass computes the same again.
+    return nn.remat(block, prevent_cse=unroll > 1 and config.remat != "none", policy=policies[config.remat])
+
+
+def stack(block: type[nn.Module], config: ModelConfig, dtype: Any, deterministic: bool, **where: Any) -> nn.Module:
     """Returns N blocks as one loop whose parameters have a leading axis of N layers.
 
     One loop compiles in a time that does not grow with N; without `scan_layers` it is unrolled, with the same parameters and
     results. A block maps (what it passes on, what all blocks share) to (what it passes on, None).
     """
     unroll = min(config.unroll, config.layers) if config.scan_layers else config.layers
-    policies = {"none": products_kept, "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable, "full": None}
-    # In a loop of one layer the compiler cannot find out that the backward pass computes the same again.
-    block = nn.remat(block, prevent_cse=unroll > 1 and config.remat != "none", policy=policies[config.remat])
     looped = nn.scan(
-        block,
+        saving(block, config, unroll),
         variable_axes={"params": 0},
         split_rngs={"params": True, "dropout": True},
         in_axes=nn.broadcast,
         length=config.layers,
         unroll=unroll,
     )
-    return looped(config, dtype, deterministic)
+    return looped(config, dtype, deterministic, **where)

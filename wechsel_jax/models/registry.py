@@ -10,11 +10,13 @@ from wechsel_jax.models import bert, decoder, gemma, gpt2, llama, roberta, xglm
 from wechsel_jax.models.decoder import Decoder
 from wechsel_jax.models.encoder import Encoder
 from wechsel_jax.models.family import Family
+from wechsel_jax.models.trilayer import tri_family
+from wechsel_jax.models.vanilla import ENCODER
 
 # Matrices put the axis of heads or of feed-forward units on "tensor" and d on "fsdp"; tables put the vocabulary on "tensor".
 _RULES = (
     (r"^(token_embedding|head)/embedding$", PartitionSpec("tensor", "fsdp")),
-    (r"^(position|type)_embedding/embedding$", PartitionSpec(None, "fsdp")),
+    (r"^(position|type|language)_embedding/embedding$", PartitionSpec(None, "fsdp")),
     (r"^layers/mlp/(up|gate)/kernel$", PartitionSpec(None, "fsdp", "tensor")),
     (r"^layers/mlp/(up|gate)/bias$", PartitionSpec(None, "tensor")),
     (r"^layers/mlp/down/kernel$", PartitionSpec(None, "tensor", "fsdp")),
@@ -58,6 +60,7 @@ XGLM = Family("xglm", "XGLMForCausalLM", True, Decoder, xglm.read_config, xglm.T
 FAMILIES = {
     family.name: family for family in (GPT2, ROBERTA, XLM_ROBERTA, BERT, LLAMA, MISTRAL, QWEN2, GEMMA, GEMMA2, GEMMA3, XGLM)
 }
+FAMILIES |= {f"tri-{family.name}": tri_family(family) for family in (BERT, ROBERTA, XLM_ROBERTA)}
 # What to do instead, for a model_type that many checkpoints have.
 _HINTS = {"gemma3": "; it reads images too: save its text model alone, as gemma3_text"}
 
@@ -71,6 +74,8 @@ def family(model_type: str) -> Family:
     Raises:
       UserError: there is no such family here.
     """
+    if model_type == ENCODER.name:
+        return ENCODER
     if model_type not in FAMILIES:
         known, hint = ", ".join(sorted(FAMILIES)), _HINTS.get(model_type, "")
         raise UserError(f"config.json: models of type {model_type!r} cannot be trained here; expected one of {known}{hint}")

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from wechsel_jax.models import Family, ModelConfig
+from wechsel_jax.models.encoder import Crossing
 from wechsel_jax.objectives.loss import text_sums, token_loss, token_nats, without_padding
 
 MASK_SHARE, RANDOM_SHARE = 0.8, 0.1
@@ -97,6 +98,23 @@ class MaskedObjective:
         special[[*self.special_ids, self.mask_token_id]] = True
         return special
 
+    def hide(self, key: jax.Array, tokens: jax.Array, mask: jax.Array | None, weights: jax.Array | None = None) -> Masked:
+        """Masks rows as `mask_tokens` does: real tokens of a weight above 0 that are not special ones.
+
+        Args:
+          key: decides everything.
+          tokens: int32 (B, L).
+          mask: bool (B, L) or None.
+          weights: (B, L), or (B,) of whole rows, or None.
+        """
+        eligible = ~jnp.asarray(self._special)[tokens]
+        if mask is not None:
+            eligible &= jnp.asarray(mask, bool)
+        if weights is not None:
+            eligible &= (weights[:, None] if weights.ndim == 1 else weights) > 0
+        replacements = jnp.asarray(np.flatnonzero(~self._special), jnp.int32)
+        return mask_tokens(key, tokens, eligible, replacements, self.mask_token_id, self.mask_rate)
+
     def __call__(
         self, params: dict, batch: Mapping[str, jax.Array], key: jax.Array, *, train: bool
     ) -> tuple[jax.Array, jax.Array, dict[str, Any]]:
@@ -107,28 +125,30 @@ class MaskedObjective:
         Args:
           params: the model's parameters.
           batch: "tokens" int32 (B, L); "weights" float32 (B, L), what each token counts if it is predicted (0: never
-            chosen); "mask" bool (B, L), true for real tokens; "bytes" (B, L), how many bytes of text each token stands for.
-            Without weights each real token counts 1.
+            chosen); "mask" bool (B, L), true for real tokens; "bytes" (B, L), how many bytes of text each token stands for;
+            "languages" and "positions", see `Crossing`. Weights may be (B,), of whole rows; without any a real token counts 1.
           key: drives the masking and, where `train` is true, dropout.
           train: whether dropout is on.
         """
-        tokens, mask, weights = batch["tokens"], batch.get("mask"), batch.get("weights")
-        eligible = ~jnp.asarray(self._special)[tokens]
-        if mask is not None:
-            eligible &= jnp.asarray(mask, bool)
-        if weights is not None:
-            eligible &= weights > 0
+        mask, weights = batch.get("mask"), batch.get("weights")
         mask_key, dropout_key = jax.random.split(key)
-        replacements = jnp.asarray(np.flatnonzero(~self._special), jnp.int32)
-        masked = mask_tokens(mask_key, tokens, eligible, replacements, self.mask_token_id, self.mask_rate)
+        masked = self.hide(mask_key, batch["tokens"], mask, weights)
+        crossing = Crossing(batch["languages"], positions=batch.get("positions")) if "languages" in batch else None
         dtype = jnp.dtype(self.dtype)
         hidden = self.family.hidden(
-            params, self.config, masked.tokens, mask, dropout_key=dropout_key if train else None, dtype=dtype
+            params,
+            self.config,
+            masked.tokens,
+            mask,
+            crossing=crossing,
+            dropout_key=dropout_key if train else None,
+            dtype=dtype,
         )
         hidden = jnp.take_along_axis(hidden, masked.positions[..., None], axis=1)
         counted = masked.chosen.astype(jnp.float32)
         if weights is not None:
-            counted *= jnp.take_along_axis(weights.astype(jnp.float32), masked.positions, axis=1)
+            of_slots = weights[:, None] if weights.ndim == 1 else jnp.take_along_axis(weights, masked.positions, axis=1)
+            counted *= of_slots.astype(jnp.float32)
 
         def score(head: dict, hidden: jax.Array) -> jax.Array:
             return without_padding(self.family.logits(head, self.config, hidden, dtype=dtype), self.vocabulary_size)

@@ -7,8 +7,11 @@ import jax
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.models import Family, ModelConfig
+from wechsel_jax.objectives.cdlm import CrossLingualObjective, TranslationMaskedObjective
 from wechsel_jax.objectives.clm import CausalObjective
 from wechsel_jax.objectives.mlm import MaskedObjective
+
+NAMES = ("clm", "mlm", "cdlm", "tlm")
 
 
 class Objective(Protocol):
@@ -33,27 +36,33 @@ def make_objective(
     special_ids: Sequence[int] = (),
     mask_rate: float = 0.15,
     vocabulary_size: int | None = None,
+    parity: bool = False,
 ) -> Objective:
     """Returns objective(params, batch, key, *, train) -> (loss_sum, weight_sum, metrics), all float32 sums.
 
     Args:
-      name: "clm" or "mlm".
+      name: "clm", "mlm", or for pairs of sentences "cdlm" or "tlm".
       family: the model's family.
       config: the model's configuration.
       dtype: what matrix products compute in, "float32" or "bfloat16"; the loss is float32 always.
-      chunk: clm: positions of a row whose logits exist at once; 0: chosen, see `loss.fitting_chunk`.
-      mask_token_id: mlm: id of the mask token.
-      special_ids: mlm: ids that are never masked and never drawn as a replacement (padding and the mask among them).
-      mask_rate: mlm: share of the tokens to predict.
+      chunk: clm, cdlm: positions of a row whose logits exist at once; 0: chosen, see `loss.fitting_chunk`.
+      mask_token_id: all but clm: id of the mask token.
+      special_ids: all but clm: ids that are never masked and never drawn as a replacement (padding and the mask among them).
+      mask_rate: all but clm: share of the tokens to predict.
       vocabulary_size: how many tokens there are, where the model's tables are padded with rows of none; None: all rows are.
+      parity: cdlm: as the public code of TreLM does it, see `CrossLingualObjective`.
 
     Raises:
       UserError: the name is unknown, does not fit the family, or a setting makes no sense.
     """
-    if name not in ("clm", "mlm"):
-        raise UserError(f"objective: {name!r} is not known; expected clm or mlm")
+    if name not in NAMES:
+        raise UserError(f"objective: {name!r} is not known; expected {', '.join(NAMES[:-1])} or {NAMES[-1]}")
     if (name == "clm") != family.causal:
         raise UserError(f"objective: {name} does not fit a {family.name}; expected {'clm' if family.causal else 'mlm'}")
+    if name == "cdlm" and not config.tri_layer:
+        raise UserError(
+            f"objective: cdlm does not fit a {family.name}; expected a model with a TRILayer; train.trelm makes one"
+        )
     if dtype not in ("float32", "bfloat16"):
         raise UserError(f"objective: dtype is {dtype!r}; expected float32 or bfloat16")
     size = config.vocabulary_size if vocabulary_size is None else vocabulary_size
@@ -61,11 +70,14 @@ def make_objective(
         raise UserError(
             f"objective: {size} tokens do not fit a model of {config.vocabulary_size} rows; expected at most that many"
         )
+    if name in ("clm", "cdlm") and chunk < 0:
+        raise UserError(f"objective: chunk is {chunk}; expected a number of positions, or 0 to have it chosen")
     if name == "clm":
-        if chunk < 0:
-            raise UserError(f"objective: chunk is {chunk}; expected a number of positions, or 0 to have it chosen")
         return CausalObjective(family, config, dtype, chunk, size)
-    return _masked(family, config, dtype, mask_token_id, special_ids, mask_rate, size)
+    masked = _masked(family, config, dtype, mask_token_id, special_ids, mask_rate, size)
+    if name == "cdlm":
+        return CrossLingualObjective(masked, chunk, parity)
+    return TranslationMaskedObjective(masked) if name == "tlm" else masked
 
 
 def _masked(

@@ -1,0 +1,247 @@
+"""TreLM's three phases: what each trains, the model between them, kills in every phase, and mistakes."""
+
+import copy
+import json
+import random
+import signal
+import time
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
+
+from tests.training.runs import last_step, lines_without_timing
+from wechsel_jax.checkpoint import Checkpoint
+from wechsel_jax.data.parallel import Sentences, write_pairs
+from wechsel_jax.errors import UserError
+from wechsel_jax.files import new_directory
+from wechsel_jax.training import default_trelm_config, train, train_trelm
+from wechsel_jax.training.trelm import PHASES
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+WORDS, STEPS = 20, 6
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A BERT of two layers, pairs in which the second language writes the first's words the other way round, and text."""
+    folder, generator = tmp_path_factory.mktemp("trelm"), random.Random(0)
+    names = [*SPECIAL, *(f"a{i}" for i in range(WORDS)), *(f"b{i}" for i in range(WORDS))]
+    backend = Tokenizer(models.WordPiece({name: i for i, name in enumerate(names)}, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece()
+    backend.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
+    roles = {f"{role}_token": f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")}
+    PreTrainedTokenizerFast(tokenizer_object=backend, **roles).save_pretrained(folder / "bert")
+    described = transformers.BertConfig(
+        vocab_size=len(names), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
+        max_position_embeddings=16,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    transformers.BertForMaskedLM(described).save_pretrained(folder / "bert")
+    facts = {"vocabulary_size": len(names), "before": [2], "after": [3], "pad_id": 0, "languages": ["a", "b"]}
+    for name, count in (("pairs", 60), ("held-out", 12)):
+        sizes = [generator.randint(2, 12) for _ in range(count)]
+        first = [[5 + generator.randrange(WORDS) for _ in range(size)] for size in sizes]
+        second = [[word + WORDS for word in reversed(sentence)] for sentence in first]
+        starts = np.cumsum([0, *sizes])
+        links = np.concatenate([np.arange(size)[::-1] for size in sizes])
+        with new_directory(folder / name, "align") as place:
+            write_pairs(place, [Sentences(np.concatenate(one), starts) for one in (first, second)], [links, links], facts)
+        lines = [" ".join(f"b{word - 5 - WORDS}" for word in sentence) for sentence in second]
+        (folder / f"{name}.txt").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def settings(folder, tmp_path_factory):
+    cache = str(tmp_path_factory.mktemp("compiled"))
+
+    def make(**changes):
+        config = default_trelm_config()
+        config.source = str(folder / "bert")
+        trains = ({"trainable": "^(?!layers/)"}, {"layers": "1:"}, {"layers": ":1"}, {})
+        for name, trained in zip(PHASES, trains, strict=True):
+            phase = config[name]
+            phase.objective = "cdlm" if name in ("forward", "backward") else "mlm"
+            phase.data.rows = {"commonality": "masked", "language": ""}.get(name, name)
+            data = ("pairs.txt", "held-out.txt") if name == "language" else ("pairs", "held-out")
+            phase.data.train, phase.data.validation = ((str(folder / place),) for place in data)
+            phase.phases = ({"name": name, "fraction": 1.0, **trained},)
+            phase.steps, phase.batch_size, phase.block_length = STEPS, 4, 16
+            phase.eval_every, phase.checkpoint_every, phase.log_every = 3, 2, 1
+            phase.optimizer.peak_learning_rate = 3e-2
+            phase.mesh.data = 1
+            phase.compilation_cache = cache
+        config.update(changes)
+        return config
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def whole(runs, settings, tmp_path_factory):
+    """The workdir of a training that nobody disturbed."""
+    workdir = tmp_path_factory.mktemp("whole") / "run"
+    runs.finish(settings(), workdir)
+    return workdir
+
+
+def tensors(place):
+    checkpoint = Checkpoint.open(place)
+    return {name: np.asarray(checkpoint.read(name)) for name in checkpoint.names()}
+
+
+@pytest.mark.slow
+def test_the_model_begins_as_the_source_with_a_copied_layer(whole, folder):
+    source, start = tensors(folder / "bert"), tensors(whole / "start")
+    config = Checkpoint.open(whole / "start").config
+    assert (config["model_type"], config["language_count"], config["architectures"]) == ("tri-bert", 2, ["TriBertForMaskedLM"])
+    rows = start.pop("bert.embeddings.language_embeddings.weight")
+    np.testing.assert_allclose(rows @ rows.T, np.eye(2), atol=1e-6)
+    for name, value in start.items():
+        # Of two layers the first is layer N / 2.
+        np.testing.assert_array_equal(value, source[name.replace("tri_layer", "layer.0")], err_msg=name)
+
+
+@pytest.mark.slow
+def test_each_phase_trains_what_it_shall(whole):
+    start, commonality = tensors(whole / "start"), tensors(whole / "commonality" / "export")
+    forward, backward = (tensors(whole / name / "export") for name in ("forward", "backward"))
+
+    def changed(before, after):
+        moved = {name for name in before if not np.array_equal(before[name], after[name])}
+        parts = {"0": "encoder.layer.0.", "1": "encoder.layer.1.", "tri": "tri_layer", "languages": "language_embeddings"}
+        return {part for part, where in parts.items() if any(where in name for name in moved)}
+
+    assert changed(start, commonality) == {"tri", "languages"}
+    assert changed(commonality, forward) == {"1", "tri", "languages"}
+    assert changed(commonality, backward) == {"0", "tri", "languages"}
+    lines = [json.loads(line) for line in (whole / "forward" / "metrics.jsonl").read_text().splitlines()]
+    losses = [line for line in lines if line["kind"] == "eval"]
+    assert {"cdlm_loss", "mlm_loss"} <= {*losses[-1]} and losses[-1]["cdlm_loss"] < losses[0]["cdlm_loss"]
+
+
+@pytest.mark.slow
+def test_the_combination_is_numpys_of_the_exports(whole):
+    forward, backward = (tensors(whole / name / "export") for name in ("forward", "backward"))
+    for name, value in tensors(whole / "combined").items():
+        expected = (forward[name].astype(np.float64) + backward[name]) / 2
+        if "encoder.layer." in name:
+            expected = (backward if "encoder.layer.0." in name else forward)[name]
+        np.testing.assert_allclose(value, expected, rtol=1e-6, atol=1e-8, err_msg=name)
+
+
+@pytest.mark.slow
+def test_what_is_exported_is_an_ordinary_bert_with_a_layer_more(whole):
+    results = json.loads((whole / "trelm.json").read_text())
+    place = whole / results["model"]
+    model, loading = transformers.AutoModelForMaskedLM.from_pretrained(place, output_loading_info=True)
+    assert type(model).__name__ == "BertForMaskedLM" and model.config.num_hidden_layers == 3
+    assert not loading["missing_keys"] and not loading["unexpected_keys"] and not hasattr(model.config, "language_count")
+    # What the last phase began with is what was folded.
+    first = json.loads((whole / "language" / "metrics.jsonl").read_text().splitlines()[0])
+    assert first["step"] == 0 and first["loss"] == results["folding"]["folded"] != results["folding"]["tri_layer"]
+    assert results["phases"]["language"]["loss"] < first["loss"]
+
+
+def assert_same(one, other):
+    for name in PHASES:
+        assert lines_without_timing(one / name) == lines_without_timing(other / name)
+    for place in ("start", "combined", "folded", *(f"{name}/export" for name in PHASES)):
+        for file in ("model.safetensors", "config.json"):
+            assert (one / place / file).read_bytes() == (other / place / file).read_bytes(), (place, file)
+    assert (one / "folding.json").read_bytes() == (other / "folding.json").read_bytes()
+    assert sorted(path.name for path in other.glob(".*")) == [".lock"]
+
+
+@pytest.mark.slow
+def test_killed_in_every_phase_and_between_them_it_goes_on_exactly(runs, settings, whole, tmp_path):
+    workdir, config = tmp_path / "run", settings()
+    made = ("start", "combined", "folded", "folding.json")
+    # What is killed, and how much of `made` is there then.
+    moments = {"start": 0, "commonality": 1, "forward": 1, "backward": 1, "combined": 1, "folded": 2, "folding.json": 3}
+    for name, count in (moments | {"language": 4}).items():
+        if name in PHASES:
+            run = runs.start(config, workdir)
+            while last_step(workdir / name) < 3:
+                assert run.alive, run.output
+                time.sleep(0.002)
+            run.send(signal.SIGKILL)
+        else:
+            run = runs.start(config, workdir, at=[f"os.rename .{name}.*.partial", 1])
+        assert run.wait() == -signal.SIGKILL, run.output
+        assert [place for place in made if (workdir / place).exists()] == [*made[:count]]
+    runs.finish(config, workdir)
+    assert_same(whole, workdir)
+    assert (workdir / "trelm.json").exists()
+
+
+@pytest.mark.slow
+def test_finished_phases_are_kept_and_settings_that_changed_are_refused(settings, whole):
+    other = settings()
+    other.forward.steps = STEPS + 1
+    with pytest.raises(UserError, match=r"forward/config\.json: the run there has other settings: steps was 6, now 7"):
+        train_trelm(other, whole)
+    with pytest.raises(UserError, match=r"config\.json: the run there has other settings: fold_first was true, now false"):
+        train_trelm(settings(fold_first=False), whole)
+
+
+def test_mistakes_are_found_before_anything_is_made(settings, folder, tmp_path):
+    def refused(match, **changes):
+        config = settings()
+        for name, value in changes.items():
+            *parents, field = name.split("__")
+            place = config
+            for parent in parents:
+                place = place[parent]
+            place[field] = value
+        with pytest.raises(UserError, match=match):
+            train_trelm(config, tmp_path / "run")
+        assert not (tmp_path / "run" / "start").exists()
+
+    refused("source: is empty", source="")
+    refused("language: steps: is 0", language__steps=0)
+    refused("language: nowhere.txt: no such file", language__data__train=("nowhere.txt",))
+    refused("backward: data.train: .*pairs.txt: holds no aligned", backward__data__train=(str(folder / "pairs.txt"),))
+    refused("forward.objective: is cdlm, which needs the TRILayer", tri_layer=False)
+    refused('forward.model.checkpoint: is .*; expected ""', forward__model__checkpoint="elsewhere")
+    refused("backward.export_dtype: is bfloat16; expected float32", backward__export_dtype="bfloat16")
+    described = transformers.GPT2Config(vocab_size=45, n_embd=16, n_layer=2, n_head=2, n_positions=16)
+    transformers.GPT2LMHeadModel(described).save_pretrained(tmp_path / "gpt2")
+    refused("a model of type gpt2; expected an encoder: roberta, xlm-roberta, bert", source=str(tmp_path / "gpt2"))
+
+
+def test_what_does_not_fit_the_model_is_found_before_the_first_phase(settings, tmp_path):
+    config = settings()
+    config.backward.phases = ({"name": "backward", "fraction": 1.0, "layers": ":6"},)
+    with pytest.raises(UserError, match="backward: phases: layers ':6' of a model with 2 layers"):
+        train_trelm(config, tmp_path / "run")
+    config = settings()
+    config.forward.block_length = 17
+    with pytest.raises(UserError, match="forward: block_length: 17 is more than the model's 16 positions"):
+        train_trelm(config, tmp_path / "run")
+    assert not (tmp_path / "run" / "commonality").exists()
+    # What has been made of other settings is not taken for that of these.
+    with pytest.raises(UserError, match=r"config\.json: the run there has other settings: seed was 0, now 1"):
+        train_trelm(settings(seed=1), tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_text_and_pairs_are_not_taken_for_each_other(settings, folder, tmp_path, whole):
+    for changes, match in (
+        ({"data__train": (str(folder / "pairs.txt"),)}, "holds no aligned sentences, which data.rows=forward is for"),
+        ({"objective": "mlm"}, "aligned sentences with objective=mlm and data.rows='forward'; expected cdlm or tlm"),
+        ({"data__rows": "sideways"}, "'sideways': no such kind; expected one of forward, backward"),
+    ):
+        config = copy.deepcopy(settings()).forward
+        config.model.checkpoint = str(whole / "start")
+        for name, value in changes.items():
+            place = config.data if name.startswith("data__") else config
+            place[name.removeprefix("data__")] = value
+        with pytest.raises(UserError, match=match):
+            train(config, tmp_path / "run")

@@ -1,0 +1,246 @@
+"""TreLM's three phases (Li et al., 2021, section 3.2) as one command: four training runs and what stands between them."""
+
+import contextlib
+import copy
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+from ml_collections import ConfigDict
+
+from wechsel_jax.checkpoint import Checkpoint
+from wechsel_jax.errors import UserError
+from wechsel_jax.files import new_directory, new_file, refuse_workdir
+from wechsel_jax.models import ModelConfig, family
+from wechsel_jax.models.family import Params
+from wechsel_jax.models.registry import FAMILIES
+from wechsel_jax.models.trilayer import PREFIX, begin, combine, fold
+from wechsel_jax.tokens import load_tokenizer
+from wechsel_jax.training import distributed
+from wechsel_jax.training.config import default_config, phases, validate
+from wechsel_jax.training.distributed import broadcast_from_first
+from wechsel_jax.training.exports import write_model
+from wechsel_jax.training.loop import train
+from wechsel_jax.training.optimizer import trainable_paths
+from wechsel_jax.training.placement import Placement
+from wechsel_jax.training.run_spec import build_run, described_model, find_data, open_data
+from wechsel_jax.training.step import INIT_STREAM, stream_key
+from wechsel_jax.training.workdir import check_config, has_begun, only_run, record_config
+
+PHASES = ("commonality", "forward", "backward", "language")
+RESULTS, FOLDING = "trelm.json", "folding.json"
+
+
+def default_trelm_config() -> ConfigDict:
+    """Returns every field of the three phases with its default; each phase holds those of a training run.
+
+    What must be set: `source`, and of each phase what a run needs, but for `model.checkpoint`, which follows from the phases
+    before.
+    """
+    config = ConfigDict()
+    # Directory of the model to begin with, whose vocabulary is that of both languages: an ordinary encoder, or a TreLM model.
+    config.source = ""
+    # Of the table of languages.
+    config.seed = 0
+    # Whether the model gets a TRILayer; without one, there is no cross-lingual objective (the paper's table 7).
+    config.tri_layer = True
+    # Whether the model becomes an ordinary encoder before the last phase, which then trains what is exported, or after it.
+    config.fold_first = True
+    # Do as the public code does: which layer becomes the TRILayer, and `parity` of every phase.
+    config.parity = False
+    for name in PHASES:
+        config[name] = default_config()
+    return config
+
+
+def train_trelm(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
+    """Brings an encoder to a second language: commonality, transfer in both directions, combination, the language alone.
+
+    Killed at any moment and started again with the same settings, it gives the same model, bit for bit: each phase is a run of
+    `train`, and what is made between them appears whole or not at all. The settings of a phase may change until it begins.
+
+    Args:
+      config: the fields of `default_trelm_config`.
+      workdir: gets `start/` (the encoder with languages and TRILayer), the runs `commonality/`, `forward/`, `backward/` and
+        `language/`, `combined/` (one model of the two half models), `folded/` (an ordinary encoder; `folding.json` holds the
+        loss on the held-out text of the last phase before and after) and `trelm.json`.
+
+    Returns:
+      What trelm.json holds: {"model": the directory of the final model, "phases": name -> what `train` returned, "folding":
+      {"tri_layer": loss in nats a token, "folded"}}.
+
+    Raises:
+      UserError: a setting is wrong, the model is no encoder, or what `train` raises.
+      SystemExit: as `train`.
+    """
+    workdir = Path(workdir)
+    runs = phase_settings(config, workdir)
+    for name, run in runs.items():
+        with _naming(name):
+            validate(run)
+            find_data(run)
+    distributed.start(config.commonality.distributed)
+    first = distributed.is_first()
+    if first:
+        refuse_workdir(workdir, has_begun, "a TreLM training")
+    own = ConfigDict({name: config[name] for name in config if name not in PHASES})
+    with only_run(workdir) if first else contextlib.nullcontext():
+        check_config(own, workdir)
+        model_type = _model_type(config.source)
+        if first:
+            # Before anything is made of them.
+            record_config(own, workdir)
+        if model_type.startswith(PREFIX):
+            runs["commonality"].model.checkpoint = str(config.source)
+        else:
+            _once(workdir / "start", lambda place: _start(config, place))
+        _check_models(runs)
+        results = {name: _train(name, runs, workdir) for name in PHASES[:3]}
+        _once(workdir / "combined", lambda place: _combine(workdir, place))
+        if not config.fold_first:
+            results["language"] = _train("language", runs, workdir)
+        unfolded = workdir / ("combined" if config.fold_first else "language/export")
+        _once(workdir / "folded", lambda place: _fold(unfolded, place))
+        losses = {"tri_layer": unfolded, "folded": workdir / "folded"}
+        if not broadcast_from_first(int(first and (workdir / FOLDING).exists())):
+            losses = {name: _held_out_loss(runs["language"], place, workdir / "language") for name, place in losses.items()}
+            if first:
+                with new_file(workdir / FOLDING, "w") as handle:
+                    json.dump(losses, handle, indent=1)
+        distributed.barrier(FOLDING)
+        if config.fold_first:
+            results["language"] = _train("language", runs, workdir)
+        found = {
+            "model": "language/export" if config.fold_first else "folded",
+            "phases": results,
+            "folding": json.loads((workdir / FOLDING).read_text(encoding="utf-8")),
+        }
+        if first:
+            with new_file(workdir / RESULTS, "w") as handle:
+                json.dump(found, handle, indent=1)
+            before, after = (found["folding"][name] for name in ("tri_layer", "folded"))
+            print(f"held-out loss as an ordinary encoder {after:.4f}, with TRILayer {before:.4f}")
+            print(f"the model is {workdir / found['model']}", flush=True)
+        return found
+
+
+def phase_settings(config: ConfigDict, workdir: Path) -> dict[str, ConfigDict]:
+    """Returns the settings of each phase, with the model that it begins with.
+
+    Raises:
+      UserError: there is no source, or a phase that others follow exports rounded weights.
+    """
+    if not config.source:
+        raise UserError("source: is empty; expected the directory of an encoder with the vocabulary of both languages")
+    begins = {
+        "commonality": workdir / "start",
+        "forward": workdir / "commonality" / "export",
+        "backward": workdir / "commonality" / "export",
+        "language": workdir / ("folded" if config.fold_first else "combined"),
+    }
+    runs = {}
+    for name, place in begins.items():
+        run = runs[name] = copy.deepcopy(config[name])
+        if run.model.checkpoint:
+            raise UserError(f'{name}.model.checkpoint: is {run.model.checkpoint!r}; expected "": it follows from source')
+        run.model.checkpoint, run.parity = str(place), run.parity or config.parity
+        if run.objective == "cdlm" and not config.tri_layer:
+            raise UserError(
+                f"{name}.objective: is cdlm, which needs the TRILayer; expected tlm or mlm, or tri_layer to be True"
+            )
+        if run.export_dtype != "float32" and (name != "language" or not config.fold_first):
+            raise UserError(f"{name}.export_dtype: is {run.export_dtype}; expected float32, as what follows begins with it")
+    return runs
+
+
+@contextlib.contextmanager
+def _naming(phase: str) -> Iterator[None]:
+    """Says which phase a mistake is in."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{phase}: {error}") from error
+
+
+def _check_models(runs: Mapping[str, ConfigDict]) -> None:
+    """Raises `UserError` where the settings of a phase do not fit the model, which would show only after days of training."""
+    for name, run in runs.items():
+        trial = copy.deepcopy(run)
+        trial.model.checkpoint = runs["commonality"].model.checkpoint
+        with _naming(name):
+            model = build_run(trial, weights=False).model
+            # The model of the last phase has a layer more.
+            for phase in phases(trial) if name != "language" else ():
+                trainable_paths(model.family, model.family.shapes(model.device_config), phase.trainable, phase.layers)
+
+
+def _once(place: Path, make: Callable[[Path], None]) -> None:
+    """Makes a directory, whole, where it is not there yet."""
+    if distributed.is_first() and not place.exists():
+        with new_directory(place, "training") as directory:
+            make(directory)
+    distributed.barrier(place.name)
+
+
+def _train(name: str, runs: Mapping[str, ConfigDict], workdir: Path) -> dict[str, Any]:
+    if distributed.is_first():
+        print(f"== {name}", flush=True)
+    return train(runs[name], workdir / name)
+
+
+def _model_type(source: str) -> str:
+    found = str(Checkpoint.open(source).config.get("model_type"))
+    if PREFIX + found.removeprefix(PREFIX) not in FAMILIES:
+        known = [name for name in FAMILIES if PREFIX + name in FAMILIES]
+        raise UserError(f"source: {source}: a model of type {found}; expected an encoder: {', '.join(known)}")
+    return found
+
+
+def _start(config: ConfigDict, place: Path) -> None:
+    source, params, _ = _read(config.source)
+    key = stream_key(config.seed, INIT_STREAM)
+    params, described = begin(params, source.config, key, tri_layer=config.tri_layer, parity=config.parity)
+    _write(source, params, described, place)
+
+
+def _combine(workdir: Path, place: Path) -> None:
+    forward, backward = (_read(workdir / name / "export") for name in ("forward", "backward"))
+    _write(forward[0], combine(forward[1], backward[1]), forward[0].config, place)
+
+
+def _fold(unfolded: Path, place: Path) -> None:
+    source, params, config = _read(unfolded)
+    _write(source, *fold(params, config, source.config), place)
+
+
+def _read(place: str | Path) -> tuple[Checkpoint, Params, ModelConfig]:
+    checkpoint = Checkpoint.open(place)
+    of_model = family(checkpoint.config["model_type"])
+    config = of_model.config(checkpoint.config)
+    return checkpoint, of_model.from_hugging_face({name: checkpoint.read(name) for name in checkpoint.names()}, config), config
+
+
+def _write(source: Checkpoint, params: Params, described: Mapping[str, Any], place: Path) -> None:
+    """Writes a model with the tokenizer of the one that it was made of, and with what was recorded of its transfer."""
+    tokenizer = load_tokenizer(source.directory)
+    model = described_model(described, source.generation_config, tokenizer, default_config())
+    write_model(model, params, "float32", place)
+    record = source.directory / "transfer.json"
+    if record.is_file():
+        shutil.copyfile(record, place / record.name)
+
+
+def _held_out_loss(run: ConfigDict, model: Path, workdir: Path) -> float:
+    """The loss of a model on what the last phase holds out."""
+    run = copy.deepcopy(run)
+    run.model.checkpoint = str(model)
+    # Its text is prepared where the phase will look for it; held as by the phase, the directory counts as one of a run.
+    with only_run(workdir) if distributed.is_first() else contextlib.nullcontext():
+        spec = build_run(run)
+        placement = Placement(run, spec, print)
+        data = open_data(run, spec.model, workdir, fresh=not (workdir / "config.json").exists())
+    with jax.set_mesh(placement.mesh):
+        return placement.evaluate(placement.initial().params, data.validation)["loss"]
