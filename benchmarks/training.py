@@ -2,13 +2,16 @@
 
     PYTHONPATH=. python benchmarks/training.py --output=benchmarks/training.json
     PYTHONPATH=. python benchmarks/training.py --device=gpu --output=benchmarks/training_gpu.json
+    PYTHONPATH=. python benchmarks/training.py --muon --models=demo,gpt2 --dropout=0 --output=benchmarks/muon.json
 
 Each contestant lives in a process of its own and waits; the rounds alternate between them, and each figure is the median over
---rounds. A step is forward, backward, clipping and AdamW on a batch that is in memory already. On a CPU: GPT-2 and RoBERTa of 6
-layers x 384, 8 x 256 tokens, V = 50,257 and 50,265, float32, with and without dropout; torch with scaled dot-product attention
-and fused AdamW (and compiled too with --torch_compile). On a GPU: GPT-2 124M and RoBERTa-base, rows of 512 tokens, bfloat16,
-torch compiled. Utilisation counts the same floating-point operations for both (the head at every position for GPT-2; where the
-other side of RoBERTa needs fewer, its own too, as "own_mfu"). --smoke runs everything in seconds, with models of no use.
+--rounds. A step is forward, backward, clipping and AdamW on a batch that is in memory already. On a CPU: GPT-2 and RoBERTa of
+6 layers x 384, 8 x 256 tokens, V = 50,257 and 50,265, float32, with and without dropout; torch with scaled dot-product
+attention and fused AdamW (and compiled too with --torch_compile). On a GPU: GPT-2 124M and RoBERTa-base, rows of 512 tokens,
+bfloat16, torch compiled. Utilisation counts the same floating-point operations for both (the head at every position for GPT-2;
+where the other side of RoBERTa needs fewer, its own too, as "own_mfu"). --muon measures this trainer alone, with AdamW and
+with Muon for the kernels of the layers; the model "demo" is the demonstration's (4 layers x 256, V = 8,192, 16 x 128 tokens).
+--smoke runs everything in seconds, with models of no use.
 """
 
 import os
@@ -31,7 +34,8 @@ import numpy as np
 from absl import app, flags
 
 _DEVICE = flags.DEFINE_enum("device", "cpu", ["cpu", "gpu"], "Where to train.")
-_MODELS = flags.DEFINE_list("models", ["gpt2", "roberta"], "Families to measure.")
+_MODELS = flags.DEFINE_list("models", ["gpt2", "roberta"], "Models to measure: gpt2, roberta, demo.")
+_MUON = flags.DEFINE_bool("muon", False, "Measure this trainer with AdamW and with Muon, and no torch.")
 _DROPOUT = flags.DEFINE_list("dropout", None, "Dropout rates; 0.1 and 0 by default.")
 _ROWS = flags.DEFINE_integer("rows", None, "Rows of a batch; 8 on a CPU, 32 on a GPU.", lower_bound=1)
 _THREADS = flags.DEFINE_integer("threads", None, "Threads of torch on a CPU; as many as there are cores.", lower_bound=1)
@@ -82,12 +86,15 @@ def steps_of_a_round() -> int:
 def measure(model: str, dropout: float, gpu: bool, threads: int) -> dict[str, Any]:
     """Runs the contestants of one problem in turns."""
     hf = model_fields(model, dropout, gpu)
-    rows = _ROWS.value or (2 if _SMOKE.value else 32 if gpu else 8)
-    length = 16 if _SMOKE.value else 512 if gpu else 256
+    demo = model == "demo"
+    rows = _ROWS.value or (2 if _SMOKE.value else 16 if demo else 32 if gpu else 8)
+    length = 16 if _SMOKE.value else 128 if demo else 512 if gpu else 256
     case = Case("", _DEVICE.value, hf, rows, length, "bfloat16" if gpu else "float32", threads)
     names = ["wechsel-jax", "torch compiled"] if gpu else ["wechsel-jax", "torch"]
     if not gpu:
         names += ["torch, memory kept"] + ["torch compiled, memory kept"] * _TORCH_COMPILE.value
+    if _MUON.value:
+        names = ["wechsel-jax", "wechsel-jax, muon"]
     workers = {name: Worker(dataclasses.replace(case, contestant=name)) for name in names}
     try:
         facts = {name: worker.ready() for name, worker in workers.items()}
@@ -138,6 +145,8 @@ def model_fields(model: str, dropout: float, gpu: bool) -> dict[str, Any]:
     """Fields of `config.json`."""
     layers, width, heads, vocabulary = (12, 768, 12, 50_257) if gpu else (6, 384, 6, 50_257)
     positions = 512
+    if model == "demo":
+        model, layers, width, heads, vocabulary, positions = "gpt2", 4, 256, 4, 8_192, 128
     if _SMOKE.value:
         layers, width, heads, vocabulary, positions = 2, 32, 2, 211, 32
     if model == "gpt2":
@@ -193,7 +202,7 @@ def work(case: Case) -> None:
     """One contestant: warms up, says so, then runs as many steps as each line of input asks for."""
     answers, sys.stdout = sys.stdout, sys.stderr
     start = time.perf_counter()
-    step, facts, peak = (make_ours if case.contestant == "wechsel-jax" else make_torch)(case)
+    step, facts, peak = (make_ours if case.contestant.startswith("wechsel-jax") else make_torch)(case)
     first = step()
     compiled = time.perf_counter() - start
     for _ in range(2):
@@ -234,6 +243,7 @@ def make_ours(case: Case) -> tuple[Callable, dict[str, Any], Callable[[], int]]:
     from wechsel_jax.models.weights import unflatten
     from wechsel_jax.objectives import make_objective
     from wechsel_jax.training import default_config, devices, sharding
+    from wechsel_jax.training.groups import RECIPES, assign, read_groups
     from wechsel_jax.training.optimizer import make_optimizer
     from wechsel_jax.training.step import make_train_step, start_phase, state_shardings
 
@@ -247,7 +257,11 @@ def make_ours(case: Case) -> tuple[Callable, dict[str, Any], Callable[[], int]]:
     shapes = model_family.shapes(config)
     places, _ = sharding.parameter_shardings(mesh, model_family.sharding_rules, shapes)
     structs = unflatten({path: jax.ShapeDtypeStruct(shape, np.float32) for path, shape in shapes.items()})
-    optimizer = make_optimizer(default_config().optimizer)
+    grouping, rates = None, np.float32(1e-4)
+    if case.contestant.endswith("muon"):
+        grouping = assign(read_groups(RECIPES["muon"]), model_family, config, shapes)
+        rates = np.full(len(grouping.groups), 1e-4, np.float32)
+    optimizer = make_optimizer(default_config().optimizer, grouping, places)
     where = state_shardings(mesh, places, optimizer, frozenset(shapes), structs)
     params = jax.jit(lambda key: model_family.init(config, key), out_shardings=places)(jax.random.key(0))
     state = start_phase(params, 0, optimizer, frozenset(shapes), where)
@@ -257,12 +271,12 @@ def make_ours(case: Case) -> tuple[Callable, dict[str, Any], Callable[[], int]]:
         return sharding.put({"tokens": next(source)[None]}, sharding.batch_sharding(mesh, accumulated=True))
 
     with jax.set_mesh(mesh):
-        train_step = make_train_step(objective, optimizer, frozenset(shapes), where, seed=0)
-        compiled = train_step.lower(state, batch(), np.float32(0)).compile()
+        train_step = make_train_step(objective, optimizer, frozenset(shapes), where, seed=0, grouping=grouping)
+        compiled = train_step.lower(state, batch(), rates).compile()
 
     def step(wait: bool = True) -> float | None:
         nonlocal state
-        state, metrics = compiled(state, batch(), np.float32(1e-4))
+        state, metrics = compiled(state, batch(), rates)
         return float(metrics["loss"]) if wait else None
 
     facts = {
@@ -270,6 +284,7 @@ def make_ours(case: Case) -> tuple[Callable, dict[str, Any], Callable[[], int]]:
         "own_flops_per_token": model_family.flops_per_token(config, case.length, objective.head_fraction),
         "peak_flops": devices.peak_flops(jax.devices()[0].device_kind),
         "device": jax.devices()[0].device_kind,
+        "optimizer_bytes": sum(leaf.nbytes for leaf in jax.tree.leaves(state.opt_state)),
     }
 
     def peak() -> int:

@@ -3,9 +3,10 @@ r"""Fine-tuning on labelled examples, with the WECHSEL paper's settings (Minixho
 Command:  python -m train.finetune --workdir=DIR \
             --config=configs/finetune.py:task=xnli,lang=de,model=roberta-german,data=labelled --config.seeds=3
 Tasks:    `xnli` (pairs, accuracy; from files it trains on the 2,490 development pairs and is scored on the test set), `wikiann`
-          (entities, micro F1), `pos` (word classes of a UD treebank, accuracy), `sib200` (topics), `xquad` (answers, F1; it
-          trains on SQuAD's file). Behind the colon `train=` and `validation=` name other files or data sets, and
-          `--config.task.*` their columns: `train=hf://facebook/xnli:train#de` is the paper's training set.
+          (entities, micro F1), `pos` (word classes of a UD treebank, accuracy), `parsing` (its trees, LAS; `lang` is the
+          treebank's name, as Indonesian-GSD), `sib200` (topics), `xquad` (answers, F1; it trains on SQuAD's file). Behind
+          the colon `train=` and `validation=` name other files or data sets, and `--config.task.*` their columns:
+          `train=hf://facebook/xnli:train#de` is the paper's training set.
 Cost:     XNLI's 2,490 development pairs with a RoBERTa of 6 x 384: about 2 minutes a pass on 2 CPU cores. The paper's training
           set has 392,702 pairs.
 Expected: the paper's table 2 for its WECHSEL-RoBERTa, after XNLI's whole training set: German 81.8 (XNLI) and 89.7 (WikiANN),
@@ -38,6 +39,18 @@ TASKS = {
         {"stride": 128},
         "squad/train-v1.1.json",
         "xquad/xquad.{lang}.json.gz",
+    ),
+    "parsing": (
+        {
+            "objective": "parsing",
+            "batch_size": 32,
+            "epochs": 10.0,
+            # The head is new and the model is not: SuPar's rates for the two.
+            "optimizer": {"peak_learning_rate": 5e-5, "groups": ({"match": "^classifier/", "rate": 20.0},)},
+        },
+        {},
+        "ud/{lang}-train.conllu.gz",
+        "ud/{lang}-dev.conllu.gz",
     ),
     "sib200": (
         {"objective": "classification", "batch_size": 32, "epochs": 10.0},

@@ -1,6 +1,7 @@
 """Every file of configs/ makes settings that pass the checks, and says what its paper says."""
 
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from wechsel_jax.comparison import _settings, _validate
 from wechsel_jax.errors import UserError
 from wechsel_jax.training import config_arguments, validate
 from wechsel_jax.training.config import phases
+from wechsel_jax.training.trelm import PHASES, phase_settings
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 NAMES = sorted(path.stem for path in CONFIGS.glob("*.py"))
@@ -21,6 +23,7 @@ COMPARISONS = (
     "wechsel_grid",
     "wechsel_downstream",
     "wechsel_low_resource",
+    "recipe",
 )
 
 
@@ -37,7 +40,8 @@ def test_every_file_makes_settings_that_pass(name):
     if name in COMPARISONS:
         config.training.model.checkpoint, config.training.data.train, config.training.data.validation = "a", ("b",), ("c",)
         config = config.training
-    validate(config)
+    for settings in phase_settings(config, Path("workdir")).values() if name == "trelm" else [config]:
+        validate(settings)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -78,6 +82,7 @@ def test_wechsel_schedules_are_the_papers():
     assert (frozen.trainable, frozen.steps) == ("embeddings", 75_000)
     for name, peak in (("wechsel_gpt2", 5e-4), ("wechsel_roberta", 1e-4)):
         table_6 = {"peak_learning_rate": peak, "b1": 0.9, "b2": 0.98, "eps": 1e-6, "weight_decay": 0.01, "clip_norm": None}
+        table_6["groups"] = ()
         assert dict(load(name).optimizer) == table_6
     low = load("wechsel_gpt2", "low_resource=1,bytes=16777216")
     assert (low.eval_every, low.patience, low.data.max_bytes) == (2_500, 10_000, 16 * 2**20)
@@ -88,12 +93,20 @@ def test_salt_is_a_cosine():
     assert (phase.decay, phase.warmup_steps, phase.peak) == ("cosine", 100, 1e-5)
 
 
-def test_trelm_freezes_what_the_paper_freezes():
-    (phase,) = phases(load("trelm"))
-    assert (phase.steps, phase.warmup_steps, phase.peak) == (20_000, 500, 3e-5)
-    assert [phases(load("trelm", f"phase=transfer,half={half}"))[0].layers for half in ("upper", "lower")] == ["6:", ":6"]
-    (phase,) = phases(load("trelm", "phase=language"))
-    assert (phase.steps, phase.peak, phase.trainable, phase.layers) == (80_000, 2e-5, "all", "")
+def test_trelm_trains_what_the_paper_trains():
+    config = load("trelm")
+    found = {name: phases(config[name])[0] for name in PHASES}
+    assert [found[name].steps for name in PHASES] == [20_000, 20_000, 20_000, 80_000]
+    assert [found[name].layers for name in PHASES] == ["", "6:", ":6", ""]
+    assert [found[name].peak for name in PHASES] == [3e-5, 3e-5, 3e-5, 2e-5]
+    assert all(phase.warmup_steps == 500 for phase in found.values())
+    assert re.search(found["commonality"].trainable, "tri_layer/mlp/up/kernel")
+    assert not re.search(found["commonality"].trainable, "layers/mlp/up/kernel")
+    assert [config[name].objective for name in PHASES] == ["mlm", "cdlm", "cdlm", "mlm"]
+    assert [config[name].data.rows for name in PHASES] == ["masked", "forward", "backward", ""]
+    short = load("trelm", "steps=0.001,objective=tlm,tri_layer=0,parity=1,depth=4")
+    assert [short[name].steps for name in PHASES] == [20, 20, 20, 80] and phases(short.backward)[0].layers == ":2"
+    assert (short.tri_layer, short.parity, short.forward.objective) == (False, True, "tlm")
 
 
 @pytest.mark.parametrize(
@@ -107,3 +120,25 @@ def test_trelm_freezes_what_the_paper_freezes():
 def test_unknown_arguments_are_refused(arguments, named):
     with pytest.raises(UserError, match=named):
         config_arguments(arguments, lang=("de", "sw"), steps="1")
+
+
+def test_kim_settings_are_those_of_the_papers_table_5():
+    """Epochs and batches of its columns, appendix A.2's rates and Adam, and which parameters table 3 freezes."""
+    epochs = {"multi30k": (20, 20, 20), "mnli": (9, 10, 10), "sst2": (5, 5, 5), "iwslt": (20, 20, 20)}
+    batches = {"multi30k": (64, 128, 96), "mnli": (128,) * 3, "sst2": (128,) * 3, "iwslt": (128, 128, 112)}
+    widths = {"multi30k": (300, 768, 768), "mnli": (300, 768, 512), "sst2": (300, 768, 512), "iwslt": (300, 768, 768)}
+    for task in epochs:
+        for column, rows in enumerate(("glove", "bert", "t5")):
+            config = load("kim", f"task={task},rows={rows}")
+            validate(config)
+            found = (config.epochs, config.batch_size, config.model.config.d_model)
+            assert found == (epochs[task][column], batches[task][column], widths[task][column])
+            assert config.model.config.nhead == (10 if rows == "glove" else 8)
+            assert config.optimizer.peak_learning_rate == (2e-4 if task in ("multi30k", "iwslt") else 1e-4)
+            assert (config.optimizer.b1, config.optimizer.b2, config.optimizer.eps) == (0.9, 0.98, 1e-9)
+    frozen = load("kim", "init=pretrained,train=no,positions=none,source=en,target=de,data=d")
+    (phase,) = phases(frozen)
+    assert not re.search(phase.trainable, "token_embedding/embedding") and re.search(phase.trainable, "head/embedding")
+    assert frozen.model.config.positions == "none" and frozen.data.train == ("d/train.en.gz::d/train.de.gz",)
+    assert frozen.model.target_embeddings == "kim/multi30k-glove/target-pretrained.safetensors"
+    assert load("kim", "init=pretrained,tables=source").model.target_embeddings == ""

@@ -15,7 +15,7 @@ FLOORS = (
     ("text",),
     ("tokens",),
     ("search",),
-    ("vectors",),
+    ("vectors", "aligner"),
     ("initializers",),
     ("checkpoint",),
     ("models",),

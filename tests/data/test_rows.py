@@ -82,6 +82,48 @@ def test_every_word_is_labelled_at_its_first_token(kind):
             assert tokenizer.decode(rows.tokens[start:end]).replace("<|end|>", "").strip() == word
 
 
+TREE = (("Der", 2, "det"), ("Fuchs", 3, "nsubj"), ("springt", 0, "root"), ("über", 5, "case"), ("Hund", 3, "obl"))
+
+
+@pytest.mark.parametrize("kind", every_kind())
+def test_a_tree_stands_at_the_first_tokens_of_its_words(kind):
+    tokenizer = every_kind()[kind]
+    words, heads, relations = zip(*TREE, strict=True)
+    example = Example("line 1", words, tuple(zip(heads, relations, strict=True)))
+    labels = ("case", "det", "nsubj", "root")
+    rows = encode_examples([example], tokenizer, form="parsing", labels=labels, length=64, pad_id=0)
+    tagged = encode_examples(
+        [example._replace(target=relations)], tokenizer, form="tagging", labels=relations, length=64, pad_id=0
+    )
+    batch = rows.batch(0, 2, seed=0)
+    np.testing.assert_array_equal(batch["words"][:, :6], [[*np.flatnonzero(tagged.marks >= 0), -1]] * 2)
+    assert batch["heads"][0].tolist()[:6] == [2, 3, 0, 5, 3, 0] and batch["weights"][0].tolist()[:6] == [1, 1, 1, 1, 1, 0]
+    # "obl" is none of the labels.
+    assert batch["labels"][0].tolist()[:6] == [1, 2, 3, 0, -1, -1]
+    assert {batch[name].shape for name in ("words", "heads", "labels", "weights", "tokens")} == {(2, 32)} and not rows.cut
+    positions = np.flatnonzero(tagged.marks >= 0)
+    for length in range(positions[1] + 2, tagged.tokens.size):
+        # Words at the end are left out, and what hangs on them has no head in the row.
+        short = encode_examples([example], tokenizer, form="parsing", labels=labels, length=length, pad_id=0)
+        cut, there = short.batch(0, 1, seed=0), int((short.marks >= 0).sum())
+        assert short.cut == 1 and short.tokens.size == length and 1 <= there <= 5
+        assert cut["words"][0].tolist() == [*positions[:there], *[-1] * (length - there)]
+        held = [head <= there for head in heads[:there]]
+        assert cut["weights"][0].tolist() == [*held, *[0] * (length - there)]
+        assert cut["heads"][0, :there].tolist() == [head * hold for head, hold in zip(heads, held, strict=False)]
+
+
+def test_words_without_a_token_are_no_heads():
+    """BERT's normalizer takes a joiner away: the words behind it move up, and what hangs on it has no head in the row."""
+    words, heads = ("der", "\u200d", "hund", "fuchs"), (2, 3, 0, 3)
+    example = Example("line 1", words, tuple((head, "dep") for head in heads))
+    rows = encode_examples([example], every_kind()["wordpiece"], form="parsing", labels=("dep",), length=64, pad_id=0)
+    assert rows.marks[rows.marks >= 0].tolist() == [0, 2, 3]
+    (batch,) = rows.evaluation_batches(1)
+    assert batch["heads"][0].tolist()[:4] == [0, 0, 2, 0] and batch["weights"][0].tolist()[:4] == [0, 1, 1, 0]
+    assert (batch["words"][0] >= 0).sum() == 3
+
+
 def test_answers_stand_in_the_windows_that_hold_them(roberta):
     text = "Es war einmal ein König, der hatte drei Töchter und ein Schloss am Meer."
     example = Example("q1", ("Wie viele?", text), (("drei", text.index("drei")),))

@@ -225,7 +225,7 @@ def test_what_transformers_has_no_class_for_is_refused(name, form):
 def test_dropout_of_the_head_follows_the_classes():
     fields = fields_of("roberta") | {"hidden_dropout_prob": 0.2}
     rates = {form: with_head(family("roberta"), form, 2).config(fields).classifier_dropout for form in FORMS}
-    assert rates == {"classification": 0.2, "tagging": 0.2, "answers": 0.0}
+    assert rates == {"classification": 0.2, "tagging": 0.2, "answers": 0.0, "parsing": 0.33}
     stated = with_head(family("roberta"), "tagging", 2).config(fields | {"classifier_dropout": 0.3})
     assert stated.classifier_dropout == 0.3 and stated.override(dropout=0.0).classifier_dropout == 0.0
     assert with_head(family("gpt2"), "tagging", 2).config(fields_of("gpt2")).classifier_dropout == 0.1

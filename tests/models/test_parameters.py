@@ -53,6 +53,7 @@ MESH_FIELDS = {
     "roberta": _SMALL | {"intermediate_size": 64},
     "xlm-roberta": _SMALL | {"intermediate_size": 64},
     "bert": _SMALL | {"intermediate_size": 64},
+    **{f"tri-{name}": _SMALL | {"intermediate_size": 64} for name in ("bert", "roberta", "xlm-roberta")},
     "llama": _SMALL_LLAMA,
     "mistral": _SMALL_LLAMA | {"sliding_window": 5},
     "qwen2": _SMALL_LLAMA | {"num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 4, "vocab_size": 49},

@@ -53,7 +53,7 @@ RUN = {
         "dtype": "float32",
         "model": {"checkpoint": "someone/english"},
         "data": {"train": ["/home/me/a.txt"], "validation": ["/home/me/b.txt"]},
-        "optimizer": {"b1": 0.9, "kind": "adamw"},
+        "optimizer": {"b1": 0.9, "kind": "adamw", "groups": [{"match": "layers/.*kernel$", "kind": "muon", "rate": 2.0}]},
         "phases": [{"name": "all", "trainable": ["a", "b"], "decay": "linear"}],
     },
     "data": {"train": {"inputs": [{"name": "a.txt", "bytes": 5, "sha256": "ab"}], "tokens": 5, "sha256": "cd"}},
@@ -157,6 +157,8 @@ def test_harmless_text_reads_as_it_was_written():
         "- The dictionary words.tsv has 5 pairs.",
         "Made with python 3.11.2, wechsel-jax 0.1.0.",
         "| optimizer | AdamW: b1 0.9, kind adamw |",
+        "| parameters | kind | rate |",
+        "| `layers/.*kernel$` | `muon` | 2 |",
         "| devices | 8 x TPU v3 |",
         "  version = {0.1.0},",
     ):
@@ -197,6 +199,12 @@ def test_what_is_no_name_of_a_class_is_no_python(architectures):
     _, (python, _), front = structure(card_of(None, RUN, model))
     check_python(python, "me/german")
     assert python.startswith("from transformers import AutoModel, AutoTokenizer\n") and "pipeline_tag" not in front
+
+
+def test_a_parser_is_loaded_without_its_head():
+    card = card_of(None, RUN, {"architectures": ["BertForDependencyParsing"], "model_type": "bert"})
+    assert "model = AutoModel.from_pretrained(" in card and "BertForDependencyParsing.from" not in card
+    assert "without its head for dependency trees; `wechsel-jax` reads both." in card
 
 
 def test_languages_and_licences_are_what_was_given(tmp_path):

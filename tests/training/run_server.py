@@ -79,16 +79,17 @@ def run(
     # As in the process of the tests, whose compiled programs serve here too.
     jax.config.update("jax_disable_most_optimizations", True)
     from wechsel_jax.program import program
-    from wechsel_jax.training import default_config, train
+    from wechsel_jax.training import default_config, default_trelm_config, train, train_trelm
 
-    settings = default_config()
+    phases = "commonality" in config
+    settings = default_trelm_config() if phases else default_config()
     with settings.ignore_type(), program("train"):
         settings.update(config)
         if at or events:
             watch(workdir, at, do, events)
         if file_limit:
             resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
-        train(settings, workdir)
+        (train_trelm if phases else train)(settings, workdir)
 
 
 def start(log: str, **options) -> int:

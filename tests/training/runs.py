@@ -99,9 +99,11 @@ def lines_without_timing(workdir: Path) -> list[dict]:
 def assert_same_run(one: Path, other: Path) -> None:
     """Both have the same metrics and the same export, bit for bit, and nothing half-written lies about."""
     assert lines_without_timing(one) == lines_without_timing(other)
-    files = sorted(path.name for path in (one / "export").iterdir())
-    assert "model.safetensors" in files and files == sorted(path.name for path in (other / "export").iterdir())
+    files, others = (
+        sorted(str(path.relative_to(run)) for path in (run / "export").rglob("*") if path.is_file()) for run in (one, other)
+    )
+    assert "export/model.safetensors" in files and files == others
     for name in files:
-        assert (one / "export" / name).read_bytes() == (other / "export" / name).read_bytes(), name
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
     assert sorted(path.name for path in other.glob(".*")) == [".lock"]
     assert not list((other / "checkpoints").glob(".*"))

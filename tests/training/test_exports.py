@@ -71,6 +71,22 @@ def test_transformers_computes_the_same_logits(run, bare, tmp_path):
     assert own.keys() == made.keys() and all(np.array_equal(own[name], made[name]) for name in own)
 
 
+def test_the_mean_of_checkpoints_is_that_of_their_exports(bare, tmp_path, capsys):
+    for step in (5, 10, 15):
+        export_checkpoint(bare, tmp_path / str(step), step)
+    alone = [load_file(tmp_path / str(step) / "model.safetensors") for step in (5, 10, 15)]
+    for average, step in ((2, 10), (3, 15)):
+        output = tmp_path / f"mean{average}"
+        main(["export", str(bare), f"--step={step}", f"--average={average}", f"--output={output}"])
+        for name, value in load_file(output / "model.safetensors").items():
+            expected = np.mean([one[name].astype(np.float64) for one in alone[:average]], axis=0)
+            np.testing.assert_allclose(value, expected, rtol=1e-6, atol=1e-7, err_msg=name)
+    assert "the mean of those after steps 5, 10 and 15; scores here are of step 15 alone" in (output / "README.md").read_text()
+    with pytest.raises(UserError, match=r"average: is 3, and .* has 2 up to step 10"):
+        export_checkpoint(bare, tmp_path / "more", 10, average=3)
+    assert not (tmp_path / "more").exists()
+
+
 def test_the_run_was_watched(run):
     """TensorBoard's own reader finds the lines of the metrics, and there is a trace of the updates asked for."""
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")

@@ -44,10 +44,10 @@ PAIRS = {"task__texts": ("one", "other"), "task__columns": ("one", "other", "lab
 
 @pytest.fixture(scope="module")
 def labelled(tmp_path_factory) -> Path:
-    """Pairs that share their first word or not, words that are labelled by what they are, and questions for a word."""
+    """Pairs that share their first word or not, words with a label for what they are, each on the one before, and questions."""
     folder, generator = tmp_path_factory.mktemp("labelled"), random.Random(0)
     for name, count in (("train", 160), ("validation", 45)):
-        pairs, tags, asked = [], [], []
+        pairs, tags, asked, trees = [], [], [], []
         for number in range(count):
             words = [generator.choice(WORDS) for _ in range(generator.choice((3, 5, 9, 35)))]
             first = words[0] if number % 2 else generator.choice([word for word in WORDS if word != words[0]])
@@ -56,11 +56,14 @@ def labelled(tmp_path_factory) -> Path:
             words = words[:9]
             kinds = ["B-GREEK" if word in WORDS[:4] else "O" for word in words]
             tags.append("".join(f"{word}\t{kind}\n" for word, kind in zip(words, kinds, strict=True)))
+            rows = enumerate(zip(words, ["root", *kinds[1:]], strict=True))
+            trees.append("".join(f"{n + 1}\t{word}\t_\t_\t_\t_\t{n}\t{kind}:x\t_\t_\n" for n, (word, kind) in rows))
             context = " ".join(words)
             answer = {"text": words[1], "answer_start": len(words[0]) + 1}
             asked.append({"context": context, "qas": [{"id": str(number), "question": words[0], "answers": [answer]}]})
         (folder / f"{name}.tsv").write_text("\n".join(pairs) + "\n")
         (folder / f"{name}.conll").write_text("\n".join(tags))
+        (folder / f"{name}.conllu").write_text("\n".join(trees))
         (folder / f"{name}.json").write_text(json.dumps({"data": [{"paragraphs": asked}]}))
     return folder
 
@@ -248,6 +251,33 @@ def test_words_are_tagged_as_transformers_does(settings, labelled, tmp_path):
 
 
 @pytest.mark.slow
+def test_trees_are_learned_scored_again_and_gone_on_with_exactly(settings, labelled, tmp_path):
+    """The export has a backbone for transformers and scores the same; a run that goes on ends with the same bytes."""
+    config = settings(
+        "conllu", objective="parsing", model__config=ConfigDict(ENCODER), steps=40, optimizer__peak_learning_rate=1e-2
+    )
+    result = train(config, tmp_path / "run")
+    assert result["metric"] == "las" and result["score"] == result["las"] <= result["uas"] and result["examples"] == 45
+    first = read_run(tmp_path / "run").evaluations[0].score
+    assert first < 0.2 and result["las"] > first + 0.2
+    scored = score_labelled(tmp_path / "run", [labelled / "validation.conllu"])
+    assert scored.line() == pytest.approx({name: result[name] for name in scored.line()}, abs=1e-6)
+    for tree in scored.predicted:
+        assert [head for head, _ in tree].count(0) == 1 == [relation for head, relation in tree if not head].count("root")
+        assert all(0 <= head <= len(tree) and head != word for word, (head, _) in enumerate(tree, 1))
+    backbone, found = transformers.AutoModel.from_pretrained(tmp_path / "run" / "export", output_loading_info=True)
+    assert type(backbone).__name__ == "BertModel" and all("pooler" in name for name in found["missing_keys"])
+
+    again = tmp_path / "again"
+    shutil.copytree(tmp_path / "run", again, ignore=shutil.ignore_patterns("export", "40"))
+    lines = (again / "metrics.jsonl").read_text().splitlines(True)
+    (again / "metrics.jsonl").write_text("".join(line for line in lines if json.loads(line)["step"] <= 36))
+    assert train(config, again)["loss"] == result["loss"]
+    weights = [tmp_path / name / "export" / "model.safetensors" for name in ("run", "again")]
+    assert weights[0].read_bytes() == weights[1].read_bytes()
+
+
+@pytest.mark.slow
 def test_answers_are_found_as_by_transformers(settings, labelled, tmp_path):
     """Its span with the largest sum of scores, in one window."""
     config = settings("json", objective="answers", model__config=ConfigDict(ENCODER), task__stride=8, steps=12)
@@ -296,6 +326,7 @@ def test_seeds_give_mean_and_spread(settings, tmp_path, capsys):
         ({"task__skip": ("other", "same")}, r"train\.tsv: holds no example"),
         ({"objective": "tagging"}, r"task\.texts: is \['one', 'other'\]; expected the names of 1 to 1 columns"),
         ({"task__language": "tlh"}, r"task\.language: is 'tlh'"),
+        ({"objective": "parsing", "task__texts": ("text",)}, r"train\.tsv: line 1: has 3 columns; expected the 10 of CoNLL-U"),
         ({"objective": "clm"}, r"objective: clm needs no labels; expected one of classification, tagging, answers"),
         ({"objective": "clm", "epochs": 2.0}, r"epochs: is 2\.0; expected 0"),
         ({"data__max_bytes": 5}, r"data\.max_bytes: is 5; expected no value"),

@@ -56,9 +56,9 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     """Prints a line for each score."""
     from wechsel_jax.records.scores import ScoresRecord, is_scores
 
-    models = _named(arguments, "model")
-    given = {form: _named(values[form].value, "task") for form in ("text", "choice", "reading", "labels")}
-    places = [(name, place) for named in given.values() for name, place in named.items()]
+    models = named(arguments, "model")
+    given = {form: named(values[form].value, "task") for form in ("text", "choice", "reading", "labels")}
+    places = [(name, place) for of_form in given.values() for name, place in of_form.items()]
     if not places:
         raise UserError("expected --text, --choice, --reading or --labels; see wechsel-jax evaluate --help")
     names = [name for name, _ in places]
@@ -81,7 +81,7 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     evaluate(models, tasks, output=values.output, overwrite=values.overwrite, dtype=values.dtype)
 
 
-def _named(given: list[str], what: str) -> dict[str, str]:
+def named(given: list[str], what: str) -> dict[str, str]:
     """Label to place; what has no label is named after its file or directory.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Labelled examples from files of the usual kinds: a label for a text or a pair, for each word, or an answer in a text."""
+"""Labelled examples from files of the usual kinds: labels of texts, pairs or words, answers, trees, or translations."""
 
 import csv
 import dataclasses
@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from wechsel_jax.data.treebanks import read_trees
 from wechsel_jax.errors import UserError, one_line, parsing
 from wechsel_jax.text.files import read_lines
+from wechsel_jax.text.parallel import BESIDE, read_pairs
 from wechsel_jax.text.sources import Source, find_sources
 
-FORMS = ("classification", "tagging", "answers")
+FORMS = ("classification", "tagging", "answers", "parsing", "translation")
 _WHAT = "labelled examples"
 _SQUAD = 'a file as SQuAD has it: {"data": [{"paragraphs": [{"context", "qas": [...]}]}]}'
 _DOCUMENT = "-DOCSTART-"
@@ -23,8 +25,10 @@ class Task:
     """What examples are, and where files say it.
 
     Attributes:
-      form: "classification" (a text or a pair has one label), "tagging" (each word has one) or "answers" (a part of a text).
-      texts: names of the columns or fields with the text; two for pairs, and for tagging the field with the words.
+      form: "classification" (a text or a pair has one label), "tagging" (each word has one), "answers" (a part of a text),
+        "parsing" (each word has a head and a relation to it) or "translation" (another text).
+      texts: names of the columns or fields with the text; two for pairs, source and target for translation, and for tagging
+        the field with the words.
       label: name of the column or field with the label.
       columns: names of all columns, for files without a line of names.
       skip: examples with one of these labels are left out; "-" is where annotators did not agree.
@@ -43,7 +47,8 @@ class Example(NamedTuple):
     Attributes:
       place: file and line, or what else names it.
       texts: the text or the pair, the words, or (question, text).
-      target: label, labels of the words, or (answer, its first character) of every answer that is right.
+      target: label, labels of the words, (answer, its first character) of every answer that is right, (head, relation) of each
+        word as in `treebanks.Tree`, or the translation.
     """
 
     place: str
@@ -57,13 +62,20 @@ def read_examples(names: Sequence[str | os.PathLike], task: Task) -> list[Exampl
     Args:
       names: as `find_sources` takes them. `.csv`, or text with tabs between columns (nothing is quoted there); JSON lines;
         Parquet and data sets. For tagging also a word and its label a line, with blank lines between sentences, and `.conllu`,
-        where labels are UPOS; for answers files as SQuAD has them.
+        where labels are UPOS; for answers files as SQuAD has them; for parsing CoNLL-U alone; for translation
+        "SOURCE::TARGET", two texts with a sentence a line.
       task: what they are.
 
     Raises:
       UserError: a file is missing or damaged, a line is not what it should be, a column is missing, or there is no example.
     """
-    found = [example for source in find_sources(names) for example in _READERS[task.form](source, task)]
+    beside = [str(name) for name in names if task.form == "translation" and BESIDE in str(name)]
+    found = []
+    for name in beside:
+        pairs = read_pairs([name], task.texts)
+        found += [_pair(pairs.place(i), *both) for i, both in enumerate(zip(pairs.first, pairs.second, strict=True))]
+    if alone := [name for name in names if str(name) not in beside]:
+        found += [example for source in find_sources(alone) for example in _READERS[task.form](source, task)]
     if task.form == "classification":
         found = [example for example in found if example.target not in task.skip]
     if not found:
@@ -72,9 +84,11 @@ def read_examples(names: Sequence[str | os.PathLike], task: Task) -> list[Exampl
 
 
 def find_labels(examples: Iterable[Example], form: str) -> tuple[str, ...]:
-    """Returns the labels of examples, sorted; of answers there are none."""
+    """Returns the labels of examples, sorted; of trees the relations, and of answers there are none."""
     if form == "answers":
         return ()
+    if form == "parsing":
+        return tuple(sorted({relation for one in examples for _, relation in one.target}))
     return tuple(sorted({label for one in examples for label in ([one.target] if form == "classification" else one.target)}))
 
 
@@ -89,6 +103,18 @@ def _classified(source: Source, task: Task) -> Iterator[Example]:
         if isinstance(label, bool) or not isinstance(label, str | int) or label == "":
             raise UserError(f"{place}: {task.label} is {label!r}; expected a label; complete or remove the line")
         yield Example(place, texts, str(label))
+
+
+def _translated(source: Source, task: Task) -> Iterator[Example]:
+    for place, row in _rows(source, task, task.texts):
+        yield _pair(place, *(row[name] for name in task.texts))
+
+
+def _pair(place: str, source: Any, target: Any) -> Example:
+    for side, text in (("source", source), ("target", target)):
+        if not isinstance(text, str) or not text.strip():
+            raise UserError(f"{place}: the {side} is {text!r}; expected a sentence; complete or remove the pair")
+    return Example(place, (source.strip(),), target.strip())
 
 
 def _tagged(source: Source, task: Task) -> Iterator[Example]:
@@ -138,6 +164,13 @@ def _tagged(source: Source, task: Task) -> Iterator[Example]:
         yield Example(f"{source.name}: line {first}", tuple(words), tuple(labels))
 
 
+def _parsed(source: Source, task: Task) -> Iterator[Example]:
+    if source.kind != "text":
+        raise UserError(f"{source.name}: is no text file; expected a treebank in CoNLL-U; name another file")
+    for tree in read_trees(source.place, source.name):
+        yield Example(f"{source.name}: line {tree.line}", tree.words, tuple(zip(tree.heads, tree.relations, strict=True)))
+
+
 def _questions(source: Source, task: Task) -> Iterator[Example]:
     for place, question, text, answers in _squad(source) if source.kind in ("text", "json") else _question_rows(source, task):
         for answer, start in answers:
@@ -181,6 +214,8 @@ _READERS: dict[str, Callable[[Source, Task], Iterator[Example]]] = {
     "classification": _classified,
     "tagging": _tagged,
     "answers": _questions,
+    "parsing": _parsed,
+    "translation": _translated,
 }
 
 

@@ -35,20 +35,22 @@ class LabelledRows:
 
     Attributes:
       directory: of the run's record of the data, for messages.
-      form: "classification", "tagging" or "answers".
+      form: "classification", "tagging", "answers" or "parsing".
       examples: what the rows were made of.
-      labels: names of the labels; of answers there are none.
+      labels: names of the labels, of trees those of the relations; of answers there are none.
       length: no row is longer.
       pad_id: token behind the end of a row.
       tokens: int32 (T,).
       types: int32 (T,), segments; None where the model knows none.
       starts: int64 (n + 1,), where rows begin in `tokens`.
       targets: int32 (n,), the label of each row; (T,) for tagging, -1 where a token is not the first of a word; (n, 2) for
-        answers: the first and the last token, or twice 0 where the row holds no answer.
+        answers: the first and the last token, or twice 0 where the row holds no answer; (T, 2) for parsing: head and relation,
+        -1 for a relation that is none of the labels and elsewhere. A head is the place, from 1 on, among the words that have
+        tokens in the row, 0 for the root, or -1 where the head has none.
       sources: int32 (n,), which example each row is of.
       marks: int32 (T,), the text, 0 or 1, that the token is of, -1 for special tokens (classification); (T,), the word whose
-        first token it is, -1 elsewhere (tagging); (T, 2), its first character in the text and one more than the last, -1
-        outside of it (answers).
+        first token it is, -1 elsewhere (tagging, parsing); (T, 2), its first character in the text and one more than the last,
+        -1 outside of it (answers).
       cut: how many examples lost tokens because they were longer than a row.
     """
 
@@ -83,6 +85,9 @@ class LabelledRows:
         Returns:
           {"tokens": int32 (rows, L), "mask": bool (rows, L), "labels": int32 and "weights": float32 of the same shape, (rows,),
           (rows, L) for tagging or (rows, 2) for answers, and where the model knows segments "types": int32 (rows, L)}.
+          For parsing, "labels" (relations, -1: none of the model's) and "weights" (rows, L) are of words and not of tokens, and
+          there are "words": int32 (rows, L), the first token of each word, -1 behind the last, and "heads": int32 (rows, L),
+          the place of a word, from 1 on, or 0.
         """
         chosen = training_indices(len(self), step, batch_size, seed)
         return self.padded(chosen[rows], self._fitting(chosen))
@@ -119,15 +124,28 @@ class LabelledRows:
         batch = {"tokens": np.where(mask, self.tokens[places], np.int32(self.pad_id)), "mask": mask}
         if self.types is not None:
             batch["types"] = np.where(mask, self.types[places], np.int32(0))
+        if self.form == "parsing":
+            first = mask & (self.marks[places] >= 0)
+            # The first tokens of words, in their order, before all others.
+            order = np.argsort(~first, axis=1, kind="stable")
+            word = np.take_along_axis(first, order, axis=1)
+            head, label = np.moveaxis(self.targets[np.take_along_axis(places, order, axis=1)], -1, 0)
+            batch |= {"words": np.where(word, order, -1).astype(np.int32), "heads": np.where(word & (head > 0), head, 0)}
+            return batch | {"labels": np.where(word, label, -1), "weights": (word & (head >= 0)).astype(np.float32)}
         targets = np.where(mask, self.targets[places], -1) if self.form == "tagging" else self.targets[rows]
         weight = 0.5 if self.form == "answers" else 1.0
         return batch | {"labels": np.maximum(targets, 0), "weights": np.where(targets < 0, 0.0, weight).astype(np.float32)}
 
     def _fitting(self, rows: np.ndarray) -> int:
-        longest, length = int((self.starts[rows + 1] - self.starts[rows]).max()), _SHORTEST
-        while length < longest:
-            length *= 2
-        return min(length, self.length)
+        return fitting_length(int((self.starts[rows + 1] - self.starts[rows]).max()), self.length)
+
+
+def fitting_length(longest: int, most: int) -> int:
+    """The length that a batch is padded to, of which there are few: a power of two from 32 on, or the longest of the run."""
+    length = _SHORTEST
+    while length < longest:
+        length *= 2
+    return min(length, most)
 
 
 def encode_examples(
@@ -145,13 +163,15 @@ def encode_examples(
     """Encodes examples for a model.
 
     Too long a text or pair is cut at its end, the longer one first. Too long a sentence is cut between words into several rows,
-    so that every word is labelled once. Texts that are asked about are read in windows.
+    so that every word is labelled once; where it is to be parsed, words at its end are left out. Texts that are asked about are
+    read in windows.
 
     Args:
       examples: of `read_examples`.
       tokenizer: of the model; puts its special tokens around texts, and between those of a pair.
-      form: "classification", "tagging" or "answers".
-      labels: their names, in the order of their numbers.
+      form: "classification", "tagging", "answers" or "parsing".
+      labels: their names, in the order of their numbers. Relations of trees that are none of them are no mistake: treebanks
+        differ in rare ones.
       length: of the longest row.
       pad_id: token behind the end of a row.
       segments: whether the model tells the texts of a pair apart by token types.
@@ -161,7 +181,8 @@ def encode_examples(
     Raises:
       UserError: a label is not among `labels`, or a question leaves no room for its text.
     """
-    backend, encode = plain_backend(tokenizer), {"classification": _classified, "tagging": _tagged, "answers": _windows}[form]
+    backend = plain_backend(tokenizer)
+    encode = {"classification": _classified, "tagging": _tagged, "answers": _windows, "parsing": _parsed}[form]
     numbers = {label: number for number, label in enumerate(labels)}
     parts: list[list[np.ndarray]] = []
     sources, sizes, cut = [], [], 0
@@ -175,7 +196,7 @@ def encode_examples(
         sizes += [len(row.tokens) for row in rows]
         tokens, types, targets, marks = zip(*rows, strict=True)
         # As arrays at once: Python's own numbers take ten times the memory.
-        joined = np.concatenate(targets) if form == "tagging" else targets
+        joined = np.concatenate(targets) if form in ("tagging", "parsing") else targets
         flat = (np.concatenate(tokens), np.concatenate(types), joined, np.concatenate(marks))
         parts.append([np.asarray(part, np.int32) for part in flat])
     tokens, types, targets, marks = (np.concatenate(part) for part in zip(*parts, strict=True))
@@ -225,14 +246,54 @@ def _classified(
 def _tagged(
     backend: tokenizers.Tokenizer, examples: Sequence[Example], numbers: Mapping[str, int], length: int, stride: int
 ) -> Iterator[tuple[bool, list[_Row]]]:
+    before, after = _around(backend)
+    room = length - len(before) - len(after)
+    for example, (ids, marks) in zip(examples, _words(backend, examples), strict=True):
+        target = np.asarray([_number(numbers, label, example) for label in example.target])
+        rows, start = [], 0
+        while start < len(ids) or not rows:
+            end = min(start + room, len(ids))
+            if end < len(ids):
+                # The next row begins with a word, unless a single one fills this row.
+                later = np.flatnonzero(marks[start + 1 : end + 1] >= 0)
+                end = start + 1 + int(later[-1]) if later.size else end
+            some = np.concatenate([np.full(len(before), -1), marks[start:end], np.full(len(after), -1)]).astype(np.int64)
+            tokens = [*before, *ids[start:end], *after]
+            rows.append(_Row(tokens, [0] * len(tokens), np.where(some < 0, -1, target[some]), some))
+            start = end
+        yield False, rows
+
+
+def _parsed(
+    backend: tokenizers.Tokenizer, examples: Sequence[Example], numbers: Mapping[str, int], length: int, stride: int
+) -> Iterator[tuple[bool, list[_Row]]]:
+    before, after = _around(backend)
+    room = length - len(before) - len(after)
+    for example, (ids, marks) in zip(examples, _words(backend, examples), strict=True):
+        some = np.concatenate([np.full(len(before), -1), marks[:room], np.full(len(after), -1)]).astype(np.int64)
+        words = some[some >= 0]
+        # Number of a word in the sentence -> its place among those of the row; number 0 is the root.
+        place = np.full(len(example.texts) + 1, -1)
+        place[0], place[words + 1] = 0, np.arange(1, words.size + 1)
+        pairs = [(place[head], numbers.get(relation, -1)) for head, relation in (example.target[word] for word in words)]
+        targets = np.full((some.size, 2), -1)
+        targets[some >= 0] = np.asarray(pairs, np.int64).reshape(-1, 2)
+        tokens = [*before, *ids[:room], *after]
+        yield len(ids) > room, [_Row(tokens, [0] * len(tokens), targets, some)]
+
+
+def _around(backend: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
+    """The tokens that stand before and behind every text."""
     around = backend.encode("a")
     own = np.flatnonzero(np.asarray(around.special_tokens_mask) == 0)
-    before, after = around.ids[: own[0]], around.ids[own[-1] + 1 :]
-    room = length - len(before) - len(after)
+    return around.ids[: own[0]], around.ids[own[-1] + 1 :]
+
+
+def _words(backend: tokenizers.Tokenizer, examples: Sequence[Example]) -> Iterator[tuple[list[int], np.ndarray]]:
+    """Yields of each sentence its tokens and (T,) the word whose first token each is, -1 elsewhere."""
     # As a text, in which words have the spaces that the model has read them with.
     texts = [" ".join(one.texts) for one in examples]
     for example, found in zip(examples, backend.encode_batch(texts, add_special_tokens=False), strict=True):
-        target = np.asarray([_number(numbers, label, example) for label in example.target])
         sizes = np.asarray([len(word) for word in example.texts])
         ends = np.cumsum(sizes + 1) - 1
         begins = ends - sizes
@@ -243,18 +304,7 @@ def _tagged(
         marks = np.full(word.size, -1)
         labelled, first = np.unique(word[inside], return_index=True)
         marks[inside[first]] = labelled
-        rows, start = [], 0
-        while start < word.size or not rows:
-            end = min(start + room, word.size)
-            if end < word.size:
-                # The next row begins with a word, unless a single one fills this row.
-                later = np.flatnonzero(marks[start + 1 : end + 1] >= 0)
-                end = start + 1 + int(later[-1]) if later.size else end
-            some = np.concatenate([np.full(len(before), -1), marks[start:end], np.full(len(after), -1)]).astype(np.int64)
-            tokens = [*before, *found.ids[start:end], *after]
-            rows.append(_Row(tokens, [0] * len(tokens), np.where(some < 0, -1, target[some]), some))
-            start = end
-        yield False, rows
+        yield found.ids, marks
 
 
 def _windows(

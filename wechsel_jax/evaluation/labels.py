@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +18,23 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.evaluation.answers import answer_scores, best_answers
 from wechsel_jax.evaluation.classification import classification_scores
 from wechsel_jax.evaluation.loaded import LoadedModel
+from wechsel_jax.evaluation.parsing import best_tree, parsing_scores
 from wechsel_jax.evaluation.tagging import OUTSIDE, has_entities, require_seqeval, tagging_scores
 from wechsel_jax.files.json import read_json
 from wechsel_jax.models.heads import stated_head
 from wechsel_jax.models.layers import pin
-from wechsel_jax.objectives.labels import LabelObjective
+from wechsel_jax.objectives.labels import LabelObjective, label_objective
 
 # Tokens of an answer, as the scripts of transformers have it.
 _LONGEST_ANSWER = 30
+# Universal Dependencies: the relation of the root's one word, and one that nothing more is known of.
+_ROOT, _UNKNOWN = "root", "dep"
 # What the trainer records of an evaluation, the most important first.
 _METRICS = {
     "classification": ("accuracy", "macro_f1"),
     "tagging": ("f1", "precision", "recall", "accuracy"),
     "answers": ("f1", "exact_match"),
+    "parsing": ("las", "uas"),
 }
 
 
@@ -39,10 +44,11 @@ class LabelScores:
 
     Attributes:
       metrics: of all examples: "loss" in nats, and "accuracy" and "macro_f1" (classification), "accuracy" and of entities "f1",
-        "precision" and "recall" (tagging), or "f1" and "exact_match" (answers).
+        "precision" and "recall" (tagging), "f1" and "exact_match" (answers), or "las" and "uas" (parsing).
       metric: the name of the one that counts.
       places: (n,) file and line, or what else names each example.
-      predicted: (n,) label, labels of the words, or answer; a probe of words has places and labels of each word.
+      predicted: (n,) label, labels of the words, answer, or (head, relation) of each word; a probe of words has places and
+        labels of each word.
       numerators: (n,) of each example; their sum over that of the denominators is the metric that counts.
       denominators: (n,).
     """
@@ -84,7 +90,7 @@ def label_scores(
     def take(outputs: tuple[jax.Array, ...]) -> None:
         loss, weight, number, scores = jax.device_get(outputs)
         total[:] += float(loss), float(weight)
-        found.update((int(row), scores[place]) for place, row in enumerate(number) if row >= 0)
+        found.update((int(row), jax.tree.map(itemgetter(place), scores)) for place, row in enumerate(number) if row >= 0)
 
     for batch in batches:
         outputs = _outputs(objective, params, batch)
@@ -110,6 +116,9 @@ def label_scores(
             for place in np.flatnonzero(marks >= 0) if words else ():
                 words[marks[place]] = rows.labels[numbers[place]]
         scores = tagging_scores(gold, [labelled[number] for number in whole], has_entities(rows.labels))
+    elif rows.form == "parsing":
+        labelled = {int(rows.sources[row]): _tree(rows, row, *some) for row, some in found.items()}
+        scores = parsing_scores(gold, [labelled[number] for number in whole])
     else:
         windows = [
             (int(rows.sources[row]), scores[:, : end - start], rows.marks[start:end])
@@ -131,13 +140,31 @@ def label_scores(
     )
 
 
+def _tree(rows: LabelledRows, row: int, arcs: np.ndarray, best: np.ndarray) -> list[tuple[int, str]]:
+    """(head, relation) of each word of a sentence, from scores of the arcs and best relations (L, L + 1) of its row's words."""
+    marks = rows.marks[rows.starts[row] : rows.starts[row + 1]]
+    # In a row words are numbered from 1 on by their tokens, in the sentence by all that are in it.
+    numbers = np.concatenate([[0], marks[marks >= 0] + 1])
+    heads = best_tree(arcs[: numbers.size - 1, : numbers.size])
+    tree = {}
+    for place, head in enumerate(heads):
+        relation = rows.labels[best[place, head]]
+        tree[int(numbers[place + 1])] = (int(numbers[head]), _ROOT if head == 0 and _ROOT in rows.labels else relation)
+    # What has no token, or is behind the end of the row, hangs on the word at the root.
+    top = next((word for word, (head, _) in tree.items() if head == 0), 0)
+    return [tree.get(word, (top, _UNKNOWN)) for word in range(1, len(rows.examples[rows.sources[row]].texts) + 1)]
+
+
 @partial(jax.jit, static_argnums=0)
 def _outputs(objective: LabelObjective, params: Any, batch: Mapping[str, jax.Array]) -> tuple[jax.Array, ...]:
     scores = objective.scores(params, batch)
     loss, _ = objective.loss(scores, batch)
-    kept = scores if objective.name == "answers" else jnp.argmax(scores, axis=-1)
+    if objective.name == "parsing":
+        kept = (scores.arcs, scores.best)
+    else:
+        kept = scores if objective.name == "answers" else jnp.argmax(scores, axis=-1)
     # Every process of a run reads all of it.
-    return loss, jnp.sum(batch["weights"]), pin(batch["row"]), pin(kept)
+    return loss, jnp.sum(batch["weights"]), pin(batch["row"]), jax.tree.map(pin, kept)
 
 
 def score_labelled(
@@ -199,7 +226,7 @@ def score_labelled(
         segments=model.config.type_vocabulary_size > 1,
         stride=min(settings.get("stride", 64), longest // 2),
     )
-    objective = LabelObjective(model.family, model.config, dtype, form)
+    objective = label_objective(model.family, model.config, dtype, form)
     count = -(-batch_size // model.rows) * model.rows
     batches = ({name: model.place(value) for name, value in batch.items()} for batch in rows.evaluation_batches(count))
     return label_scores(objective, model.parameters, batches, rows, language=settings.get("language", ""))

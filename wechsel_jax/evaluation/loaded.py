@@ -14,13 +14,21 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.errors import UserError
 from wechsel_jax.models import Family, ModelConfig
-from wechsel_jax.models.heads import stated_family, stated_head
+from wechsel_jax.models.heads import is_translator, stated_family, stated_head
 from wechsel_jax.tokens import Vocabulary, load_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 DTYPES = ("float32", "bfloat16")
+# Where the directory of an encoder-decoder keeps the tokenizer of its translations; the other one is that of the sources.
+TARGET_TOKENIZER = "target_tokenizer"
+# (whether it translates, whether it has a head for labels) -> what a model is.
+_KINDS = {
+    (False, False): "a language model",
+    (False, True): "a model with a head for labels, as `train.finetune` exports it",
+    (True, False): "an encoder-decoder that translates",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +46,7 @@ class LoadedModel:
       generation_config: fields of generation_config.json; empty where there is none.
       dtype: what matrix products compute in.
       mesh: one axis, "data".
+      target_tokenizer: of an encoder-decoder's translations.
     """
 
     directory: Path
@@ -48,15 +57,19 @@ class LoadedModel:
     generation_config: Mapping[str, Any] = field(default_factory=dict)
     dtype: str = "float32"
     mesh: Mesh = field(default=None, repr=False)
+    target_tokenizer: "PreTrainedTokenizerFast | None" = field(default=None, repr=False)
 
     @classmethod
-    def open(cls, directory: str | os.PathLike, *, dtype: str = "float32", labels: bool = False) -> Self:
+    def open(
+        cls, directory: str | os.PathLike, *, dtype: str = "float32", labels: bool = False, translation: bool = False
+    ) -> Self:
         """Reads a model directory, or one of the hub.
 
         Args:
           directory: with config.json, the weights and the tokenizer.
           dtype: what matrix products compute in, "float32" or "bfloat16".
-          labels: whether it shall be a model with a head for labels, or a language model.
+          labels: whether it shall be a model with a head for labels.
+          translation: whether it shall be an encoder-decoder. Without both it shall be a language model.
 
         Raises:
           UserError: it is no such directory, is damaged, its architecture is none that is implemented here, or its tokenizer
@@ -65,9 +78,9 @@ class LoadedModel:
         if dtype not in DTYPES:
             raise UserError(f"dtype: is {dtype!r}; expected {' or '.join(DTYPES)}")
         checkpoint = Checkpoint.open(directory)
-        if (stated_head(checkpoint.config) is not None) != labels:
-            kinds = ("a language model", "a model with a head for labels, as `train.finetune` exports it")
-            found, expected = kinds if labels else kinds[::-1]
+        translator = is_translator(checkpoint.config)
+        found = _KINDS[translator, stated_head(checkpoint.config) is not None]
+        if found != (expected := _KINDS[translation, labels]):
             raise UserError(f"{checkpoint.directory}: is {found}; expected {expected}; name another directory")
         of_model = stated_family(checkpoint.config)
         config = of_model.config(checkpoint.config, dropout=0.0)
@@ -81,7 +94,13 @@ class LoadedModel:
         mesh = Mesh(np.asarray(jax.local_devices()), ("data",), axis_types=(AxisType.Auto,))
         parameters = jax.device_put(parameters, NamedSharding(mesh, PartitionSpec()))
         given = checkpoint.generation_config or {}
-        return cls(checkpoint.directory, of_model, config, parameters, tokenizer, given, dtype, mesh)
+        target = load_tokenizer(checkpoint.directory / TARGET_TOKENIZER) if translator else None
+        if target is not None and len(target) > config.target_vocabulary_size:
+            raise UserError(
+                f"{target.name_or_path}: has {len(target):,} tokens and the decoder {config.target_vocabulary_size:,} rows; "
+                "expected the tokenizer of the model's translations"
+            )
+        return cls(checkpoint.directory, of_model, config, parameters, tokenizer, given, dtype, mesh, target)
 
     @cached_property
     def vocabulary(self) -> Vocabulary:

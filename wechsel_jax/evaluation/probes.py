@@ -53,8 +53,8 @@ def probe(
         from sklearn.preprocessing import StandardScaler
     except ImportError:
         raise UserError("probe: expected the package scikit-learn to train it: pip install 'wechsel-jax[eval]'") from None
-    if task.form == "answers":
-        raise UserError("probe: answers cannot be probed; expected classification or tagging; fine-tune the model")
+    if task.form not in ("classification", "tagging"):
+        raise UserError(f"probe: {task.form} cannot be probed; expected classification or tagging; fine-tune the model")
     examples = [read_examples(names, task) for names in (train, test)]
     labels = find_labels(examples[0], task.form)
     if len(labels) < 2:

@@ -11,6 +11,8 @@ In the order in which one explains the next:
   tensors are named otherwise than in `decoder` or `encoder`; `weights` reads and writes tensors by these names.
 - `family`: all that training and transfer ask of an architecture, in one record; `registry`: the records, and how a mesh splits
   their parameters.
+- `trilayer`: TreLM's encoders, which know languages and may reorder: how one begins, two become one, one becomes plain.
+- `vanilla`: PyTorch's encoder and encoder-decoder, which are trained from any table.
 - `heads`: the same families with a head for labels in place of the one for tokens.
 """
 

@@ -1,4 +1,7 @@
-"""Heads that give labels: a model with one is a `Family` like any other, and what it exports loads in Hugging Face's class."""
+"""Heads that give labels or trees: a model with one is a `Family` like any other.
+
+What a model with labels exports loads in Hugging Face's class; that of trees is in `models.trees`.
+"""
 
 import dataclasses
 from collections.abc import Mapping
@@ -16,25 +19,38 @@ from wechsel_jax.models.config import Fields, ModelConfig
 from wechsel_jax.models.dropout import Dropout
 from wechsel_jax.models.family import Family
 from wechsel_jax.models.layers import keep_rows, normal
-from wechsel_jax.models.registry import family
+from wechsel_jax.models.registry import FAMILIES, family
+from wechsel_jax.models.trees import DROPOUT as TREE_DROPOUT
+from wechsel_jax.models.trees import TreeHead, head_flops, head_weights
+from wechsel_jax.models.trilayer import PREFIX
+from wechsel_jax.models.vanilla import MODEL_TYPE, TRANSLATOR
 from wechsel_jax.models.weights import Weight
 
-# What is predicted -> how the name of Hugging Face's class ends: a label for a text or a pair, one for each token, and where in
-# the text an answer starts and ends.
+# What is predicted -> how the name of Hugging Face's class ends: a label for a text or a pair, one for each token, where in the
+# text an answer starts and ends, and trees, for which there is no class: the name is ours.
 FORMS = {
     "classification": "ForSequenceClassification",
     "tagging": "ForTokenClassification",
     "answers": "ForQuestionAnswering",
+    "parsing": "ForDependencyParsing",
 }
-# Forms that transformers has no class for.
-_WITHOUT = {"gemma": ("answers",), "gemma2": ("answers",), "gemma3_text": ("tagging", "answers"), "xglm": (*FORMS,)}
+# Forms that transformers has no class for, though for those of other families.
+_WITHOUT = {
+    "gemma": ("answers",),
+    "gemma2": ("answers",),
+    "gemma3_text": ("tagging", "answers"),
+    # A head is for the ordinary encoder that these become.
+    **{name: (*FORMS,) for name in FAMILIES if name.startswith(PREFIX)},
+    "xglm": ("classification", "tagging", "answers"),
+}
 _STEMS = {"gpt2": "GPT2", "gemma3_text": "Gemma3Text"}
 # These name their model otherwise than their language models do.
 _PREFIXES = {"LlamaForQuestionAnswering": "transformer.", "Qwen2ForQuestionAnswering": "transformer."}
 _OURS = "classifier"
 _RULES = (
-    (rf"^{_OURS}/(dense|output)/kernel$", PartitionSpec("fsdp", None)),
-    (rf"^{_OURS}/(dense|output)/bias$", PartitionSpec()),
+    (rf"^{_OURS}/\w+/kernel$", PartitionSpec("fsdp", None)),
+    # What else there is, is small or has an odd number of rows.
+    (rf"^{_OURS}/(\w+/bias|\w+)$", PartitionSpec()),
 )
 # Of language models, which a model with another head does without.
 _LANGUAGE_MODEL = r"|^lm_head\.|^cls\.|^pooler\."
@@ -53,10 +69,15 @@ class LabelHead(nn.Module):
     def __call__(self, hidden: jax.Array, mask: jax.Array | None) -> jax.Array:
         """hidden (B, L, d), mask bool (B, L) or None -> float32 (B, C), (B, L, C) (tagging) or (B, 2, L) (answers)."""
         config, pooled = self.config, self.form == "classification" and not self.causal
+        vanilla = config.model_type == MODEL_TYPE
         settings = {"dtype": self.dtype, "kernel_init": normal(config.initializer_range)}
         dropout = Dropout(config.classifier_dropout, deterministic=self.deterministic)
         x = hidden
-        if pooled:
+        if pooled and vanilla:
+            # The mean of a text, of which Kim et al. say nothing.
+            real = jnp.ones(x.shape[:2]) if mask is None else mask.astype(jnp.float32)
+            x = (jnp.einsum("bld,bl->bd", x, real) / jnp.sum(real, axis=1, keepdims=True)).astype(self.dtype)
+        elif pooled:
             # BERT's pooler belongs to the model, so no dropout stands before it.
             x = x[:, 0] if config.model_type == "bert" else dropout(x[:, 0])
             x = jnp.tanh(nn.Dense(config.hidden_size, name="dense", **settings)(keep_rows(x)))
@@ -95,13 +116,30 @@ def _module(backbone: type[nn.Module], form: str, causal: bool) -> type[nn.Modul
 
 
 @lru_cache
+def _parsing_module(backbone: type[nn.Module]) -> type[nn.Module]:
+    class WithTrees(backbone):
+        """A backbone with a head for trees."""
+
+        def setup(self):
+            super().setup()
+            self.classifier = TreeHead(self.config, self.dtype, self.deterministic)
+
+        def __call__(self, tokens: jax.Array, mask: jax.Array | None = None, *types: jax.Array, **words: jax.Array) -> Any:
+            return self.classifier(self.hidden(tokens, mask, *types), **words)
+
+        head_flops = staticmethod(head_flops)
+
+    return WithTrees
+
+
+@lru_cache
 def with_head(backbone: Family, form: str, labels: int) -> Family:
-    """Returns a family whose models have a head for labels in place of the one for tokens.
+    """Returns a family whose models have a head for labels or trees in place of the one for tokens.
 
     Args:
       backbone: a family of language models.
       form: one of `FORMS`.
-      labels: C, how many there are; of answers 2, start and end.
+      labels: C, how many there are; of answers 2, start and end; of trees relations.
 
     Raises:
       UserError: transformers has no such class of this family.
@@ -115,11 +153,12 @@ def with_head(backbone: Family, form: str, labels: int) -> Family:
     if form == "answers":
         output = "qa_outputs"
     elif not backbone.causal:
-        output = "classifier.out_proj" if form == "classification" and backbone.name != "bert" else "classifier"
+        plain = form != "classification" or backbone.name in ("bert", MODEL_TYPE)
+        output = "classifier" if plain else "classifier.out_proj"
     else:
         output = "classifier" if form == "tagging" and backbone.name == "gpt2" else "score"
     names = {"output": output}
-    if form == "classification" and not backbone.causal:
+    if form == "classification" and not backbone.causal and backbone.name != MODEL_TYPE:
         names["dense"] = "pooler.dense" if backbone.name == "bert" else "classifier.dense"
     head = [
         weight
@@ -129,6 +168,8 @@ def with_head(backbone: Family, form: str, labels: int) -> Family:
             *([Weight(f"{_OURS}/{ours}/bias", (f"{theirs}.bias",))] if biased else []),
         )
     ]
+    if form == "parsing":
+        head = head_weights(_OURS)
 
     def weights(config: ModelConfig) -> tuple[Weight, ...]:
         return (*(weight for weight in backbone.tensors.weights(config) if not weight.path.startswith("head/")), *head)
@@ -137,8 +178,10 @@ def with_head(backbone: Family, form: str, labels: int) -> Family:
         config = backbone.read_config(hf)
         default = 0.1 if backbone.causal else config.residual_dropout
         stated = Fields(hf, {"classifier_dropout": None}).optional("classifier_dropout", float)
+        if form == "parsing":
+            default = TREE_DROPOUT
         # The other heads have none.
-        drops = form == "tagging" or (form == "classification" and not backbone.causal)
+        drops = form in ("tagging", "parsing") or (form == "classification" and not backbone.causal)
         rate = (default if stated is None else stated) if drops else 0.0
         return dataclasses.replace(config, labels=labels, classifier_dropout=rate)
 
@@ -146,7 +189,7 @@ def with_head(backbone: Family, form: str, labels: int) -> Family:
     return dataclasses.replace(
         backbone,
         architecture=architecture,
-        module=_module(backbone.module, form, backbone.causal),
+        module=_parsing_module(backbone.module) if form == "parsing" else _module(backbone.module, form, backbone.causal),
         read_config=read_config,
         tensors=dataclasses.replace(
             tensors,
@@ -188,8 +231,15 @@ def stated_family(hf: Mapping[str, Any]) -> Family:
     Raises:
       UserError: there is no such family here.
     """
+    if is_translator(hf):
+        return TRANSLATOR
     backbone, head = family(hf.get("model_type")), stated_head(hf)
     return backbone if head is None else with_head(backbone, head[0], len(head[1]))
+
+
+def is_translator(hf: Mapping[str, Any]) -> bool:
+    """Whether a `config.json` describes an encoder-decoder, see `vanilla`."""
+    return hf.get("model_type") == MODEL_TYPE and "decoder_vocab_size" in hf
 
 
 def fill_head(

@@ -22,7 +22,7 @@ _RUN = "a run: metrics.jsonl of `train.pretrain`, or transfer.json of `wechsel-j
 _CONFIG = {
     "model?": {"checkpoint?": TEXT},
     "data?": {"train?": [TEXT], "validation?": [TEXT]},
-    "optimizer?": {},
+    "optimizer?": {"groups?": [{}]},
     "phases?": [{}],
 }
 _STARTS = {"starts": [{"seconds?": NUMBER, "devices?": WHOLE, "device_kind?": TEXT, "versions?": {"*": TEXT}}]}

@@ -29,6 +29,7 @@ _TASKS = (
     *(("SequenceClassification", "text-classification"), ("TokenClassification", "token-classification")),
     ("QuestionAnswering", "question-answering"),
 )
+_TREES = "ForDependencyParsing"
 _LICENSE = re.compile(r"[a-z0-9][a-z0-9.-]*")
 _LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]+)*")
 _SOFTWARE = """@software{wechsel-jax,
@@ -76,6 +77,9 @@ def model_card(
     classes = model.get("architectures")
     named = (classes[0] if classes and isinstance(classes, list) else None, record.source.get("class") if record else None)
     loader = next((name for name in named if _is_name(name)), "AutoModel")
+    # There is no class for trees: transformers loads what is below their head.
+    trees = loader.endswith(_TREES)
+    loader = "AutoModel" if trees else loader
     title = f"{name_of(place)}, trained further" if place else run.path.resolve().name if run else "A language model"
     if record:
         tokenizer = record.target.get("tokenizer", "")
@@ -95,6 +99,7 @@ def model_card(
         *_introduction(record, run, model),
         *(scores(run, step) if run else ()),
         Listing(example, "python"),
+        *([("This loads the model without its head for dependency trees; ", Code(PROJECT), " reads both.")] if trees else []),
         *(run_sections(run, step) if run else ()),
         *(transfer_sections(record) if record else ()),
         Section("Licence", (joined(terms, " "),)),

@@ -19,7 +19,12 @@ HUB_ID = re.compile(r"(?!.*(?:--|\.\.))[a-z0-9][\w.-]{0,95}/[a-z0-9][\w.-]{0,95}
 # Settings that name files, or a model that may be a directory; some hold several.
 _PLACES = ("source_vectors", "target_vectors", "dictionary", "helper", "source_text", "target_text")
 _MOST_ROWS = 12
-_PHASE_FIELDS = ("name", "steps", "fraction", "trainable", "warmup", "warmup_steps", "decay", "peak", "floor", "keep_optimizer")
+_PHASE_FIELDS = (
+    *("name", "steps", "fraction", "trainable", "warmup", "warmup_steps"),
+    *("decay", "decay_fraction", "peak", "floor", "keep_optimizer"),
+)
+_GROUP_FIELDS = ("match", "kind", "rate", "weight_decay", "warmup", "warmup_steps")
+_FIRST_FIELDS = {"name": "phase", "match": "parameters"}
 _CONVERSION = (
     "Energy was not measured. To estimate it in kWh, multiply the device hours by the average power of one device in kW and by "
     "the data centre's power usage effectiveness; for emissions, multiply that by the carbon intensity of its electricity. "
@@ -157,16 +162,16 @@ def _settings(run: RunRecord, step: int) -> list[Block]:
     optimizer = config.get("optimizer") or {}
     if is_number(optimizer.get("peak_learning_rate")):
         rows.append(("peak learning rate", f"{optimizer['peak_learning_rate']:g}"))
-    others = ", ".join(f"{name} {value}" for name, value in optimizer.items() if name != "peak_learning_rate")
+    others = ", ".join(f"{name} {value}" for name, value in optimizer.items() if name not in ("peak_learning_rate", "groups"))
     rows += [("optimizer", f"AdamW: {others}")] if others else []
     rows += [(name, Code(str(config[name]))) for name in ("dtype", "seed") if name in config]
     blocks: list[Block] = [Table(("setting", "value"), tuple(rows), text=(0, 1))]
-    phases = config.get("phases") or []
-    fields = [name for name in _PHASE_FIELDS if any(phase.get(name) is not None for phase in phases)]
-    if fields:
-        head = tuple("phase" if name == "name" else name for name in fields)
-        told = tuple(tuple(_value(phase.get(name)) for name in fields) for phase in phases)
-        blocks.append(Table(head, told, text=tuple(range(len(fields)))))
+    for parts, known in ((config.get("phases") or [], _PHASE_FIELDS), (optimizer.get("groups") or [], _GROUP_FIELDS)):
+        fields = [name for name in known if any(part.get(name) is not None for part in parts)]
+        if fields:
+            head = tuple(_FIRST_FIELDS.get(name, name) for name in fields)
+            told = tuple(tuple(_value(part.get(name)) for name in fields) for part in parts)
+            blocks.append(Table(head, told, text=tuple(range(len(fields)))))
     versions = run.starts[-1].get("versions") if run.starts else None
     if versions:
         blocks.append(f"Trained with {', '.join(f'{name} {one}' for name, one in versions.items())}.")

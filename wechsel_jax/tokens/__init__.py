@@ -2,6 +2,7 @@
 
 Read `vocabulary` first: everything else works with its exact bytes. Then:
   files, training, splitting: a tokenizer from disk, the hub or text, and where it ends a word.
+  task_vocabulary: one with the words, or with the tokens of another one, that a task's text holds.
   extension, merges, chat: a source tokenizer with new tokens, a new one with the source's chat template.
   overlap, reference_overlap, mapping: which tokens of two vocabularies are the same.
   encoding, text, pieces: text to ids, however long; ids of files in memory; target tokens in the source's pieces.

@@ -11,6 +11,7 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.evaluation.answers import check_language
 from wechsel_jax.text.files import LONGEST_DOCUMENT
 from wechsel_jax.training.devices import profiled_steps
+from wechsel_jax.training.groups import read_groups
 from wechsel_jax.training.schedules import Phase, make_phases, one_phase
 
 # A whole number that int32 does not hold is a mistake, unless it is one of bytes.
@@ -34,11 +35,15 @@ def default_config() -> ConfigDict:
     config = ConfigDict()
     # Of everything random: the order of the text, masking, dropout, new parameters.
     config.seed = 0
-    # "clm" (predict the next token) or "mlm" (predict masked tokens); with labelled examples "classification" (of texts or
-    # pairs), "tagging" (of words) or "answers" (to questions about a text).
+    # "clm" (predict the next token) or "mlm" (predict masked tokens); with aligned sentences "cdlm" (TreLM's, of the sentence
+    # from its translation) or "tlm" (masked tokens of both); with labelled examples "classification" (of texts or
+    # pairs), "tagging" (of words), "answers" (to questions about a text) or "parsing" (dependency trees); "translation" of an
+    # encoder-decoder.
     config.objective = "clm"
     # Updates of the whole run.
     config.steps = 1000
+    # Checkpoint of a run with other steps, RUN/checkpoints/STEP, that this one goes on from, see `fork.fork`; "" for none.
+    config.fork = ""
     # With labelled examples: passes through data.train, from which `steps` follows; 0 takes `steps` as it is.
     config.epochs = 0.0
     # `train.finetune` runs with so many seeds, from `seed` on, each in a directory of its own; 0: one run.
@@ -53,8 +58,10 @@ def default_config() -> ConfigDict:
     config.dtype = "float32"
     # clm: positions of a row whose logits exist at the same time; 0: 512 tokens a device on a CPU, elsewhere 2,048.
     config.loss_chunk = 0
-    # mlm: share of the tokens that are to be predicted.
+    # mlm, cdlm, tlm: share of the tokens that are to be predicted, in rows where some are masked.
     config.mask_rate = 0.15
+    # cdlm: masks and languages as the public code of TreLM has them, see `objectives.cdlm`.
+    config.parity = False
 
     config.model = ConfigDict()
     # Directory of the model to start from; "" for a new model.
@@ -65,6 +72,10 @@ def default_config() -> ConfigDict:
     config.model.tokenizer = ""
     # Of a new model: file with a token table that `wechsel-jax table --tokenizer=DIR` wrote; "" for none.
     config.model.embeddings = ""
+    # translation: directory of the tokenizer of the translations; "" takes the checkpoint's.
+    config.model.target_tokenizer = ""
+    # translation: as model.embeddings, for the tokens of the decoder.
+    config.model.target_embeddings = ""
     # All dropout rates of the model; None keeps those of its config.json.
     config.model.dropout = config_dict.placeholder(float)
     # What the backward pass computes again to save memory: "none", "dots" (all but the weights' matrix products) or "full".
@@ -79,6 +90,8 @@ def default_config() -> ConfigDict:
     config.data.train = ()
     # Held-out text, named likewise.
     config.data.validation = ()
+    # Of aligned sentences (a directory of `wechsel-jax align`): which rows a pair makes, see `data.parallel.ROWS`; else "".
+    config.data.rows = ""
     # What a document of a text file is: "lines", "paragraphs" or "files".
     config.data.documents = "lines"
     # Field of JSON lines, Parquet and datasets that holds the text.
@@ -94,7 +107,8 @@ def default_config() -> ConfigDict:
 
     # Of labelled examples, which data.train and data.validation name.
     config.task = ConfigDict()
-    # Columns or fields with the text; two for pairs, and for tagging the field with the words.
+    # Columns or fields with the text; two for pairs and for translation (source, target), and for tagging the field with the
+    # words.
     config.task.texts = ("text",)
     # Column or field with the label.
     config.task.label = "label"
@@ -108,6 +122,8 @@ def default_config() -> ConfigDict:
     config.task.stride = 64
     # answers: whose rules compare them: "" (SQuAD's, for any language) or a language of MLQA's.
     config.task.language = ""
+    # translation: evaluations also translate, greedily, and score BLEU, which needs the extra eval.
+    config.task.bleu = False
 
     # AdamW (Loshchilov & Hutter, 2019).
     config.optimizer = ConfigDict()
@@ -124,6 +140,9 @@ def default_config() -> ConfigDict:
     # Largest global norm of the gradient, above which it is scaled down; None never does.
     config.optimizer.clip_norm = config_dict.placeholder(float)
     config.optimizer.clip_norm = 1.0
+    # Parameters with another rate, weight decay, warm-up or optimizer: dictionaries, see `groups.Group`; the first that finds a
+    # parameter counts.
+    config.optimizer.groups = ()
     # What trains when, and at which learning rate: see `schedules.make_phases`.
     config.phases = one_phase(warmup=0.1)
 
@@ -219,7 +238,10 @@ def validate(config: ConfigDict) -> None:
     if list(as_dict(config.mesh).values()).count(-1) > 1:
         raise UserError("mesh: more than one axis is -1; expected at most one to take the remaining devices")
     _check_sources(config)
-    phases(config)
+    groups = read_groups([as_dict(group) for group in optimizer.groups])
+    for phase in phases(config):
+        for group in groups:
+            group.schedule(phase)
 
 
 def phases(config: ConfigDict) -> list[Phase]:
@@ -326,7 +348,7 @@ def _check_task(config: ConfigDict) -> None:
     if config.objective not in FORMS:
         _check("epochs", config.epochs, not config.epochs, "0: passes are counted of labelled examples; set steps")
         return
-    least, most = (1, 2) if config.objective == "classification" else (1, 1)
+    least, most = {"classification": (1, 2), "translation": (2, 2)}.get(config.objective, (1, 1))
     count = len(task.texts)
     _check("task.texts", as_dict(task.texts), least <= count <= most, f"the names of {least} to {most} columns or fields")
     if config.objective == "answers":
@@ -346,8 +368,14 @@ def _check_sources(config: ConfigDict) -> None:
         )
     if new_model and "model_type" not in config.model.config:
         raise UserError("model.config: has no model_type; expected e.g. gpt2 or roberta")
-    if config.model.embeddings and not new_model:
-        raise UserError("model.embeddings: is for a new model; expected model.config; `transfer` changes a checkpoint's table")
+    translating = config.objective == "translation"
+    for name in ("embeddings", "target_embeddings"):
+        if config.model[name] and not new_model:
+            raise UserError(f"model.{name}: is for a new model; expected model.config; `transfer` changes a checkpoint's table")
+    for name in ("target_tokenizer", "target_embeddings"):
+        _check(f"model.{name}", config.model[name], translating or not config.model[name], "no value: it is for translation")
+    if translating and new_model and not config.model.target_tokenizer:
+        raise UserError("model.target_tokenizer: is empty; expected the directory of a tokenizer of the translations")
     if new_model and not config.model.tokenizer:
         raise UserError(
             "model.tokenizer: is empty; a new model needs a tokenizer's directory; `wechsel-jax tokenizer` makes one"

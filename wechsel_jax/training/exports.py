@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 
 from wechsel_jax.checkpoint import write_checkpoint
 from wechsel_jax.errors import UserError
+from wechsel_jax.evaluation.loaded import TARGET_TOKENIZER
 from wechsel_jax.files import new_directory, refuse_directory, require_directory, require_file
 from wechsel_jax.files.json import read_json, write_json
 from wechsel_jax.models.weights import flatten, unflatten
@@ -52,6 +53,8 @@ def write_model(model: ModelSpec, params: dict[str, Any], dtype: str, directory:
     tensors = {name: np.ascontiguousarray(tensor.astype(_EXPORT_DTYPES[dtype])) for name, tensor in tensors.items()}
     hf_config = {name: value for name, value in model.hf_config.items() if name != "torch_dtype"} | {"dtype": dtype}
     write_checkpoint(directory, hf_config, tensors, model.tokenizer, model.generation_config)
+    if model.target_tokenizer is not None:
+        model.target_tokenizer.save_pretrained(directory / TARGET_TOKENIZER)
 
 
 def record_model(model: ModelSpec, config: ConfigDict, workdir: str | Path) -> None:
@@ -68,6 +71,8 @@ def record_model(model: ModelSpec, config: ConfigDict, workdir: str | Path) -> N
         if model.generation_config is not None:
             write_json(directory / "generation_config.json", model.generation_config)
         model.tokenizer.save_pretrained(directory)
+        if model.target_tokenizer is not None:
+            model.target_tokenizer.save_pretrained(directory / TARGET_TOKENIZER)
         record = Path(config.model.checkpoint or ".") / _RECORD
         if config.model.checkpoint and record.is_file():
             shutil.copyfile(record, directory / _RECORD)
@@ -78,6 +83,7 @@ def export_checkpoint(
     output: str | Path,
     step: str | int = _NEWEST,
     *,
+    average: int = 1,
     dtype: str | None = None,
     license: str | None = None,
     language: Sequence[str] = (),
@@ -92,6 +98,7 @@ def export_checkpoint(
       workdir: of the run.
       output: the directory to write.
       step: of a checkpoint, or "newest", or "best" (the lowest validation loss).
+      average: write the mean of the weights of so many checkpoints, that of `step` and those before it (Izmailov et al., 2018).
       dtype: of the tensors; by default the run's export_dtype.
       license: for the card, as the hub spells it.
       language: for the card, codes such as "de".
@@ -110,16 +117,27 @@ def export_checkpoint(
         raise UserError(f"dtype: is {dtype!r}; expected {', '.join(EXPORT_DTYPES)}")
     config = _settings(workdir)
     number = _choose(workdir, step, say)
+    steps = [one for one in Checkpoints(workdir / "checkpoints", keep=1, read_only=True).steps() if one <= number][-average:]
+    if not 1 <= average == len(steps):
+        raise UserError(
+            f"average: is {average}, and {workdir / 'checkpoints'} has {len(steps)} up to step {number}; expected as "
+            "many at most; keep and keep_every of the run's settings keep more"
+        )
     model = _model(workdir, config)
     run = read_run(workdir) if (workdir / "metrics.jsonl").exists() else None
     record = run.transfer if run else None
     params = _parameters(workdir, number, model)
+    for count, other in enumerate((_choose(workdir, one, say) for one in steps[:-1]), start=2):
+        params = jax.tree.map(lambda mean, x, n=count: mean + (x - mean) / n, params, _parameters(workdir, other, model))
     with new_directory(output, "export", overwrite) as directory:
         write_model(model, params, dtype or config.export_dtype, directory)
         if record:
             shutil.copyfile(record.file, directory / _RECORD)
         written = read_json(directory / "config.json", "a config.json")
         card = model_card(record, run, number, model=written, license=license, language=language)
+        if average > 1:
+            several = f"{', '.join(f'{one:,}' for one in steps[:-1])} and {number:,}"
+            card += f"\nThe weights are the mean of those after steps {several}; scores here are of step {number:,} alone.\n"
         (directory / "README.md").write_text(card, encoding="utf-8")
     return number
 
@@ -177,7 +195,8 @@ def _model(workdir: Path, config: ConfigDict) -> ModelSpec:
     hf_config, generation = read_json(kept / "config.json", "a model's config.json"), None
     if (kept / "generation_config.json").is_file():
         generation = read_json(kept / "generation_config.json", "a generation_config.json")
-    return described_model(hf_config, generation, load_tokenizer(kept), config)
+    target = load_tokenizer(kept / TARGET_TOKENIZER) if (kept / TARGET_TOKENIZER).is_dir() else None
+    return described_model(hf_config, generation, load_tokenizer(kept), config, target)
 
 
 def _parameters(workdir: Path, step: int, model: ModelSpec) -> dict[str, Any]:

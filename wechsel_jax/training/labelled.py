@@ -5,18 +5,22 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from ml_collections import ConfigDict
 
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.data.examples import Task, find_labels, read_examples
 from wechsel_jax.data.manifest import MANIFEST
+from wechsel_jax.data.pairs import encode_pairs
 from wechsel_jax.data.prepare import SIDES
 from wechsel_jax.data.rows import encode_examples, padding_id
 from wechsel_jax.errors import UserError
 from wechsel_jax.evaluation.tagging import has_entities, require_seqeval
+from wechsel_jax.evaluation.translation import require_sacrebleu
 from wechsel_jax.files import new_file
 from wechsel_jax.models.heads import stated_head
+from wechsel_jax.text.parallel import BESIDE
 from wechsel_jax.text.sources import find_sources, identify
 from wechsel_jax.training.run_spec import Data, named_model
 
@@ -35,6 +39,8 @@ def open_labelled(config: ConfigDict, workdir: Path, say: Callable[[str], None])
     Raises:
       UserError: a file or an example is not what it should be, the labels do not fit, or the model cannot have such a head.
     """
+    if config.objective == "translation":
+        return _open_pairs(config, workdir, say)
     texts, columns, skip = (tuple(config.task[name]) for name in ("texts", "columns", "skip"))
     task = Task(config.objective, texts, config.task.label, columns, skip)
     examples = {side: read_examples(config.data[side], task) for side in SIDES}
@@ -46,6 +52,9 @@ def open_labelled(config: ConfigDict, workdir: Path, say: Callable[[str], None])
         stated = stated_head(Checkpoint.open(config.model.checkpoint).config) if config.model.checkpoint else None
         known = stated is not None and stated[0] == config.objective and {*found} <= {*stated[1]}
         config.task.labels = stated[1] if known else found
+    elif config.objective == "parsing" and (new := {*find_labels(examples["train"], "parsing")} - {*config.task.labels}):
+        # Of other trees a relation that is not known is only missed.
+        raise UserError(f"task.labels: lacks {min(new)!r}; expected all relations of data.train; add it, or set none")
     if len(config.task.labels) == 1:
         raise UserError(
             f"data.train: all examples have the label {config.task.labels[0]!r}; expected at least two labels; see task.label"
@@ -67,20 +76,44 @@ def open_labelled(config: ConfigDict, workdir: Path, say: Callable[[str], None])
         )
         for side in SIDES
     }
+    return _with_steps(config, rows, say), Data(**rows)
+
+
+def _open_pairs(config: ConfigDict, workdir: Path, say: Callable[[str], None]) -> tuple[ConfigDict, Data]:
+    task = Task(config.objective, tuple(config.task.texts), columns=tuple(config.task.columns))
+    examples = {side: read_examples(config.data[side], task) for side in SIDES}
+    if config.task.bleu:
+        require_sacrebleu("task.bleu")
+    model = named_model(config)
+    rows = {
+        side: encode_pairs(
+            examples[side],
+            model.tokenizer,
+            model.target_tokenizer,
+            length=config.block_length,
+            directory=workdir / "data" / side,
+        )
+        for side in SIDES
+    }
+    return _with_steps(copy.deepcopy(config), rows, say), Data(**rows)
+
+
+def _with_steps(config: ConfigDict, rows: dict[str, Any], say: Callable[[str], None]) -> ConfigDict:
+    """Sets the steps that follow from `epochs`, and says what is cut."""
     for side, made in rows.items():
         if made.cut:
             share = f"{made.cut:,} of {len(made.examples):,} texts"
             say(f"data.{side}: {share} have more than {config.block_length} tokens and are cut")
     if config.epochs:
         config.steps = max(1, math.ceil(config.epochs * len(rows["train"]) / config.batch_size))
-    return config, Data(**rows)
+    return config
 
 
 def record_labelled(config: ConfigDict, data: Data) -> None:
     """Writes what the rows were made of into their directories, as `prepare` does for text."""
     for side, rows in zip(SIDES, data, strict=True):
         manifest = {
-            "inputs": identify(find_sources(config.data[side]), 1)[1],
+            "inputs": identify(find_sources([file for name in config.data[side] for file in str(name).split(BESIDE)]), 1)[1],
             "documents": len(rows.examples),
             "tokens": int(rows.tokens.size),
             "sha256": rows.fingerprint,

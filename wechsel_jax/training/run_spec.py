@@ -13,23 +13,28 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from wechsel_jax.checkpoint import Checkpoint
-from wechsel_jax.checkpoint.architectures import ARCHITECTURES
 from wechsel_jax.checkpoint.model_config import check_config
 from wechsel_jax.checkpoint.tensors import read_header
 from wechsel_jax.data import Dataset, TokenBlocks, evaluation_batches, prepare, prepare_split, wait_for
 from wechsel_jax.data.batches import Batch, Rows
 from wechsel_jax.data.examples import FORMS
 from wechsel_jax.data.manifest import MANIFEST, MadeOtherwise, remove_prepared
+from wechsel_jax.data.pairs import TranslationRows
+from wechsel_jax.data.parallel import FACTS, ParallelRows
 from wechsel_jax.data.prepare import SIDES
 from wechsel_jax.data.rows import padding_id, with_special_tokens
 from wechsel_jax.errors import UserError, parsing
 from wechsel_jax.evaluation import perplexity
 from wechsel_jax.evaluation.labels import label_scores
+from wechsel_jax.evaluation.loaded import TARGET_TOKENIZER
+from wechsel_jax.evaluation.translation import greedy_bleu
 from wechsel_jax.models import Family, ModelConfig, family
-from wechsel_jax.models.heads import fill_head, stated_head, with_head
+from wechsel_jax.models.heads import fill_head, is_translator, stated_head, with_head
+from wechsel_jax.models.vanilla import MODEL_TYPE, TRANSLATOR
 from wechsel_jax.models.weights import flatten, unflatten
 from wechsel_jax.objectives import Objective, make_objective
-from wechsel_jax.objectives.labels import LabelObjective
+from wechsel_jax.objectives.labels import label_objective
+from wechsel_jax.objectives.translation import TranslationObjective
 from wechsel_jax.text.sources import find_sources
 from wechsel_jax.tokens import Vocabulary, load_tokenizer
 from wechsel_jax.training import distributed, sharding
@@ -53,6 +58,7 @@ class ModelSpec:
       generation_config: fields of `generation_config.json` of the checkpoint, where it has one.
       tokenizer: also exported.
       multiple: on the devices, vocabulary axes are padded to a multiple of it; exported tensors are not.
+      target_tokenizer: of an encoder-decoder's translations; also exported.
     """
 
     family: Family
@@ -61,6 +67,7 @@ class ModelSpec:
     generation_config: dict[str, Any] | None
     tokenizer: "PreTrainedTokenizerFast"
     multiple: int = 1
+    target_tokenizer: "PreTrainedTokenizerFast | None" = None
 
     @property
     def head(self) -> bool:
@@ -144,8 +151,18 @@ def build_run(config: ConfigDict, weights: bool = True) -> RunSpec:
             f"block_length: {config.block_length} is more than the model's {model.config.max_length} positions; "
             "expected at most that"
         )
+    if model.target_tokenizer is not None:
+        objective = TranslationObjective(model.family, model.device_config, config.dtype, config.loss_chunk)
+
+        def evaluate(params: Any, batches: Iterable[Any], rows: TranslationRows, key: jax.Array) -> dict[str, Any]:
+            batches = list(batches) if config.task.bleu else batches
+            scores = perplexity(objective, params, batches, key)
+            return scores | (greedy_bleu(objective, params, batches, rows, model.target_tokenizer) if config.task.bleu else {})
+
+        evaluator = Evaluator(lambda rows, count, limit, held: rows.evaluation_batches(count, limit, held), evaluate)
+        return RunSpec(model, objective, evaluator, _weights(config, model, weights))
     if model.head:
-        objective = LabelObjective(model.family, model.device_config, config.dtype, config.objective)
+        objective = label_objective(model.family, model.device_config, config.dtype, config.objective)
         language = config.task.language
         evaluator = Evaluator(
             lambda rows, count, limit, held: rows.evaluation_batches(count, limit, held),
@@ -162,31 +179,38 @@ def build_run(config: ConfigDict, weights: bool = True) -> RunSpec:
         chunk=config.loss_chunk,
         mask_rate=config.mask_rate,
         vocabulary_size=model.config.vocabulary_size,
+        parity=config.parity,
     )
+
+    def batches(data: Any, rows: int, limit: int | None, held: Rows) -> Iterator[Batch]:
+        if isinstance(data, ParallelRows):
+            return data.evaluation_batches(rows, limit, held)
+        lengths = model.vocabulary.byte_lengths
+        return evaluation_batches(data, rows, model.family.causal, limit=limit, rows=held, byte_lengths=lengths)
+
     evaluator = Evaluator(
-        lambda blocks, rows, limit, held: evaluation_batches(
-            blocks, rows, model.family.causal, limit=limit, rows=held, byte_lengths=model.vocabulary.byte_lengths
-        ),
+        batches,
         lambda params, batches, _, key: perplexity(objective, params, batches, key),
     )
-    if config.model.embeddings:
-        table = _read_table(config.model.embeddings, model.config)
-
-        def draw() -> dict[str, Any]:
-            init = jax.jit(lambda key: model.family.init(model.config, key))
-            params = jax.device_get(init(stream_key(config.seed, INIT_STREAM)))
-            tensors = dict(model.family.to_hugging_face(params, model.config))
-            (name,) = (name for name in tensors if ARCHITECTURES[model.family.name].role(name) == "input")
-            return model.family.from_hugging_face(tensors | {name: table}, model.config)
-
-        return RunSpec(model, objective, evaluator, draw)
     return RunSpec(model, objective, evaluator, _weights(config, model, weights))
 
 
 def _weights(config: ConfigDict, model: ModelSpec, check: bool) -> Callable[[], dict[str, Any]] | None:
-    """What loads the parameters of the checkpoint that a run starts from, where it does; a new head is drawn from the seed."""
+    """What loads the parameters of the checkpoint that a run starts from, where it does; a new head is drawn from the seed.
+
+    A new model may begin with tables of `wechsel-jax table`; without, there is nothing to load.
+    """
     if not config.model.checkpoint:
-        return None
+        sizes = {"token_embedding": model.config.vocabulary_size, "target_embedding": model.config.target_vocabulary_size}
+        places = dict(zip(sizes, (config.model.embeddings, config.model.target_embeddings), strict=True))
+        tables = {name: _read_table(place, (sizes[name], model.config.hidden_size)) for name, place in places.items() if place}
+
+        def draw() -> dict[str, Any]:
+            init = jax.jit(lambda key: model.family.init(model.config, key))
+            params = jax.device_get(init(stream_key(config.seed, INIT_STREAM)))
+            return params | {name: {"embedding": table} for name, table in tables.items()}
+
+        return draw if tables else None
     checkpoint = Checkpoint.open(config.model.checkpoint)
 
     def load() -> dict[str, Any]:
@@ -220,10 +244,14 @@ def named_model(config: ConfigDict) -> ModelSpec:
         ids = {f"{role}_token_id": getattr(tokenizer, f"{role}_token_id", None) for role in ("bos", "eos", "pad")}
         known = {name: value for name, value in ids.items() if value is not None}
         hf_config = {"vocab_size": len(Vocabulary.from_tokenizer(tokenizer)), **known, **as_dict(config.model.config)}
+    target_tokenizer, translations = None, config.model.target_tokenizer
+    if config.objective == "translation":
+        target_tokenizer = load_tokenizer(translations or checkpoint.directory / TARGET_TOKENIZER)
+        hf_config = {"decoder_vocab_size": len(Vocabulary.from_tokenizer(target_tokenizer)), **hf_config}
     check_config(hf_config, described)
     try:
         with parsing(described, "the description of a model; mend the field"):
-            model = described_model(hf_config, generation_config, tokenizer, config)
+            model = described_model(hf_config, generation_config, tokenizer, config, target_tokenizer)
     except UserError as error:
         # The families do not know where the fields that they read come from.
         field = str(error).removeprefix("config.json: ")
@@ -234,6 +262,12 @@ def named_model(config: ConfigDict) -> ModelSpec:
             f"{place}: has {len(model.vocabulary)} tokens and the model only {model.config.vocabulary_size}; "
             "expected the model's own tokenizer; `wechsel-jax transfer` gives a model another one"
         )
+    rows = model.config.target_vocabulary_size
+    if target_tokenizer is not None and len(target_tokenizer) > rows:
+        raise UserError(
+            f"{target_tokenizer.name_or_path}: has {len(target_tokenizer)} tokens and the decoder only {rows}; expected the "
+            "tokenizer of the model's translations"
+        )
     return model
 
 
@@ -242,6 +276,7 @@ def described_model(
     generation_config: dict[str, Any] | None,
     tokenizer: "PreTrainedTokenizerFast",
     config: ConfigDict,
+    target_tokenizer: "PreTrainedTokenizerFast | None" = None,
 ) -> ModelSpec:
     """Returns the model of a `config.json`, with what the settings of a run change about it.
 
@@ -250,9 +285,18 @@ def described_model(
       generation_config: fields of a `generation_config.json`, or None.
       tokenizer: of the model.
       config: settings of the run: `model.dropout`, `model.remat`, `model.scan_layers` and `model.pad_vocabulary`.
+      target_tokenizer: of an encoder-decoder's translations.
     """
     model_family, settings, hf_config = family(hf_config["model_type"]), config.model, {**hf_config}
-    if config.objective in FORMS:
+    vanilla, translating = model_family.name == MODEL_TYPE, config.objective == "translation"
+    if translating != is_translator(hf_config) or (vanilla and config.objective not in FORMS):
+        expected = f"a model_type {MODEL_TYPE}" if translating else "classification, tagging, answers or parsing"
+        what = "an encoder-decoder" if is_translator(hf_config) else f"a {model_family.name}"
+        raise UserError(f"objective: {config.objective} does not fit {what}; expected {expected}")
+    if translating:
+        model_family = TRANSLATOR
+        hf_config["architectures"] = [model_family.architecture]
+    elif config.objective in FORMS:
         labels = tuple(config.task.labels)
         # An answer has a start and an end.
         model_family = with_head(model_family, config.objective, len(labels) or 2)
@@ -271,7 +315,7 @@ def described_model(
         hf_config["architectures"] = [model_family.architecture]
     model = model_family.config(hf_config, dropout=settings.dropout, remat=settings.remat, scan_layers=settings.scan_layers)
     hf_config.setdefault("architectures", [model_family.architecture])
-    return ModelSpec(model_family, model, hf_config, generation_config, tokenizer, settings.pad_vocabulary)
+    return ModelSpec(model_family, model, hf_config, generation_config, tokenizer, settings.pad_vocabulary, target_tokenizer)
 
 
 def open_data(config: ConfigDict, model: ModelSpec, workdir: Path, *, fresh: bool, say: Callable[[str], None] = print) -> Data:
@@ -289,11 +333,7 @@ def open_data(config: ConfigDict, model: ModelSpec, workdir: Path, *, fresh: boo
     Raises:
       UserError: text is missing, the tokens are damaged, or do not fit the model or the settings.
     """
-    for side in SIDES:
-        # A mistake on the second side shall not wait for hours of work on the first.
-        texts = [str(text) for text in config.data[side]]
-        if not _is_prepared(texts):
-            find_sources(texts, config.data.text_field)
+    find_data(config, model.config.language_count)
     place = config.model.tokenizer or str(Checkpoint.open(config.model.checkpoint).directory)
     blocks = {side: _blocks(config, side, place, workdir / "data" / side, fresh, say) for side in SIDES}
     size = model.config.vocabulary_size
@@ -356,10 +396,9 @@ def _mapped(params: Mapping[str, Any], family: Family, change: Callable[[Any], A
     return unflatten({path: change(x) if re.search(family.token_parameters, path) else x for path, x in flat.items()})
 
 
-def _read_table(place: str, model: ModelConfig) -> np.ndarray:
+def _read_table(place: str, wanted: tuple[int, int]) -> np.ndarray:
     """The token table (V, d) that `wechsel-jax table` wrote."""
     stored = read_header(place).get(TABLE)
-    wanted = (model.vocabulary_size, model.hidden_size)
     if stored is None or stored.shape != wanted:
         found = "no such tensor" if stored is None else f"one of shape {stored.shape}"
         raise UserError(
@@ -393,17 +432,54 @@ def _check_numbers(value: Any, place: str | Path, name: str = "") -> None:
         raise UserError(f"{place}: {name} is {value}; expected a finite number; mend it")
 
 
-def _is_prepared(texts: list[str]) -> bool:
-    return len(texts) == 1 and (Path(texts[0]) / MANIFEST).is_file()
+def _is_prepared(texts: list[str], record: str = MANIFEST) -> bool:
+    return len(texts) == 1 and (Path(texts[0]) / record).is_file()
+
+
+def find_data(config: ConfigDict, languages: int = 0) -> None:
+    """Looks for what the settings name: a mistake on the second side shall not wait for hours of work on the first.
+
+    Args:
+      config: settings of a run without labelled examples.
+      languages: how many the model knows.
+
+    Raises:
+      UserError: there is no such data, or not of the kind that the objective needs.
+    """
+    for side in SIDES:
+        texts = [str(text) for text in config.data[side]]
+        _check_rows(config, side, languages)
+        if not _is_prepared(texts) and not _is_prepared(texts, FACTS):
+            find_sources(texts, config.data.text_field)
+
+
+def _check_rows(config: ConfigDict, side: str, languages: int) -> None:
+    """Raises `UserError` where text and aligned sentences are taken for each other."""
+    rows, objective, found = config.data.rows, config.objective, ", ".join(map(str, config.data[side])) or "no file"
+    if not _is_prepared([str(text) for text in config.data[side]], FACTS):
+        if rows or objective in ("cdlm", "tlm"):
+            raise UserError(
+                f"data.{side}: {found}: holds no aligned sentences, which {f'data.rows={rows}' if rows else objective} is for; "
+                "expected a directory of `wechsel-jax align`"
+            )
+    elif objective not in ("mlm", "cdlm", "tlm") or (objective == "mlm" and not rows.startswith("masked")):
+        raise UserError(
+            f"data.{side}: {found}: aligned sentences with objective={objective} and data.rows={rows!r}; expected cdlm or tlm, "
+            "or mlm with rows masked or masked_second"
+        )
+    elif languages == 1:
+        raise UserError(f"data.{side}: {found}: has two languages, and the model 1; expected language_count to be 2, or 0")
 
 
 def _blocks(
     config: ConfigDict, side: str, tokenizer: str, output: Path, fresh: bool, say: Callable[[str], None]
-) -> TokenBlocks:
-    """The token blocks of one side; called for "train" first, because that makes both sides of a split."""
+) -> TokenBlocks | ParallelRows:
+    """The data of one side; called for "train" first, because that makes both sides of a split."""
     data = config.data
     texts = [str(text) for text in data[side]]
     first = distributed.is_first()
+    if _is_prepared(texts, FACTS):
+        return ParallelRows.open(texts[0], config.block_length, data.rows, verify=first)
     if _is_prepared(texts):
         for name in ("validation_fraction", "max_bytes", "deduplicate"):
             if data[name] and side == "train":

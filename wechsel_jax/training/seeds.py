@@ -57,11 +57,13 @@ def finetune(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
         for name in names
         for values in [[result[name] for result in results.values()]]
     }
-    found = {"metric": results[config.seed]["metric"], "seeds": list(results), "scores": scores}
+    # Of a translation BLEU counts where it is measured.
+    metric = results[config.seed].get("metric", "bleu" if "bleu" in scores else "loss")
+    found = {"metric": metric, "seeds": list(results), "scores": scores}
     if distributed.is_first():
         record_config(config, workdir)
         with new_file(workdir / SEEDS, "w") as handle:
             json.dump(found, handle, indent=1)
-    of_all = scores["score"]
+    of_all = scores.get("score", scores.get(metric))
     print(f"{found['metric']}: {of_all['mean']:.4f} +- {of_all['spread']:.4f} ({len(results)} seeds)")
     return found

@@ -1,0 +1,68 @@
+"""Translates with an encoder-decoder that `train.finetune` trained, and scores it where the right translations are given.
+
+  wechsel-jax translate run/export --input=test.de > test.hypotheses
+  wechsel-jax translate run/export --input=test.de --beams=5 --reference=test.en > test.hypotheses
+
+Every line of the input is a sentence, and every line of the output its translation. Scores are said on stderr: BLEU and chrF of
+sacrebleu, with its signature, of the text as it is read. A model whose tokenizer knows no capitals is scored without case.
+"""
+
+import sys
+import time
+
+from absl import flags
+
+from wechsel_jax.commands import choice, number
+from wechsel_jax.errors import UserError
+
+ARGUMENTS = "DIR"
+REQUIRED = ("input",)
+
+
+def define(values: flags.FlagValues) -> None:
+    """Defines the flags of `evaluation.translation.translate` and the files."""
+    to = {"flag_values": values}
+    flags.DEFINE_string("input", None, "Text with a sentence on each line, compressed or not.", **to)
+    flags.DEFINE_string("reference", None, "The right translations, line by line: score BLEU and chrF (extra eval).", **to)
+    flags.DEFINE_integer(
+        "beams", 1, "Translations that are kept at each step; 1: greedy.", lower_bound=1, upper_bound=1024, **to
+    )
+    number(values, "length_penalty", 1.0, "Of --beams: above 0 favours long translations.", 0, 100)
+    most = {"lower_bound": 1, "upper_bound": 1 << 24, **to}
+    flags.DEFINE_integer("max_tokens", 128, "Of a translation at most.", **most)
+    flags.DEFINE_integer("batch_size", 64, "Sentences at once.", **most)
+    choice(values, "dtype", "float32", ("float32", "bfloat16"), "What matrix products compute in")
+
+
+def run(values: flags.FlagValues, arguments: list[str]) -> None:
+    """Reads everything, translates, prints, and scores."""
+    from wechsel_jax.text.files import read_lines
+
+    sides = {name: values[name].value for name in ("input", "reference")}
+    lines = {name: [line for _, line in read_lines(place, "sentences, one a line")] for name, place in sides.items() if place}
+    if values.reference:
+        from wechsel_jax.evaluation.translation import require_sacrebleu
+
+        require_sacrebleu("--reference")
+        if len(lines["reference"]) != len(lines["input"]):
+            counts = f"{len(lines['reference']):,} lines and {values.input} {len(lines['input']):,}"
+            raise UserError(f"{values.reference}: has {counts}; expected the translation of each line")
+    for place, line in enumerate(lines["input"], 1):
+        if not line.strip():
+            raise UserError(f"{values.input}: line {place}: is empty; expected a sentence; remove the line")
+    if not lines["input"]:
+        raise UserError(f"{values.input}: is empty; expected a sentence on each line")
+    from wechsel_jax.evaluation.loaded import LoadedModel
+    from wechsel_jax.evaluation.translation import score_translations, translate, writes_lowercase
+
+    model = LoadedModel.open(arguments[0], dtype=values.dtype, translation=True)
+    names = ("beams", "length_penalty", "max_tokens", "batch_size")
+    began = time.perf_counter()
+    written = translate(model, lines["input"], **{name: values[name].value for name in names})
+    seconds = time.perf_counter() - began
+    print(*(one.text for one in written), sep="\n")
+    print(f"{len(written):,} sentences in {seconds:.1f} s", file=sys.stderr)
+    if values.reference:
+        lowercase = writes_lowercase(model.target_tokenizer)
+        scores = score_translations([one.text for one in written], lines["reference"], lowercase=lowercase)
+        print(f"BLEU {scores['bleu']:.2f}, chrF {scores['chrf']:.2f} ({scores['signature']})", file=sys.stderr)

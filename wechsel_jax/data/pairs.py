@@ -1,0 +1,185 @@
+"""Sentences and their translations as rows of tokens: the batch of any training step, and the batches of an evaluation.
+
+Both sides of a batch are padded to the smallest of a few lengths that holds the longest row of either, as in `rows`.
+"""
+
+import dataclasses
+import hashlib
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wechsel_jax.data.batches import ALL_ROWS, Batch, Rows, training_indices
+from wechsel_jax.data.examples import Example
+from wechsel_jax.data.rows import fitting_length, padding_id
+from wechsel_jax.errors import UserError
+from wechsel_jax.tokens.encoding import plain_backend
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+# Texts that a tokenizer gets at once: its own records of them are large.
+_GROUP = 1024
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TranslationRows:
+    """n encoded pairs. Tokens of a side lie one after the other.
+
+    Attributes:
+      directory: of the run's record of the data, for messages.
+      examples: what the rows were made of; texts (source,) and the translation as target.
+      length: L, no row is longer.
+      pad_ids: token behind the end of a source, and of a target.
+      tokens: int32 (T,), sources with the special tokens that their tokenizer puts around a text.
+      starts: int64 (n + 1,), where they begin.
+      targets: int32 (U,), each with a begin and an end token.
+      target_starts: int64 (n + 1,), where they begin.
+      cut: how many pairs lost tokens because a side was longer than a row.
+    """
+
+    directory: Path
+    examples: Sequence[Example] = dataclasses.field(repr=False)
+    length: int
+    pad_ids: tuple[int, int]
+    tokens: np.ndarray = dataclasses.field(repr=False)
+    starts: np.ndarray = dataclasses.field(repr=False)
+    targets: np.ndarray = dataclasses.field(repr=False)
+    target_starts: np.ndarray = dataclasses.field(repr=False)
+    cut: int = 0
+
+    def __len__(self) -> int:
+        return self.starts.size - 1
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 of both sides."""
+        digest = hashlib.sha256()
+        for part in (self.tokens, self.starts, self.targets, self.target_starts):
+            digest.update(np.ascontiguousarray(part))
+        return digest.hexdigest()
+
+    def batch(self, step: int, batch_size: int, seed: int, rows: Rows = ALL_ROWS) -> Batch:
+        """The batch of one step, as `training_batch` draws it.
+
+        Returns:
+          {"tokens": int32 (rows, L), "mask": bool (rows, L), of the sources; "targets": int32 (rows, L), which the decoder
+          reads; "labels": int32 (rows, L), the token behind each of them, and "weights": float32 (rows, L), 1 where there is
+          one}.
+        """
+        chosen = training_indices(len(self), step, batch_size, seed)
+        return self._padded(chosen[rows], self._fitting(chosen))
+
+    def positions(self, step: int, batch_size: int, seed: int) -> int:
+        """How many positions of sources the batch of a step has, padding included."""
+        return batch_size * self._fitting(training_indices(len(self), step, batch_size, seed))
+
+    def evaluation_batches(self, batch_size: int, limit: int | None = None, rows: Rows = ALL_ROWS) -> Iterator[Batch]:
+        """Batches that hold every pair once, the shortest sources first; the last one is filled up.
+
+        Args:
+          batch_size: B.
+          limit: read only the first `limit` B pairs.
+          rows: which of the B rows of each batch to read.
+
+        Returns:
+          An iterator of batches as `batch` returns them, with "row": int32 (rows,), -1 for what fills up (weight 0).
+        """
+        count = len(self) if limit is None else min(len(self), limit * batch_size)
+        order = np.argsort(np.diff(self.starts)[:count], kind="stable")
+        for first in range(0, count, batch_size):
+            chosen = order[first : first + batch_size]
+            places = np.concatenate([chosen, np.full(batch_size - chosen.size, -1)])[rows]
+            batch = self._padded(np.where(places < 0, chosen[0], places), self._fitting(chosen))
+            batch["weights"][places < 0] = 0.0
+            yield batch | {"row": places.astype(np.int32)}
+
+    def _padded(self, rows: np.ndarray, length: int) -> Batch:
+        def side(tokens: np.ndarray, starts: np.ndarray, pad_id: int, skip: int, drop: int) -> tuple[np.ndarray, np.ndarray]:
+            sizes = (starts[rows + 1] - starts[rows] - skip - drop)[:, None]
+            mask = np.arange(length) < sizes
+            places = np.minimum(starts[rows][:, None] + skip + np.arange(length), tokens.size - 1)
+            return np.where(mask, tokens[places], np.int32(pad_id)), mask
+
+        tokens, mask = side(self.tokens, self.starts, self.pad_ids[0], 0, 0)
+        targets, _ = side(self.targets, self.target_starts, self.pad_ids[1], 0, 1)
+        labels, real = side(self.targets, self.target_starts, self.pad_ids[1], 1, 0)
+        return {"tokens": tokens, "mask": mask, "targets": targets, "labels": labels, "weights": real.astype(np.float32)}
+
+    def _fitting(self, rows: np.ndarray) -> int:
+        sources, targets = (starts[rows + 1] - starts[rows] for starts in (self.starts, self.target_starts))
+        # One token of a target is only read, and one is only predicted.
+        return fitting_length(max(int(sources.max()), int(targets.max()) - 1), self.length)
+
+
+def encode_pairs(
+    examples: Sequence[Example],
+    source: "PreTrainedTokenizerFast",
+    target: "PreTrainedTokenizerFast",
+    *,
+    length: int,
+    directory: Path = Path(),
+) -> TranslationRows:
+    """Encodes pairs for an encoder-decoder; what is too long is cut at its end.
+
+    Args:
+      examples: of `read_examples`.
+      source: tokenizer of the sources; puts its special tokens around them.
+      target: tokenizer of the translations, which begin and end with `ends` of it.
+      length: L, of the longest row.
+      directory: of the run's record of the data.
+
+    Raises:
+      UserError: the target's tokenizer has no special tokens to begin and to end with.
+    """
+    begin, end = ends(target)
+    backends = plain_backend(source), plain_backend(target)
+    room = length - backends[0].num_special_tokens_to_add(False)
+    if room < 1:
+        raise UserError(f"block_length: {length} leaves no room for a source; expected more than its special tokens take")
+    parts: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
+    cut = np.zeros(len(examples), bool)
+    for first in range(0, len(examples), _GROUP):
+        group = examples[first : first + _GROUP]
+        backends[0].enable_truncation(length)
+        for number, found in enumerate(backends[0].encode_batch([one.texts[0] for one in group]), first):
+            parts[0].append(np.asarray(found.ids, np.int32))
+            cut[number] |= bool(found.overflowing)
+        written = backends[1].encode_batch([one.target for one in group], add_special_tokens=False)
+        for number, found in enumerate(written, first):
+            # Of the L positions of the decoder the first one holds the begin, and the last one predicts the end.
+            parts[1].append(np.asarray([begin, *found.ids[: length - 1], end], np.int32))
+            cut[number] |= len(found.ids) > length - 1
+    starts = [np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64) for rows in parts]
+    return TranslationRows(
+        directory=directory,
+        examples=examples,
+        length=length,
+        pad_ids=(padding_id(None, source), padding_id(None, target)),
+        tokens=np.concatenate(parts[0]),
+        starts=starts[0],
+        targets=np.concatenate(parts[1]),
+        target_starts=starts[1],
+        cut=int(cut.sum()),
+    )
+
+
+def ends(tokenizer: "PreTrainedTokenizerFast") -> tuple[int, int]:
+    """The tokens that a translation begins and ends with.
+
+    They are begin-of-text or [CLS], else, as in T5, padding; and end-of-text or [SEP].
+
+    Raises:
+      UserError: there are none, or they are the same.
+    """
+    begin = next((i for i in (tokenizer.bos_token_id, tokenizer.cls_token_id, tokenizer.pad_token_id) if i is not None), None)
+    end = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id
+    if begin is None or end is None or begin == end:
+        raise UserError(
+            f"{tokenizer.name_or_path}: has no token that a translation begins with and another one that it ends with; "
+            "expected both; make a tokenizer with `wechsel-jax tokenizer --algorithm=words`"
+        )
+    return begin, end
