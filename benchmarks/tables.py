@@ -271,6 +271,7 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "docs/evaluation.md": {
         "target_and_source": lambda: scores_table("target_and_source"),
         "wechsel_grid": lambda: scores_table("wechsel_grid"),
+        "downstream": lambda: scores_table("downstream"),
     },
     "docs/embeddings.md": {
         "whole": _embeddings(embeddings.whole_table),
