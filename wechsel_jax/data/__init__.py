@@ -4,7 +4,8 @@ Read `prepare` first: text of any kind becomes one file of tokens. It calls `enc
 documents), `unfinished` (what a kill leaves, and how the next call goes on) and `manifest` (what the tokens were made of).
 Training reads the file by `batches`, in the order that `order` computes.
 
-Labelled examples are read by `examples`, and become `rows` of tokens in memory, or `pairs` where a translation is the label.
+Labelled examples are read by `examples`, and become `rows` of tokens in memory, or `pairs` where a translation is the label;
+`parallel` are sentences with links between their tokens. `padded` makes batches of all three.
 """
 
 from wechsel_jax.data.batches import (

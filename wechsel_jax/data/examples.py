@@ -73,7 +73,8 @@ def read_examples(names: Sequence[str | os.PathLike], task: Task) -> list[Exampl
     found = []
     for name in beside:
         pairs = read_pairs([name], task.texts)
-        found += [_pair(pairs.place(i), *both) for i, both in enumerate(zip(pairs.first, pairs.second, strict=True))]
+        both = zip(pairs.lines, pairs.first, pairs.second, strict=True)
+        found += [_pair(f"{name.split(BESIDE)[0]}: line {line + 1}", *texts) for line, *texts in both]
     if alone := [name for name in names if str(name) not in beside]:
         found += [example for source in find_sources(alone) for example in _READERS[task.form](source, task)]
     if task.form == "classification":

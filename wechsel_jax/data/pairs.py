@@ -1,20 +1,21 @@
 """Sentences and their translations as rows of tokens: the batch of any training step, and the batches of an evaluation.
 
-Both sides of a batch are padded to the smallest of a few lengths that holds the longest row of either, as in `rows`.
+Both sides of a batch are padded to the same length.
 """
 
 import dataclasses
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wechsel_jax.data.batches import ALL_ROWS, Batch, Rows, training_indices
+from wechsel_jax.data.batches import Batch
 from wechsel_jax.data.examples import Example
-from wechsel_jax.data.rows import fitting_length, padding_id
+from wechsel_jax.data.padded import PaddedRows
+from wechsel_jax.data.rows import padding_id
 from wechsel_jax.errors import UserError
 from wechsel_jax.tokens.encoding import plain_backend
 
@@ -26,7 +27,7 @@ _GROUP = 1024
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class TranslationRows:
+class TranslationRows(PaddedRows):
     """n encoded pairs. Tokens of a side lie one after the other.
 
     Attributes:
@@ -62,42 +63,21 @@ class TranslationRows:
             digest.update(np.ascontiguousarray(part))
         return digest.hexdigest()
 
-    def batch(self, step: int, batch_size: int, seed: int, rows: Rows = ALL_ROWS) -> Batch:
-        """The batch of one step, as `training_batch` draws it.
+    def sizes(self, rows: np.ndarray) -> np.ndarray:
+        """How many positions the longer side of rows needs: numbers (m,) -> int64 (m,)."""
+        sources, targets = (starts[rows + 1] - starts[rows] for starts in (self.starts, self.target_starts))
+        # One token of a target is only read, and one is only predicted.
+        return np.maximum(sources, targets - 1)
+
+    def padded(self, rows: np.ndarray, length: int) -> Batch:
+        """Rows by their numbers, (m,), each padded to `length`.
 
         Returns:
-          {"tokens": int32 (rows, L), "mask": bool (rows, L), of the sources; "targets": int32 (rows, L), which the decoder
-          reads; "labels": int32 (rows, L), the token behind each of them, and "weights": float32 (rows, L), 1 where there is
+          {"tokens": int32 (m, L), "mask": bool (m, L), of the sources; "targets": int32 (m, L), which the decoder
+          reads; "labels": int32 (m, L), the token behind each of them, and "weights": float32 (m, L), 1 where there is
           one}.
         """
-        chosen = training_indices(len(self), step, batch_size, seed)
-        return self._padded(chosen[rows], self._fitting(chosen))
 
-    def positions(self, step: int, batch_size: int, seed: int) -> int:
-        """How many positions of sources the batch of a step has, padding included."""
-        return batch_size * self._fitting(training_indices(len(self), step, batch_size, seed))
-
-    def evaluation_batches(self, batch_size: int, limit: int | None = None, rows: Rows = ALL_ROWS) -> Iterator[Batch]:
-        """Batches that hold every pair once, the shortest sources first; the last one is filled up.
-
-        Args:
-          batch_size: B.
-          limit: read only the first `limit` B pairs.
-          rows: which of the B rows of each batch to read.
-
-        Returns:
-          An iterator of batches as `batch` returns them, with "row": int32 (rows,), -1 for what fills up (weight 0).
-        """
-        count = len(self) if limit is None else min(len(self), limit * batch_size)
-        order = np.argsort(np.diff(self.starts)[:count], kind="stable")
-        for first in range(0, count, batch_size):
-            chosen = order[first : first + batch_size]
-            places = np.concatenate([chosen, np.full(batch_size - chosen.size, -1)])[rows]
-            batch = self._padded(np.where(places < 0, chosen[0], places), self._fitting(chosen))
-            batch["weights"][places < 0] = 0.0
-            yield batch | {"row": places.astype(np.int32)}
-
-    def _padded(self, rows: np.ndarray, length: int) -> Batch:
         def side(tokens: np.ndarray, starts: np.ndarray, pad_id: int, skip: int, drop: int) -> tuple[np.ndarray, np.ndarray]:
             sizes = (starts[rows + 1] - starts[rows] - skip - drop)[:, None]
             mask = np.arange(length) < sizes
@@ -108,11 +88,6 @@ class TranslationRows:
         targets, _ = side(self.targets, self.target_starts, self.pad_ids[1], 0, 1)
         labels, real = side(self.targets, self.target_starts, self.pad_ids[1], 1, 0)
         return {"tokens": tokens, "mask": mask, "targets": targets, "labels": labels, "weights": real.astype(np.float32)}
-
-    def _fitting(self, rows: np.ndarray) -> int:
-        sources, targets = (starts[rows + 1] - starts[rows] for starts in (self.starts, self.target_starts))
-        # One token of a target is only read, and one is only predicted.
-        return fitting_length(max(int(sources.max()), int(targets.max()) - 1), self.length)
 
 
 def encode_pairs(

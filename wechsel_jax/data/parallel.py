@@ -3,23 +3,21 @@
 A pair makes rows of two kinds. One asks for the sentence of one side, read from the other side's states in the order of the
 links (cross-lingual language modelling, CdLM); the other for the masked tokens of a sentence, from itself (MLM). Both have
 the same arrays, so both stand in the same batch (section 3.1, "a unified view").
-
-Rows are padded to the smallest of a few lengths that holds the longest row of a batch, as in `rows`.
 """
 
 import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from wechsel_jax.data.batches import ALL_ROWS, Batch, Rows, training_indices
-from wechsel_jax.data.rows import fitting_length
+from wechsel_jax.data.batches import Batch
+from wechsel_jax.data.padded import PaddedRows
 from wechsel_jax.errors import UserError, parsing
 from wechsel_jax.files import require_directory
 from wechsel_jax.files.json import NUMBER, TEXT, WHOLE, mismatch, read_json
@@ -65,7 +63,7 @@ class Sentences(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class ParallelRows:
+class ParallelRows(PaddedRows):
     """n pairs, each of which makes k rows.
 
     Attributes:
@@ -136,47 +134,17 @@ class ParallelRows:
         """sha256 of the pairs, their links and the kinds of rows."""
         return hashlib.sha256(json.dumps([self.facts["sha256"], self.kinds], sort_keys=True).encode()).hexdigest()
 
-    def batch(self, step: int, batch_size: int, seed: int, rows: Rows = ALL_ROWS) -> Batch:
-        """The batch of one step, as `training_batch` draws it from the n k rows.
-
-        Returns:
-          Arrays of shape (rows, L') or (rows,), L' <= L the same for all rows of the batch:
-          "tokens" int32 and "mask" bool, the source sentence with its special tokens, and where they are; "languages" int32
-          (rows,), its side; "targets", "target_mask" and "target_languages" likewise of the sentence to predict; "order" int32,
-          for each target position the source position to take: that of the linked token, of the special token in the same
-          place, or of the placeholder, the padding token right behind the source sentence, for what is not linked and behind
-          the target's end; "masked" bool (rows,), whether the row is a sentence to mask, whose two sides are the same and whose
-          order is 0, 1, 2, ...
-        """
-        chosen = training_indices(len(self), step, batch_size, seed)
-        return self.padded(chosen[rows], self._fitting(chosen))
-
-    def positions(self, step: int, batch_size: int, seed: int) -> int:
-        """How many positions the batch of a step has on either side, padding included."""
-        return batch_size * self._fitting(training_indices(len(self), step, batch_size, seed))
-
-    def evaluation_batches(self, batch_size: int, limit: int | None = None, rows: Rows = ALL_ROWS) -> Iterator[Batch]:
-        """Batches that hold every row once, the shortest first so that little is padded; the last one is filled up.
-
-        Args:
-          batch_size: B.
-          limit: read only the first `limit` B rows.
-          rows: which of the B rows of each batch to read.
-
-        Returns:
-          An iterator of batches as `batch` returns them, with "row": int32 (rows,), -1 for what fills up, and "weights":
-          float32 (rows,), 0 there and 1 elsewhere.
-        """
-        count = len(self) if limit is None else min(len(self), limit * batch_size)
-        order = np.argsort(self._sizes(np.arange(count)), kind="stable")
-        for first in range(0, count, batch_size):
-            chosen = order[first : first + batch_size]
-            places = np.concatenate([chosen, np.full(batch_size - chosen.size, -1)])[rows]
-            batch = self.padded(np.where(places < 0, chosen[0], places), self._fitting(chosen))
-            yield batch | {"row": places.astype(np.int32), "weights": (places >= 0).astype(np.float32)}
-
     def padded(self, rows: np.ndarray, length: int) -> Batch:
-        """Rows by their numbers, (m,), each padded to `length`."""
+        """Rows by their numbers, (m,), each padded to `length`.
+
+        Returns:
+          Arrays of shape (m, `length`) or (m,): "tokens" int32 and "mask" bool, the source sentence with its special tokens,
+          and where they are; "languages" int32 (m,), its side; "targets", "target_mask" and "target_languages" likewise of the
+          sentence to predict; "order" int32, for each target position the source position to take: that of the linked token, of
+          the special token in the same place, or of the placeholder, the padding token right behind the source sentence, for
+          what is not linked and behind the target's end; "masked" bool (m,), whether the row is a sentence to mask, whose two
+          sides are the same and whose order is 0, 1, 2, ...
+        """
         before, after, shape = self.facts["before"], self.facts["after"], (len(rows), length)
         batch: Batch = {
             "tokens": np.full(shape, self.facts["pad_id"], np.int32),
@@ -217,7 +185,7 @@ class ParallelRows:
         start, end = self.sides[side].starts[pair : pair + 2].tolist()
         return start, min(end - start, self.length - len(self.facts["before"]) - len(self.facts["after"]) - placeholder)
 
-    def _sizes(self, rows: np.ndarray) -> np.ndarray:
+    def sizes(self, rows: np.ndarray) -> np.ndarray:
         """int64 (m,): positions that each row needs, the placeholder included."""
         pairs, kinds = np.divmod(rows, len(self.kinds))
         sides = np.asarray(self.kinds)[kinds]
@@ -225,9 +193,6 @@ class ParallelRows:
         around = len(self.facts["before"]) + len(self.facts["after"])
         needed = around + tokens[sides.T, np.arange(rows.size)] + np.stack([sides[:, 0] != sides[:, 1], np.zeros(rows.size)])
         return np.minimum(needed.max(axis=0), self.length).astype(np.int64)
-
-    def _fitting(self, rows: np.ndarray) -> int:
-        return fitting_length(int(self._sizes(rows).max()), self.length)
 
 
 def read_facts(directory: str | os.PathLike) -> dict[str, Any]:

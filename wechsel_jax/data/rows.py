@@ -1,8 +1,4 @@
-"""Labelled examples as rows of tokens: the batch of any training step, and the batches of an evaluation.
-
-Rows are padded to the smallest of a few lengths that holds the longest row of a batch. Which one that is follows from (seed,
-step), as the batch does, and padding changes nothing that is computed.
-"""
+"""Labelled examples as rows of tokens: the batch of any training step, and the batches of an evaluation."""
 
 import copy
 import dataclasses
@@ -15,22 +11,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import tokenizers
 
-from wechsel_jax.data.batches import ALL_ROWS, Batch, Rows, training_indices
+from wechsel_jax.data.batches import Batch
 from wechsel_jax.data.examples import Example
+from wechsel_jax.data.padded import PaddedRows
 from wechsel_jax.errors import UserError
 from wechsel_jax.tokens.encoding import plain_backend
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-# A batch is padded to a power of two from this on, or to the longest length that the run allows.
-_SHORTEST = 32
 # Texts that the tokenizer gets at once: its own records of them are large.
 _GROUP = 1024
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class LabelledRows:
+class LabelledRows(PaddedRows):
     """Encoded examples. T tokens of n rows lie one after the other; a long example may have several rows.
 
     Attributes:
@@ -79,47 +74,21 @@ class LabelledRows:
             digest.update(np.ascontiguousarray(part))
         return digest.hexdigest()
 
-    def batch(self, step: int, batch_size: int, seed: int, rows: Rows = ALL_ROWS) -> Batch:
-        """The batch of one step, as `training_batch` draws it.
-
-        Returns:
-          {"tokens": int32 (rows, L), "mask": bool (rows, L), "labels": int32 and "weights": float32 of the same shape, (rows,),
-          (rows, L) for tagging or (rows, 2) for answers, and where the model knows segments "types": int32 (rows, L)}.
-          For parsing, "labels" (relations, -1: none of the model's) and "weights" (rows, L) are of words and not of tokens, and
-          there are "words": int32 (rows, L), the first token of each word, -1 behind the last, and "heads": int32 (rows, L),
-          the place of a word, from 1 on, or 0.
-        """
-        chosen = training_indices(len(self), step, batch_size, seed)
-        return self.padded(chosen[rows], self._fitting(chosen))
-
-    def positions(self, step: int, batch_size: int, seed: int) -> int:
-        """How many positions the batch of a step has, padding included."""
-        return batch_size * self._fitting(training_indices(len(self), step, batch_size, seed))
-
-    def evaluation_batches(self, batch_size: int, limit: int | None = None, rows: Rows = ALL_ROWS) -> Iterator[Batch]:
-        """Batches that hold every row once, the shortest first so that little is padded; the last one is filled up.
-
-        Args:
-          batch_size: B.
-          limit: read only the first `limit` B rows.
-          rows: which of the B rows of each batch to read.
-
-        Returns:
-          An iterator of batches as `batch` returns them, with "row": int32 (rows,), -1 for what fills up (weight 0).
-        """
-        count = len(self) if limit is None else min(len(self), limit * batch_size)
-        order = np.argsort(np.diff(self.starts)[:count], kind="stable")
-        for first in range(0, count, batch_size):
-            chosen = order[first : first + batch_size]
-            places = np.concatenate([chosen, np.full(batch_size - chosen.size, -1)])[rows]
-            batch = self.padded(np.where(places < 0, chosen[0], places), self._fitting(chosen))
-            batch["weights"][places < 0] = 0.0
-            yield batch | {"row": places.astype(np.int32)}
+    def sizes(self, rows: np.ndarray) -> np.ndarray:
+        """How many tokens rows have: numbers (m,) -> int64 (m,)."""
+        return self.starts[rows + 1] - self.starts[rows]
 
     def padded(self, rows: np.ndarray, length: int) -> Batch:
-        """Rows by their numbers, (m,), each padded to `length`."""
-        sizes = (self.starts[rows + 1] - self.starts[rows])[:, None]
-        mask = np.arange(length) < sizes
+        """Rows by their numbers, (m,), each padded to `length`.
+
+        Returns:
+          {"tokens": int32 (m, L), "mask": bool (m, L), "labels": int32 and "weights": float32 of the same shape, (m,), (m, L)
+          for tagging or (m, 2) for answers, and where the model knows segments "types": int32 (m, L)}. For parsing, "labels"
+          (relations, -1: none of the model's) and "weights" (m, L) are of words and not of tokens, and there are "words":
+          int32 (m, L), the first token of each word, -1 behind the last, and "heads": int32 (m, L), the place of a word, from 1
+          on, or 0.
+        """
+        mask = np.arange(length) < self.sizes(rows)[:, None]
         places = np.minimum(self.starts[rows][:, None] + np.arange(length), self.tokens.size - 1)
         batch = {"tokens": np.where(mask, self.tokens[places], np.int32(self.pad_id)), "mask": mask}
         if self.types is not None:
@@ -135,17 +104,6 @@ class LabelledRows:
         targets = np.where(mask, self.targets[places], -1) if self.form == "tagging" else self.targets[rows]
         weight = 0.5 if self.form == "answers" else 1.0
         return batch | {"labels": np.maximum(targets, 0), "weights": np.where(targets < 0, 0.0, weight).astype(np.float32)}
-
-    def _fitting(self, rows: np.ndarray) -> int:
-        return fitting_length(int((self.starts[rows + 1] - self.starts[rows]).max()), self.length)
-
-
-def fitting_length(longest: int, most: int) -> int:
-    """The length that a batch is padded to, of which there are few: a power of two from 32 on, or the longest of the run."""
-    length = _SHORTEST
-    while length < longest:
-        length *= 2
-    return min(length, most)
 
 
 def encode_examples(

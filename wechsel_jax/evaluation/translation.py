@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from wechsel_jax.data.padded import fitting_length
 from wechsel_jax.data.pairs import TranslationRows, ends
-from wechsel_jax.data.rows import fitting_length, padding_id
+from wechsel_jax.data.rows import padding_id
 from wechsel_jax.errors import UserError
 from wechsel_jax.evaluation.loaded import LoadedModel
 from wechsel_jax.models import ModelConfig

@@ -1,0 +1,76 @@
+"""Rows of different lengths in batches: what `rows`, `pairs` and `parallel` have in common.
+
+A batch is padded to the smallest of a few lengths that holds its longest row. Which one that is follows from (seed, step), as
+the batch does, and padding changes nothing that is computed.
+"""
+
+import abc
+from collections.abc import Iterator
+
+import numpy as np
+
+from wechsel_jax.data.batches import ALL_ROWS, Batch, Rows, training_indices
+
+_SHORTEST = 32
+
+
+def fitting_length(longest: int, most: int) -> int:
+    """The length that a batch is padded to, of which there are few: a power of two from 32 on, or the longest of the run."""
+    length = _SHORTEST
+    while length < longest:
+        length *= 2
+    return min(length, most)
+
+
+class PaddedRows(abc.ABC):
+    """n rows, none longer than `length`: a `data.batches.Dataset`.
+
+    Attributes:
+      length: L.
+    """
+
+    length: int
+
+    @abc.abstractmethod
+    def __len__(self) -> int: ...
+
+    @abc.abstractmethod
+    def sizes(self, rows: np.ndarray) -> np.ndarray:
+        """How many positions rows need: numbers (m,) -> int (m,)."""
+
+    @abc.abstractmethod
+    def padded(self, rows: np.ndarray, length: int) -> Batch:
+        """Rows by their numbers, (m,), each padded to `length`: arrays whose first axis they are."""
+
+    def batch(self, step: int, batch_size: int, seed: int, rows: Rows = ALL_ROWS) -> Batch:
+        """The batch of one step, as `training_batch` draws it: what `padded` returns for its rows."""
+        chosen = training_indices(len(self), step, batch_size, seed)
+        return self.padded(chosen[rows], self._fitting(chosen))
+
+    def positions(self, step: int, batch_size: int, seed: int) -> int:
+        """How many positions the batch of a step has (of pairs: either side), padding included."""
+        return batch_size * self._fitting(training_indices(len(self), step, batch_size, seed))
+
+    def evaluation_batches(self, batch_size: int, limit: int | None = None, rows: Rows = ALL_ROWS) -> Iterator[Batch]:
+        """Batches that hold every row once, the shortest first so that little is padded; the last one is filled up.
+
+        Args:
+          batch_size: B.
+          limit: read only the first `limit` B rows.
+          rows: which of the B rows of each batch to read.
+
+        Returns:
+          An iterator of batches as `padded` returns them, with "row": int32 (rows,), -1 for what fills up. "weights" are 0
+          there; where `padded` gives none, they are float32 (rows,), 1 elsewhere.
+        """
+        count = len(self) if limit is None else min(len(self), limit * batch_size)
+        order = np.argsort(self.sizes(np.arange(count)), kind="stable")
+        for first in range(0, count, batch_size):
+            chosen = order[first : first + batch_size]
+            places = np.concatenate([chosen, np.full(batch_size - chosen.size, -1)])[rows]
+            batch = self.padded(np.where(places < 0, chosen[0], places), self._fitting(chosen))
+            batch.setdefault("weights", np.ones(places.size, np.float32))[places < 0] = 0.0
+            yield batch | {"row": places.astype(np.int32)}
+
+    def _fitting(self, rows: np.ndarray) -> int:
+        return fitting_length(int(self.sizes(rows).max()), self.length)
