@@ -39,7 +39,9 @@ def read(monkeypatch):
 
     def watch(config, prefix=""):
         places[id(config)] = prefix
-        for name, value in config.items():
+        # Watching is no reading.
+        for name in config:
+            value = original(config, name)
             if isinstance(value, ConfigDict):
                 watch(value, f"{prefix}{name}.")
 
