@@ -3,8 +3,8 @@
 Command:  python -m train.compare --config=configs/recipe.py --workdir=runs/recipe
           (--config=configs/recipe.py:starts=anker+fvt,recipes=muon,steps=400 takes others)
 Cost:     6 runs of 200 steps, 40 minutes on 2 CPU cores without other work.
-Expected: from WECHSEL-TFR's rows perplexity ends at 319 with AdamW and at 270 with Muon; docs/recipe.md says what that does
-          and does not show.
+Expected: from WECHSEL-TFR's rows perplexity ends at 319 with AdamW, 281 with two rates and 270 with Muon, from `anker`'s at
+          260 with AdamW and 245 with Muon; docs/recipe.md says what that does and does not show.
 """
 
 from ml_collections import ConfigDict
