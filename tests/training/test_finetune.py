@@ -14,10 +14,12 @@ from ml_collections import ConfigDict
 from tests.forked import run_module
 from tests.training.conftest import MODEL, WORDS
 from tests.training.runs import assert_same_run, lines_without_timing
+from wechsel_jax import cli
 from wechsel_jax.data.examples import Task, read_examples
 from wechsel_jax.errors import UserError
 from wechsel_jax.evaluation.labels import score_labelled
 from wechsel_jax.records import read_run
+from wechsel_jax.records.scores import ScoresRecord
 from wechsel_jax.report import write_report
 from wechsel_jax.training import finetune, one_phase, train
 from wechsel_jax.training.exports import export_checkpoint
@@ -116,6 +118,18 @@ def test_it_lasts_as_many_epochs_and_records_the_labels(classified):
     assert {"accuracy", "macro_f1", "loss", "metric", "score", "examples"} <= {*result}
     assert result["metric"] == "accuracy" and result["score"] == result["accuracy"] and result["examples"] == 45
     assert "<title>A fine-tuned model</title>" in write_report([workdir], workdir.parent / "report.html").read_text("utf-8")
+
+
+@pytest.mark.slow
+def test_the_verb_scores_a_workdir(classified, labelled, tmp_path, capsys):
+    """A run stands for its export, with the form and the columns that it was trained with."""
+    _, workdir, result = classified
+    cli.main(
+        ["evaluate", f"tuned={workdir}", f"--labels=same={labelled / 'validation.tsv'}", f"--output={tmp_path / 's.json'}"]
+    )
+    assert f"accuracy {100 * result['accuracy']:.1f} % of 45" in capsys.readouterr().out
+    (score,) = ScoresRecord.read(scores).scores
+    assert score.metrics["accuracy"] == pytest.approx(result["accuracy"]) and score.facts["architecture"] == "gpt2"
 
 
 def test_transformers_scores_the_export_alike(classified, labelled):

@@ -24,7 +24,7 @@ from wechsel_jax.text.files import LONGEST_DOCUMENT
 from wechsel_jax.text.parallel import BESIDE, Pairs, language_codes, read_pairs
 from wechsel_jax.text.sources import find_sources, identify
 from wechsel_jax.tokens import load_tokenizer
-from wechsel_jax.tokens.encoding import encode, plain_backend
+from wechsel_jax.tokens.encoding import around, encode, plain_backend
 
 ALIGNERS = ("diagonal", "eflomal")
 UNITS = ("tokens", "words", "special_tokens")
@@ -94,9 +94,7 @@ def align_pairs(
     log("reading the parallel text")
     pairs = read_pairs(texts, codes, drop_empty=drop_empty, longest=max_document_bytes)
     backend = plain_backend(loaded)
-    around = backend.encode("a")
-    own = np.flatnonzero(np.asarray(around.special_tokens_mask) == 0)
-    before, after = around.ids[: own[0]], around.ids[own[-1] + 1 :]
+    before, after = around(backend)
     log("tokenising")
     sides = tuple(_encoded(backend, text, units == "words") for text in (pairs.first, pairs.second))
     extra = len(before) + len(after) if units == "special_tokens" else 0

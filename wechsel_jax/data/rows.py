@@ -15,7 +15,7 @@ from wechsel_jax.data.batches import Batch
 from wechsel_jax.data.examples import Example
 from wechsel_jax.data.padded import PaddedRows
 from wechsel_jax.errors import UserError
-from wechsel_jax.tokens.encoding import plain_backend
+from wechsel_jax.tokens.encoding import around, plain_backend
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -204,7 +204,7 @@ def _classified(
 def _tagged(
     backend: tokenizers.Tokenizer, examples: Sequence[Example], numbers: Mapping[str, int], length: int, stride: int
 ) -> Iterator[tuple[bool, list[_Row]]]:
-    before, after = _around(backend)
+    before, after = around(backend)
     room = length - len(before) - len(after)
     for example, (ids, marks) in zip(examples, _words(backend, examples), strict=True):
         target = np.asarray([_number(numbers, label, example) for label in example.target])
@@ -225,7 +225,7 @@ def _tagged(
 def _parsed(
     backend: tokenizers.Tokenizer, examples: Sequence[Example], numbers: Mapping[str, int], length: int, stride: int
 ) -> Iterator[tuple[bool, list[_Row]]]:
-    before, after = _around(backend)
+    before, after = around(backend)
     room = length - len(before) - len(after)
     for example, (ids, marks) in zip(examples, _words(backend, examples), strict=True):
         some = np.concatenate([np.full(len(before), -1), marks[:room], np.full(len(after), -1)]).astype(np.int64)
@@ -238,13 +238,6 @@ def _parsed(
         targets[some >= 0] = np.asarray(pairs, np.int64).reshape(-1, 2)
         tokens = [*before, *ids[:room], *after]
         yield len(ids) > room, [_Row(tokens, [0] * len(tokens), targets, some)]
-
-
-def _around(backend: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
-    """The tokens that stand before and behind every text."""
-    around = backend.encode("a")
-    own = np.flatnonzero(np.asarray(around.special_tokens_mask) == 0)
-    return around.ids[: own[0]], around.ids[own[-1] + 1 :]
 
 
 def _words(backend: tokenizers.Tokenizer, examples: Sequence[Example]) -> Iterator[tuple[list[int], np.ndarray]]:
@@ -316,9 +309,7 @@ def with_special_tokens(tokenizer: "PreTrainedTokenizerFast", causal: bool) -> "
     end = tokenizer.sep_token or tokenizer.eos_token or begin
     if end is None or (pair > alone and (causal or alone)):
         return tokenizer
-    around = old.encode("a")
-    own = [place for place, special in enumerate(around.special_tokens_mask) if not special]
-    before, after = around.tokens[: own[0]], around.tokens[own[-1] + 1 :]
+    before, after = ([old.id_to_token(number) for number in ids] for ids in around(old))
     if not causal:
         before, after = before or [begin or end], after or [end]
     second = after or [end]

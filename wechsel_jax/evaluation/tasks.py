@@ -215,7 +215,7 @@ def evaluate(
     by further commands.
 
     Args:
-      models: label -> model directory or hub id.
+      models: label -> model directory, hub id, or workdir of a run, whose export it is; with labels also of several seeds.
       tasks: of different names.
       output: the file of scores to write or to add to.
       overwrite: replace scores of the same model's and task's labels that are of other weights, data or settings.
@@ -259,7 +259,7 @@ def evaluate(
         elif model is None or model[0] != label or not isinstance(model[1], LoadedModel):
             # The one before may fill the memory.
             model = None
-            model = label, LoadedModel.open(models[label], dtype=dtype)
+            model = label, LoadedModel.open(_export(models[label]), dtype=dtype)
         began = time.monotonic()
         result = FORMS[task.form](model[1], task.place, **task.settings)
         device = jax.local_devices()[0]
@@ -310,16 +310,21 @@ def _seeds(workdir: str | os.PathLike) -> list[Path]:
     return sorted(Path(workdir).glob("seed-*")) or [Path(workdir)]
 
 
+def _export(place: str | os.PathLike) -> str | os.PathLike:
+    """The model of a run's workdir; any other place as it is."""
+    export = Path(place) / "export"
+    return export if export.is_dir() and (Path(place) / "metrics.jsonl").exists() else place
+
+
 def _weights(place: str | os.PathLike) -> str:
-    """One sha256 of the weights of a model directory, or of all seeds of a fine-tuning."""
-    runs = _seeds(place)
-    folders = [run / "export" if (run / "export").is_dir() else run for run in runs]
+    """One sha256 of the weights of a model directory or a run, or of all seeds of a fine-tuning."""
+    folders = [Path(_export(run)) for run in _seeds(place)]
     found = [file_hash(path) for folder in folders for path in sorted(folder.glob("*.safetensors"))]
     return hashlib.sha256("".join(found).encode()).hexdigest()
 
 
 def _facts(place: str | os.PathLike) -> dict[str, Any]:
-    checkpoint = Checkpoint.open(place)
+    checkpoint = Checkpoint.open(_export(_seeds(place)[0]) if Path(place).is_dir() else place)
     directory = checkpoint.directory
     tokenizers = [path for name in ("tokenizer.json", "tokenizer.model", "vocab.txt") if (path := directory / name).is_file()]
     stored = {name: tensor for name, tensor in checkpoint.tensors.items() if name not in checkpoint.tied_copies()}
@@ -330,7 +335,7 @@ def _facts(place: str | os.PathLike) -> dict[str, Any]:
     return {
         "directory": str(place),
         "architecture": checkpoint.architecture,
-        "weights": _weights(directory),
+        "weights": _weights(place if Path(place).is_dir() else directory),
         "tokenizer": file_hash(tokenizers[0]) if tokenizers else "",
         "parameters": sum(sizes.values()),
         "embedding_parameters": tables,
