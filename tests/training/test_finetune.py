@@ -124,9 +124,8 @@ def test_it_lasts_as_many_epochs_and_records_the_labels(classified):
 def test_the_verb_scores_a_workdir(classified, labelled, tmp_path, capsys):
     """A run stands for its export, with the form and the columns that it was trained with."""
     _, workdir, result = classified
-    cli.main(
-        ["evaluate", f"tuned={workdir}", f"--labels=same={labelled / 'validation.tsv'}", f"--output={tmp_path / 's.json'}"]
-    )
+    examples, scores = labelled / "validation.tsv", tmp_path / "s.json"
+    cli.main(["evaluate", f"tuned={workdir}", f"--labels=same={examples}", f"--output={scores}"])
     assert f"accuracy {100 * result['accuracy']:.1f} % of 45" in capsys.readouterr().out
     (score,) = ScoresRecord.read(scores).scores
     assert score.metrics["accuracy"] == pytest.approx(result["accuracy"]) and score.facts["architecture"] == "gpt2"
