@@ -1,5 +1,6 @@
 """A tokenizer for a new language from plain text: byte-level BPE, SentencePiece-style unigram or WordPiece."""
 
+import collections
 import itertools
 import json
 import os
@@ -180,11 +181,19 @@ def _wordpiece(
     # The trainer numbers "##x" in an order that changes from run to run and breaks ties by number. A first pass that learns
     # nothing but the characters lets the second one start from a fixed order.
     characters = Tokenizer.from_str(backend.to_str())
-    # The trainer takes no None.
-    limit = {"limit_alphabet": alphabet} if alphabet else {}
-    first = {"vocab_size": 1, "special_tokens": special_tokens, "show_progress": False, **limit}
-    _train(characters, sources, trainers.WordPieceTrainer(**first))
+    first = {"vocab_size": 1, "special_tokens": special_tokens, "show_progress": False}
+    counts = collections.Counter()
+    _train(characters, sources, trainers.WordPieceTrainer(**first), counts)
     continuing = sorted(token for token in characters.get_vocab() if len(token) == 3 and token.startswith("##"))
+    if alphabet:
+        # So does the choice among characters that are equally frequent, which is therefore made here.
+        letters = collections.Counter()
+        for character, count in counts.items():
+            for letter in backend.normalizer.normalize_str(character).replace(" ", ""):
+                letters[letter] += count
+        kept = sorted(letters, key=lambda letter: (-letters[letter], letter))[:alphabet]
+        continuing = [token for token in continuing if token[2:] in kept]
+        first |= {"initial_alphabet": kept, "limit_alphabet": len(kept)}
     second = {"vocab_size": vocabulary_size, "special_tokens": special_tokens + continuing, "min_frequency": min_frequency}
     trainer = trainers.WordPieceTrainer(**first | second)
     _train(backend, sources, trainer)
@@ -220,10 +229,17 @@ def _with_special_tokens(backend: "Tokenizer", roles: dict[str, str]) -> "Tokeni
     return backend
 
 
-def _train(backend: "Tokenizer", sources: "list[Source]", trainer: object) -> None:
+def _train(backend: "Tokenizer", sources: "list[Source]", trainer: object, counts: collections.Counter | None = None) -> None:
     from wechsel_jax.text.parts import source_lines
 
-    lines = (piece for source in sources for line in source_lines(source) for piece in _pieces(line))
+    def pieces() -> Iterator[str]:
+        for source in sources:
+            for line in source_lines(source):
+                if counts is not None:
+                    counts.update(line)
+                yield from _pieces(line)
+
+    lines = pieces()
     first = next((line for line in lines if line.strip()), None)
     if first is None:
         raise UserError(f"{_names(sources)}: nothing but blank lines; expected text to train a tokenizer on")
