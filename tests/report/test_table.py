@@ -3,6 +3,7 @@ import json
 import pytest
 
 from tests.records.runs import make_run, metrics
+from wechsel_jax.records import ComparisonRecord
 from wechsel_jax.report import comparison_table
 from wechsel_jax.report.headline import evidence, headline
 from wechsel_jax.report.runs import Report, read_runs
@@ -49,6 +50,12 @@ def test_runs_of_different_length_are_compared_where_both_are(tmp_path, runs):
     text = comparison_table([runs[0], going])
     assert "WECHSEL stands after 100 steps at perplexity 421, 53 % lower than FullRand (905)." in text
     assert "FullRand is running: step 100 of 200, about 1 min 10 s left." in text
+
+
+def test_what_a_probe_chose_is_said(tmp_path, runs):
+    scratch = make_run(tmp_path, "full_rand")
+    report = Report(read_runs([runs[0], scratch]), ComparisonRecord(chosen=scratch.name))
+    assert "The probe chose FullRand." in [plain(sentence) for sentence in evidence(report)]
 
 
 def test_a_tie_has_no_winner(tmp_path):

@@ -24,6 +24,10 @@ MODELS = {
         **{"vocab_size": 30, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2},
         **{"intermediate_size": 24, "max_position_embeddings": 8},
     },
+    "transformer": {
+        **{"vocab_size": 30, "d_model": 16, "nhead": 2, "num_encoder_layers": 2, "dim_feedforward": 24},
+        **{"num_decoder_layers": 0, "max_position_embeddings": 8},
+    },
 }
 
 
@@ -41,13 +45,14 @@ def matrices(model, config, params: dict) -> dict[str, np.ndarray]:
     """Every matrix of the checkpoint that Hugging Face would write, in float64; queries, keys and values apart."""
     found = {}
     for name, tensor in model.to_hugging_face(unflatten(params), config).items():
-        if tensor.ndim == 2 and not re.search(r"embed|wte|wpe|lm_head\.(decoder|weight)", name):
-            parts = np.split(tensor, 3, axis=1) if "c_attn" in name else [tensor]
+        if tensor.ndim == 2 and not re.search(r"emb|wte|wpe|lm_head\.(decoder|weight)", name):
+            side = {"c_attn": 1, "in_proj": 0}.get(next(iter(re.findall("c_attn|in_proj", name)), ""))
+            parts = [tensor] if side is None else np.split(tensor, 3, axis=side)
             found |= {f"{name}[{i}]": np.asarray(part, np.float64) for i, part in enumerate(parts)}
     return found
 
 
-@pytest.mark.parametrize("name", ["gpt2", pytest.param("roberta", marks=pytest.mark.slow), "llama"])
+@pytest.mark.parametrize("name", ["gpt2", pytest.param("roberta", marks=pytest.mark.slow), "llama", "transformer"])
 def test_five_updates_equal_those_of_torch_matrix_by_matrix(name, monkeypatch):
     torch = pytest.importorskip("torch")
     # Its Newton-Schulz steps round to bfloat16, which would hide mistakes.

@@ -345,9 +345,8 @@ def _weights(config: ModelConfig) -> tuple[Weight, ...]:
     for ours, (theirs, attentions, norms, last) in stacks.items():
         layer = f"transformer.{theirs}.layers.{{layer}}."
         for mine, name in attentions.items():
-            # Three matrices (d, d) below each other.
-            parts.append(Weight(f"{ours}/{mine}/qkv/kernel", (f"{layer}{name}.in_proj_weight",), "to_heads"))
-            parts.append(Weight(f"{ours}/{mine}/qkv/bias", (f"{layer}{name}.in_proj_bias",), "to_heads"))
+            parts.append(Weight(f"{ours}/{mine}/qkv/kernel", (f"{layer}{name}.in_proj_weight",), "below"))
+            parts.append(Weight(f"{ours}/{mine}/qkv/bias", (f"{layer}{name}.in_proj_bias",), "below"))
         matrices = {f"{mine}/output": f"{name}.out_proj" for mine, name in attentions.items()}
         for mine, name in (matrices | {"mlp/up": "linear1", "mlp/down": "linear2"}).items():
             parts.append(Weight(f"{ours}/{mine}/kernel", (f"{layer}{name}.weight",), "linear"))

@@ -19,6 +19,7 @@ _MATRIX_AXES = {
     ("linear", 2): ((0,), (1,)),
     ("fused", 3): ((0,), (2,)),
     ("split", 3): ((0,), (2,)),
+    ("below", 3): ((0,), (2,)),
     ("to_heads", 3): ((0,), (1, 2)),
     ("split_to_heads", 4): ((0,), (2, 3)),
     ("from_heads", 3): ((0, 1), (2,)),
@@ -37,7 +38,7 @@ class Weight:
       names: tensor names without the family's prefix; `{layer}` stands for the layer's number.
       kind: "plain": the same array. "linear": (out, in) in the checkpoint, (in, out) here.
         "fused": queries, keys and values side by side in the last axis. "split": n tensors (out, in) or n biases (out,),
-        stacked here as (in, n, out) or (n, out).
+        stacked here as (in, n, out) or (n, out). "below": the same n matrices below each other in one tensor (n out, in).
         "to_heads": (H c, in) or a bias (H c,) in the checkpoint, (in, H, c) or (H, c) here; "split_to_heads": n of
         those, stacked here as (in, n, H, c) or (n, H, c). "from_heads": (out, H c) in the checkpoint, (H, c, out) here.
       copies: names of further copies: read where the first name is missing, written always.
@@ -62,7 +63,7 @@ class Weight:
             return (*shape[:-2], shape[-2] * shape[-1])
         if self.kind == "split":
             return (shape[-1], *shape[:-2])
-        if self.kind == "to_heads":
+        if self.kind in ("below", "to_heads"):
             return (shape[-2] * shape[-1], *shape[:-2])
         if self.kind == "split_to_heads":
             return (shape[-2] * shape[-1], *shape[:-3])

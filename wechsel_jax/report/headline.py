@@ -58,6 +58,9 @@ def evidence(report: Report) -> list[Text]:
     best = curves.leader(evaluated)
     comparable = len(evaluated) > 1 and best is not None and not curves.incomparable(evaluated)
     sentences = [*_head_start(report, best), *_lead(report, best, evaluated)] if comparable else []
+    # Starts of several tokenizers are compared in bits per byte, so it need not be the run of the lowest perplexity.
+    if chosen := next((run for run in report.runs if run.path.name == report.comparison.chosen), None):
+        sentences.append(("The probe chose ", report.name(chosen), "."))
     for run in report.runs:
         name = report.name(run)
         where = f"step {run.last_step:,} of {run.planned_steps:,}" if run.last_step is not None and run.planned_steps else ""
