@@ -9,6 +9,7 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.initializers import METHODS, Side, TransferPlan
 from wechsel_jax.initializers.full_rand import ARCHITECTURES, full_rand, redraw, require_architecture
 from wechsel_jax.initializers.trans_inner import trans_inner, trans_inner_shuffle
+from wechsel_jax.initializers.trans_tokenization import Translations
 from wechsel_jax.tokens.overlap import RULES, Overlap, find_overlap
 
 
@@ -27,6 +28,7 @@ def test_every_method_makes_a_valid_plan_and_copies_what_is_shared(fakes, name):
     assert method.name == name and method.summary and method.paper
     source, target = make_sides(fakes)
     given = {"overlap": shared_tokens(source, target), "pieces": tuple(np.array([7, i % 40]) for i in range(60))}
+    given["translations"] = Translations([(7,), (8, 9)], [(12,), (13,)], np.array([20.0, 11.0]))
     plan = method.plan(source, target, **{option: value for option, value in given.items() if option in method.options})
     plan.validate(40)
     assert len(plan) == 60
@@ -59,7 +61,9 @@ def test_what_the_methods_ask_for():
         "clp": ((), None, True, "exact", "source"),
         "clp_nearest": ((), None, True, "exact", "source"),
         "trelm": (one, "native", False, "special", "source"),
+        "trans_tokenization": (("parallel",), None, False, "special", "source"),
         "fvt": ((), None, False, "exact", "source"),
+        "asymmetric": ((), None, False, "exact", "source"),
         "mean": ((), None, False, "exact", "mean"),
         "multivariate": ((), None, False, "exact", "multivariate"),
         "trans_inner": ((), None, False, "special", "initializer_range"),

@@ -16,7 +16,7 @@ from tests.transfers.conftest import save_helper
 from wechsel_jax import cli
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.checkpoint.tensors import read_header
-from wechsel_jax.initializers import METHODS, TransferPlan
+from wechsel_jax.initializers import METHODS, Side, TransferPlan
 from wechsel_jax.initializers.transforms import unshuffle
 from wechsel_jax.tokens import Vocabulary, load_tokenizer
 from wechsel_jax.tokens.overlap import find_overlap
@@ -30,6 +30,7 @@ from wechsel_jax.vectors import (
     align,
     load_vectors,
     ngram_vectors,
+    read_dictionary,
     save_vectors,
     train_vectors,
 )
@@ -472,6 +473,57 @@ def test_one_plan_for_an_untied_head_and_its_bias(world, save_source, make):
         expected = np.einsum("tk,tk...->t...", made.plan.weights[mixed], matrix[made.plan.neighbors[mixed]])
         np.testing.assert_allclose(new[name].numpy()[mixed], expected, atol=2e-6)
         assert (new[name].numpy()[copied] == matrix[made.plan.copy[copied]]).all()
+
+
+@pytest.mark.slow
+def test_the_regression_with_word_vectors_counts_tokens_in_text(world, source, make):
+    texts = {"source_text": world.root / "english.txt", "target_text": world.root / "german.txt"}
+    made = make(**world.inputs(method="wechsel", regression=True, **texts))
+    assert made.record["settings"]["regression"] is True and not any("frequenc" in note for note in made.record["notes"])
+    assert made.record["counts"] == {"copied": 1, "mixed": 599, "random": 0}
+    assert any("token's vector, frequency and word start" in rule for rule in made.record["behaviour"])
+    words = [load_vectors(world.vectors(language)) for language in ("english", "german")]
+    aligned = align(*words, read_dictionary(world.dictionary))
+    sides = []
+    for place, text, known, into in zip(
+        (source, made.directory), texts.values(), words, (aligned.map_source, aligned.map_target), strict=True
+    ):
+        tokenizer, counts = load_tokenizer(place), np.zeros(len(load_tokenizer(place)), int)
+        for line in text.read_text(encoding="utf-8").splitlines():
+            np.add.at(counts, tokenizer(line, add_special_tokens=False)["input_ids"], 1)
+        vocabulary = Vocabulary.from_tokenizer(tokenizer)
+        sides.append(Side(vocabulary, into(ngram_vectors(vocabulary.words(), known)), counts=counts))
+    expected = METHODS["wechsel"].plan(*sides, regression=True).apply(made.source)
+    np.testing.assert_allclose(made.table, expected, atol=1e-4)
+    alone = make("alone", **world.inputs(method="wechsel", regression=True))
+    assert "Without source_text and target_text the regression knows no frequencies." in alone.record["notes"]
+    assert any("token's vector and word start" in rule for rule in alone.record["behaviour"])
+    assert np.abs(alone.table - made.table).max() > 0.01
+
+
+def test_an_untied_head_has_weights_of_its_own(world, save_source, make):
+    """The asymmetric start, from files to the tables that transformers loads, token by token."""
+    directory, model = save_source("roberta", tied=False)
+    made = make(model=directory, style="roberta", method="asymmetric")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
+    new = transformers.AutoModelForMaskedLM.from_pretrained(made.directory).state_dict()
+    names = "roberta.embeddings.word_embeddings.weight", "lm_head.decoder.weight", "lm_head.bias"
+    table, head, bias = (model.state_dict()[name].numpy().astype(np.float64) for name in names)
+    ordinary = np.setdiff1d(np.arange(len(table)), tokenizer.all_special_ids)
+    norms = [np.linalg.norm(matrix[ordinary], axis=1).mean() for matrix in (table, head)]
+    checked = 0
+    for i in np.flatnonzero(made.plan.is_mixed):
+        pieces = tokenizer(made.new[i].replace("Ġ", " "), add_special_tokens=False)["input_ids"]
+        # Only ASCII is spelled as the text is.
+        if "".join(made.old[j] for j in pieces) != made.new[i]:
+            continue
+        lengths = np.array([len(made.old[j]) for j in pieces])
+        rows = table[pieces].mean(axis=0), lengths @ head[pieces] / lengths.sum()
+        for name, row, norm in zip(names, rows, norms, strict=False):
+            np.testing.assert_allclose(new[name].numpy()[i], row * norm / np.linalg.norm(row), atol=1e-5)
+        np.testing.assert_allclose(new[names[2]].numpy()[i], lengths @ bias[pieces] / lengths.sum(), atol=1e-6)
+        checked += len(pieces) > 1
+    assert checked > 50 and made.record["counts"]["copied"] > 100
 
 
 def test_settings_that_are_not_read_are_mentioned(world, make):

@@ -12,8 +12,8 @@ from threadpoolctl import threadpool_limits
 
 from wechsel_jax.initializers import Side, TransferPlan
 from wechsel_jax.initializers.anker.decomposition import decompose
-from wechsel_jax.initializers.anker.regression import fit_regression
 from wechsel_jax.initializers.least_squares import least_squares
+from wechsel_jax.initializers.regression import fit_regression
 from wechsel_jax.initializers.transforms import Factors, low_rank
 from wechsel_jax.tokens import Vocabulary
 from wechsel_jax.transfers.unigram import constant_direction

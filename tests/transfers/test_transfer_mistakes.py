@@ -145,6 +145,26 @@ BAD = {
         {"keep_source": True, "target_tokenizer": wordpiece(t), "method": "trans_inner"}, "cannot be appended to",
     ),
     "kept source drawn again": lambda w, s, t: ({"keep_source": True, "method": "full_rand"}, "keep_source: full_rand draws"),
+    "regression with parity": lambda w, s, t: ({"regression": True, "parity": True}, "regression: no reference implementation"),
+    "regression with text of one language": lambda w, s, t: (
+        {"regression": True, "target_text": w.root / "german.txt"}, "regression: text of one language only, to count its",
+    ),
+    "no parallel text": lambda w, s, t: (
+        {"method": "trans_tokenization"}, "trans_tokenization: no parallel; expected parallel text",
+    ),
+    "parallel text that is nowhere": lambda w, s, t: (
+        {"method": "trans_tokenization", "parallel": f"{w.dictionary}::{t / 'en.txt'}"}, r"en\.txt: no such file",
+    ),
+    "parallel text with one column": lambda w, s, t: (
+        {"method": "trans_tokenization", "parallel": _write(t / "inputs" / "p.tsv", "a\tb\nc\n")}, r"p\.tsv: line 2: has 1 col",
+    ),
+    "parallel text of two lines": lambda w, s, t: (
+        {"method": "trans_tokenization", "parallel": _write(t / "inputs" / "p.tsv", "a\tb\nc\td\n")},
+        "no pair of words was aligned 10 times; expected more parallel text",
+    ),
+    "parallel text for another method": lambda w, s, t: (
+        {"parallel": w.dictionary}, "parallel: wechsel does not read it; expected method trans_tokenization, or no parallel",
+    ),
     "no helper": lambda w, s, t: ({"method": "omp"}, "method omp: no helper; expected the directory"),
     "helper that is nowhere": lambda w, s, t: ({"method": "clp", "helper": t / "de"}, "de: no such directory"),
     "helper that is no model": lambda w, s, t: ({"method": "clp", "helper": w.root}, r"config\.json: no such file"),

@@ -24,14 +24,15 @@ class DiagonalSettings:
 
     Attributes:
       iterations: of expectation and maximisation.
-      null: probability that a target token translates no source token.
+      null: probability that a target token translates no source token; None: as likely as each of the sentence's source tokens,
+        which is fast_align's model 1 (without -d).
       tension: how strongly the diagonal is preferred, at first; 0: not at all, and then it stays 0.
       fit_tension: whether it is fitted from the second iteration on.
       alpha: pseudo-count of each translation in the variational Bayes; 0: plain maximum likelihood.
     """
 
     iterations: int = 4
-    null: float = 0.08
+    null: float | None = 0.08
     tension: float = 4.0
     fit_tension: bool = True
     alpha: float = 0.01
@@ -45,11 +46,15 @@ class Aligned:
       links: int32 (T_t,), for each target token the place of the source token in its sentence, -1 for none.
       tension: of the last iteration.
       log_likelihood: of the target side after each expectation, in nats per token; with alpha 0 it never falls.
+      entries: int64 (K, 2), the pairs of a source token (-1 for none) and a target token that occur in a pair of sentences.
+      counts: float64 (K,), how often each of them was aligned, as the last expectation has it.
     """
 
     links: np.ndarray
     tension: float
     log_likelihood: list[float] = field(repr=False)
+    entries: np.ndarray = field(repr=False)
+    counts: np.ndarray = field(repr=False)
 
 
 class _Group(NamedTuple):
@@ -77,7 +82,7 @@ def align_diagonal(
 ) -> Aligned:
     """Links every target token with at most one source token.
 
-    Memory: 4 bytes for each pair of tokens of two sentences, and some 40 for each different one; about a gigabyte for 100,000
+    Memory: 4 bytes for each pair of tokens of two sentences, and some 60 for each different one; about a gigabyte for 100,000
     pairs of 20 tokens.
 
     Args:
@@ -89,12 +94,12 @@ def align_diagonal(
       progress: called with a line after each iteration.
     """
     settings = settings or DiagonalSettings()
-    groups, words = _grouped(source, source_starts, target, target_starts)
+    groups, words, translations = _grouped(source, source_starts, target, target_starts)
     size = len(words)
     # Every word of the target side alike: the first expectation knows nothing but the prior.
     table, tension = np.full(size, 1 / max(1, len(np.unique(target)))), settings.tension
     sizes = _shapes(groups)
-    tokens, history = max(1, len(target)), []
+    tokens, history, counts = max(1, len(target)), [], np.zeros(size)
     for iteration in range(settings.iterations):
         counts, feature, likelihood = np.zeros(size), 0.0, 0.0
         for group in groups:
@@ -116,13 +121,13 @@ def align_diagonal(
         prior = _prior(group.shape, tension, settings.null)
         # The first of equals, and the empty word before all, as in fast_align.
         links[group.targets] = np.argmax(table[group.ids] * prior, axis=-1) - 1
-    return Aligned(links, tension, history)
+    return Aligned(links, tension, history, np.stack([words - 1, translations], axis=1), counts)
 
 
 def _grouped(
     source: np.ndarray, source_starts: np.ndarray, target: np.ndarray, target_starts: np.ndarray
-) -> tuple[list[_Group], np.ndarray]:
-    """Sentences by their shapes, and the source token (K,) of each entry of the table, 0 for the empty word."""
+) -> tuple[list[_Group], np.ndarray, np.ndarray]:
+    """Sentences by their shapes, and for each entry of the table (K,) one more than its source token, and its target token."""
     n, m = np.diff(source_starts), np.diff(target_starts)
     width = int(target.max(initial=0)) + 1
     chunks: list[tuple[tuple[int, int], np.ndarray, np.ndarray]] = []
@@ -142,7 +147,7 @@ def _grouped(
     while chunks:
         lengths, targets, inverse = chunks.pop()
         groups.append(_Group(lengths, targets, np.searchsorted(keys, found.pop()).astype(np.int32)[inverse]))
-    return groups, keys // width
+    return groups, keys // width, keys % width
 
 
 def _by_shape(n: np.ndarray, m: np.ndarray) -> Iterator[tuple[np.ndarray, tuple[int, int]]]:
@@ -167,8 +172,9 @@ def _distance(shape: tuple[int, int], first: int = 1) -> np.ndarray:
     return -np.abs(np.arange(first, m + first)[:, None] / m - np.arange(1, n + 1) / n)
 
 
-def _prior(shape: tuple[int, int], tension: float, null: float) -> np.ndarray:
+def _prior(shape: tuple[int, int], tension: float, null: float | None) -> np.ndarray:
     """The probability (m, n + 1) of each source place, of none first."""
+    null = 1 / (shape[1] + 1) if null is None else null
     weight = np.exp(tension * _distance(shape))
     weight *= (1 - null) / weight.sum(axis=1, keepdims=True)
     return np.concatenate([np.full((shape[0], 1), null), weight], axis=1)

@@ -180,7 +180,7 @@ def _vocabulary_tensor(surgery: Surgery, tensor: VocabularyTensor, directory: Pa
     result = out[:size]
     if tensor.role != "bias" and surgery.latent_dimension:
         factors = factorised_apply(
-            surgery.plan,
+            surgery.plan.of_role(tensor.role),
             whole[: surgery.source_size],
             surgery.latent_dimension,
             kind=surgery.noise_kind,
@@ -209,7 +209,7 @@ def _vocabulary_tensor(surgery: Surgery, tensor: VocabularyTensor, directory: Pa
 
 def _apply(surgery: Surgery, role: str, whole: np.ndarray, out: np.ndarray) -> None:
     """Writes the V_t rows that the plan makes of a tensor `whole`, (V_s and padding, ...), to `out` (V_t, ...)."""
-    plan, matrix = surgery.plan, whole[: surgery.source_size]
+    plan, matrix = surgery.plan.of_role(role), whole[: surgery.source_size]
     # By role and not by name: a bias that is stored twice, or a name without its prefix, gets the same noise.
     draw = functools.partial(
         draw_noise,

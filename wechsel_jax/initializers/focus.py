@@ -1,5 +1,6 @@
 """FOCUS: a new token is a sparse mean of the shared tokens that target-language vectors hold to be like it."""
 
+import dataclasses
 from collections.abc import Callable
 
 import numpy as np
@@ -10,6 +11,7 @@ from wechsel_jax.initializers.anchors import anchored_plan
 from wechsel_jax.initializers.method import Method, WordStart
 from wechsel_jax.initializers.noise import FOCUS_SEED
 from wechsel_jax.initializers.plan import Side, TransferPlan, on_source_rows
+from wechsel_jax.initializers.regression import Predicted, regressed
 from wechsel_jax.search.columns import Bonus
 from wechsel_jax.tokens.overlap import Overlap
 
@@ -20,6 +22,7 @@ def focus(
     *,
     overlap: Overlap,
     word_start: WordStart = 0.0,
+    regression: Predicted = False,
     parity: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> TransferPlan:
@@ -36,12 +39,14 @@ def focus(
     Where a loose overlap gives several anchors one source row, their weights add up.
 
     Args:
-      source: V_s tokens; neither vectors nor embeddings are read.
+      source: V_s tokens; neither vectors nor embeddings are read, and `counts` by the regression alone.
       target: V_t tokens with vectors of the target language (V_t, m): of the tokens themselves (`native_vectors`, as the paper
         does it) or of words.
       overlap: the shared tokens; `find_overlap(..., parity="deepfocus")` finds those of PyPI deepfocus.
       word_start: is added to the similarity of anchors whose source token begins a word if the target token does, and does not
         if not.
+      regression: rows that are not copied are those of `regressed`. The vectors of the source tokens are those of the target
+        tokens that they are shared with.
       parity: choose anchors as PyPI deepfocus 1.0.1 does.
       progress: called with (tokens done, tokens to do) while neighbors are searched.
 
@@ -67,7 +72,12 @@ def focus(
     neighbors = np.where(weights > 0, rows[places], 0)
     if len(np.unique(rows)) < len(rows):
         neighbors, weights = on_source_rows(neighbors, weights.astype(np.float64))
-    return anchored_plan(overlap, wanted, neighbors, weights)
+    plan = anchored_plan(overlap, wanted, neighbors, weights)
+    if regression:
+        known = np.zeros((len(source.vocabulary), vectors.shape[1]), vectors.dtype)
+        known[rows] = vectors[anchors]
+        plan = regressed(plan, dataclasses.replace(source, vectors=known), target)
+    return plan
 
 
 def _is_special(source: Side, target: Side, overlap: Overlap) -> np.ndarray:

@@ -83,6 +83,7 @@ class Method:
       space: whose word vectors it needs: of "both" languages in one space, or of the "target" language alone.
       helper: whether it needs the embeddings of a model of the target language.
       source_rows: whether the plan reads the rows of the source model's own table.
+      head_rows: whether it reads those of its output head too, where that is another table.
       text: makes the two sides of text of both languages, a dictionary and word vectors where there are some, see
         `anker.sides.text_sides`; None where the method needs no text.
       overlap: which shared tokens it copies, one of `tokens.overlap.OVERLAPS`, unless the user says otherwise.
@@ -105,6 +106,7 @@ class Method:
     space: Literal["both", "target"] = "both"
     helper: bool = False
     source_rows: bool = False
+    head_rows: bool = False
     text: Callable | None = None
     overlap: str = "special"
     noise: str = "source"
@@ -136,6 +138,8 @@ class Method:
         """Names of the settings that hold files which the method cannot do without."""
         if self.text:
             return ("source_text", "target_text")
+        if "translations" in self.options:
+            return ("parallel",)
         if self.vectors is None:
             return ()
         return ("source_vectors", "target_vectors", "dictionary") if self.space == "both" else ("target_vectors",)

@@ -9,6 +9,7 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.initializers.method import Method, Neighbors, Temperature, WordStart
 from wechsel_jax.initializers.noise import OFA_SEED, draw_noise
 from wechsel_jax.initializers.plan import Side, TransferPlan
+from wechsel_jax.initializers.regression import Predicted, regressed
 from wechsel_jax.initializers.transforms import Factors, low_rank
 from wechsel_jax.initializers.wechsel import softmax
 from wechsel_jax.search.columns import Bonus
@@ -23,6 +24,7 @@ def ofa(
     neighbors: Neighbors = 10,
     temperature: Temperature = 0.1,
     word_start: WordStart = 0.0,
+    regression: Predicted = False,
     parity: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> TransferPlan:
@@ -42,6 +44,7 @@ def ofa(
       neighbors: k, how many source rows make one target row.
       temperature: of the softmax over cosine similarities.
       word_start: is added to the similarity of source tokens that begin a word if the target token does, and do not if not.
+      regression: rows that are not copied are those of `regressed`.
       parity: choose as cisnlp/ofa does.
       progress: see `search.nearest_neighbors`.
 
@@ -62,7 +65,10 @@ def ofa(
         wanted_TxM, source.vectors, neighbors, candidates=candidates, bonus=bonus, progress=progress
     )
     plan = TransferPlan.mixed(nearest_TxK, softmax(similarity_TxK, temperature))
-    return plan.with_noise(where=~target.has_vector).with_copies(shared)
+    plan = plan.with_noise(where=~target.has_vector)
+    if regression:
+        plan = regressed(plan, source, target)
+    return plan.with_copies(shared)
 
 
 def factorised_apply(

@@ -1,5 +1,6 @@
-"""FVT: a new token starts as the mean of the pieces that the old tokenizer would have cut it into."""
+"""A new token starts as the mean of the pieces that the old tokenizer would have cut it into: FVT and the asymmetric start."""
 
+import dataclasses
 from collections.abc import Sequence
 from itertools import chain
 
@@ -50,6 +51,45 @@ def fvt(source: Side, target: Side, *, overlap: Overlap, pieces: Sequence[np.nda
     return TransferPlan.mixed(neighbors, weights).merged().with_noise(distinct == 0).with_copies(overlap.source)
 
 
+def asymmetric(source: Side, target: Side, *, overlap: Overlap, pieces: Sequence[np.ndarray]) -> TransferPlan:
+    """Input rows as FVT's, rows of an output head by the length of the pieces, all of the source rows' norm (arXiv 2608.03494).
+
+    Written from a summary of the paper, not from the paper: shared tokens are copied; any other one is the plain mean of its
+    pieces' rows in the input table, and their mean weighted by the pieces' lengths in the output head; both are scaled to the
+    norm of the source's rows. Ours is what a length is, the bytes of the piece's text with its space, and the norm, the mean of
+    those of all source tokens but the special ones in the same table. A tied table is an input table. A head's bias is the mean
+    weighted by length, and is not scaled.
+
+    Args:
+      source: V_s tokens with `embeddings` (V_s, d) and, where the head is another table, `head` (V_s, d).
+      target: V_t tokens.
+      overlap: the shared tokens, special tokens included.
+      pieces: see `fvt`.
+
+    Returns:
+      A plan with weights of its own for the head; tokens that are not shared and have no piece are random.
+
+    Raises:
+      UserError: as `fvt`.
+    """
+    plan = fvt(source, target, overlap=overlap, pieces=pieces)
+    weighted = plan.weights * source.vocabulary.byte_lengths[plan.neighbors].clip(1)
+    weighted /= np.maximum(weighted.sum(axis=1, keepdims=True), 1)
+    by_length = dataclasses.replace(plan, weights=weighted.astype(np.float32))
+    ordinary = ~np.asarray(source.vocabulary.special)
+
+    def scaled(plan: TransferPlan, table: np.ndarray | None) -> np.ndarray:
+        """The weights at which the rows have the mean norm of the source's."""
+        if table is None:
+            return plan.weights
+        nothing = np.broadcast_to(np.zeros((), table.dtype), (len(plan), table.shape[1]))
+        norms = np.linalg.norm(plan.apply(table, nothing).astype(np.float32), axis=1)
+        wanted = np.linalg.norm(table[ordinary].astype(np.float32), axis=1).mean()
+        return plan.weights * np.where(norms > 0, wanted / np.where(norms > 0, norms, 1), 1).astype(np.float32)[:, None]
+
+    return dataclasses.replace(plan, weights=scaled(plan, source.embeddings), head_weights=scaled(by_length, source.head))
+
+
 FVT = Method(
     name="fvt",
     label="FVT",
@@ -64,5 +104,25 @@ FVT = Method(
   pages = {409--416},
 }""",
     summary="the mean of the pieces that the source tokenizer cuts the token into",
+    overlap="exact",
+)
+ASYMMETRIC = Method(
+    name="asymmetric",
+    label="Asymmetric",
+    color=17,
+    plan=asymmetric,
+    paper="arXiv 2608.03494, 2026: asymmetric subword start",
+    citation="""@misc{arxiv-2608.03494,
+  eprint = {2608.03494},
+  archiveprefix = {arXiv},
+  year = {2026},
+}""",
+    summary="the mean of the token's pieces, in an untied head weighted by their lengths, at the norm of the source's rows",
+    rules=lambda settings: [
+        "Rows of an untied head, and a head's bias, are means weighted by the pieces' lengths in bytes, all others plain "
+        "means; those of tables are scaled to the mean norm of the source's rows."
+    ],
+    source_rows=True,
+    head_rows=True,
     overlap="exact",
 )

@@ -26,6 +26,7 @@ _FIELDS = {"copy": (np.dtype(np.int32), 1), "neighbors": (np.dtype(np.int32), 2)
 _FIELDS["random"] = (np.dtype(bool), 1)
 # A plan has both of these or neither.
 _LOW_RANK = {"coordinates": (np.dtype(np.float32), 2), "basis": (np.dtype(np.float32), 2)}
+_HEAD = "head_weights"
 _EXPECTED = "a transfer_plan.npz, which `wechsel-jax transfer` writes beside a model"
 # Of a row with weights of all source rows, so many are named.
 _MOST_SOURCES = 10
@@ -46,6 +47,8 @@ class Side:
         model of the target language) on the target side; zeros where that model lacks the token. None where no method asks.
       counts: int (V,), how often each token occurs in text of its language. None where no method asks.
       other_vectors: float32 (V, n), vectors in another shared space, for tokens that `vectors` has none of; or None.
+      head: float (V, d), the token's row in the source model's output head, where that is another table than `embeddings`. None
+        where it is not, or no method asks.
 
     >>> from wechsel_jax import demo, load_tokenizer
     >>> vocabulary = Vocabulary.from_tokenizer(load_tokenizer(demo.path("english-gpt2")))
@@ -58,6 +61,7 @@ class Side:
     embeddings: np.ndarray | None = None
     counts: np.ndarray | None = None
     other_vectors: np.ndarray | None = None
+    head: np.ndarray | None = None
 
     @cached_property
     def has_vector(self) -> np.ndarray:
@@ -82,6 +86,8 @@ class TransferPlan:
       coordinates: float32 (V_t, r), coordinates[i] @ basis are weights of all source rows that come on top of row i's
         neighbors; 0 where the row is not mixed. None: rows have their neighbors only.
       basis: float32 (r, V_s), or None.
+      head_weights: float32 (V_t, K), weights of the neighbors in an untied output head; a head's bias has them divided by their
+        sum. None: `weights`, for all tensors.
 
     A first row that is a copy of source row 2, and a second that is the mean of rows 0 and 1:
 
@@ -96,6 +102,7 @@ class TransferPlan:
     random: np.ndarray
     coordinates: np.ndarray | None = None
     basis: np.ndarray | None = None
+    head_weights: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.copy)
@@ -158,6 +165,16 @@ class TransferPlan:
         plan = replace(self, neighbors=neighbors, weights=weights)
         return plan.with_noise(self.is_mixed & ~plan._has_weights)
 
+    def of_role(self, role: str) -> "TransferPlan":
+        """The plan of the tensors of a role: "input", "head" or "bias"."""
+        if role == "input" or self.head_weights is None:
+            return self
+        weights = self.head_weights
+        if role == "bias":
+            total = weights.sum(axis=1, keepdims=True)
+            weights = weights / np.where(total, total, 1)
+        return replace(self, weights=weights)
+
     def counts(self) -> dict[str, int]:
         """How many of the V_t rows are copied, mixed and random."""
         copied, random = int((self.copy >= 0).sum()), int(self.random.sum())
@@ -209,6 +226,12 @@ class TransferPlan:
             raise ValueError(f"the arrays do not fit together: {shapes}")
         if self.basis is not None:
             self._validate_regression(source_size)
+        if self.head_weights is not None:
+            dtype, shape = self.head_weights.dtype, self.head_weights.shape
+            if (dtype, shape) != (self.weights.dtype, self.weights.shape):
+                raise ValueError(f"head_weights is {dtype} of shape {shape}, unlike weights of shape {self.weights.shape}")
+            _refuse_rows(~np.isfinite(self.head_weights).all(axis=1), "has a weight of the head that is not finite")
+            _refuse_rows(~self.is_mixed & self.head_weights.any(axis=1), "is copied or random, and has weights of the head")
         top = np.iinfo(np.int32).max if source_size is None else source_size
         _refuse_rows((self.copy < -1) | (self.copy >= top), f"copies no row of a source of {top}")
         _refuse_rows(((self.neighbors < 0) | (self.neighbors >= top)).any(axis=1), f"has a neighbor outside a source of {top}")
@@ -283,11 +306,11 @@ class TransferPlan:
                 target[rows, columns] = block.astype(matrix.dtype, copy=False)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Writes `transfer_plan.npz`: the arrays copy, neighbors, weights and random, and those of a regression.
+        """Writes `transfer_plan.npz`: the arrays copy, neighbors, weights and random, and those that a plan may have besides.
 
         The file appears whole or not at all.
         """
-        fields = _FIELDS if self.basis is None else _FIELDS | _LOW_RANK
+        fields = [name for name in (*_FIELDS, *_LOW_RANK, _HEAD) if getattr(self, name) is not None]
         with new_file(path) as handle, zipfile.ZipFile(handle, "w") as archive:
             for name in fields:
                 # Packing numbers without a pattern takes seconds and saves a tenth of them.
@@ -304,7 +327,7 @@ class TransferPlan:
         Raises:
           UserError: no such file, or it holds no valid plan.
         """
-        arrays = read_arrays(path, _EXPECTED, (*_FIELDS, *_LOW_RANK), _MOST_TIMES)
+        arrays = read_arrays(path, _EXPECTED, (*_FIELDS, *_LOW_RANK, _HEAD), _MOST_TIMES)
         missing = [name for name in _FIELDS if name not in arrays]
         if missing:
             raise UserError(f"{path}: is no transfer plan: holds no array {', '.join(missing)}; expected {_EXPECTED}")
@@ -318,7 +341,7 @@ class TransferPlan:
     def _changed(self, where: np.ndarray, copy: np.ndarray, random: np.ndarray) -> "TransferPlan":
         emptied = {
             name: np.where(where[:, None], values.dtype.type(0), values)
-            for name in ("neighbors", "weights", "coordinates")
+            for name in ("neighbors", "weights", "coordinates", "head_weights")
             if (values := getattr(self, name)) is not None
         }
         return replace(self, copy=copy, random=random, **emptied)

@@ -12,9 +12,10 @@ from wechsel_jax.initializers.method import Method
 from wechsel_jax.initializers.multivariate import MEAN, MULTIVARIATE
 from wechsel_jax.initializers.ofa import OFA
 from wechsel_jax.initializers.omp import OMP
-from wechsel_jax.initializers.pieces import FVT
+from wechsel_jax.initializers.pieces import ASYMMETRIC, FVT
 from wechsel_jax.initializers.salt import SALT
 from wechsel_jax.initializers.trans_inner import TRANS_INNER, TRANS_INNER_SHUFFLE
+from wechsel_jax.initializers.trans_tokenization import TRANS_TOKENIZATION
 from wechsel_jax.initializers.trelm import TRELM
 from wechsel_jax.initializers.wechsel import WECHSEL, WECHSEL_TFR
 
@@ -31,7 +32,9 @@ METHODS: dict[str, Method] = {
         CLP,
         CLP_NEAREST,
         TRELM,
+        TRANS_TOKENIZATION,
         FVT,
+        ASYMMETRIC,
         MEAN,
         MULTIVARIATE,
         TRANS_INNER,

@@ -10,6 +10,7 @@ from wechsel_jax import search
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers.method import Method, Neighbors, Setting, Temperature, WordStart
 from wechsel_jax.initializers.plan import Side, TransferPlan
+from wechsel_jax.initializers.regression import Predicted, regressed
 from wechsel_jax.search.columns import Bonus
 from wechsel_jax.tokens.overlap import Overlap
 
@@ -25,6 +26,7 @@ def wechsel(
     temperature: Temperature = 0.1,
     weights: Annotated[str, Setting("How source tokens are weighed", choices=WEIGHTS)] = "softmax",
     word_start: WordStart = 0.0,
+    regression: Predicted = False,
     parity: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> TransferPlan:
@@ -48,6 +50,7 @@ def wechsel(
       temperature: of the softmax or sparsemax over cosine similarities.
       weights: "softmax" over the k nearest, or "sparsemax" over all.
       word_start: is added to the similarity of source tokens that begin a word if the target token does, and do not if not.
+      regression: rows that are not copied are those of `regressed`, which is anker's with other vectors.
       parity: choose as PyPI wechsel 0.0.4 does.
       progress: see `search.nearest_neighbors`.
 
@@ -68,16 +71,14 @@ def wechsel(
         mixture = search.sparsemax_neighbors(
             target.vectors, source.vectors, candidates=candidates, scale=1 / temperature, bonus=bonus, progress=progress
         )
-        return _with_copies(TransferPlan.mixed(*mixture), source, target, overlap, parity)
-    similarity_TxK, nearest_TxK = search.nearest_neighbors(
-        target.vectors, source.vectors, neighbors, candidates=candidates, bonus=bonus, progress=progress
-    )
-    plan = TransferPlan.mixed(nearest_TxK, softmax(similarity_TxK, temperature))
-    return _with_copies(plan, source, target, overlap, parity)
-
-
-def _with_copies(plan: TransferPlan, source: Side, target: Side, overlap: Overlap | None, parity: bool) -> TransferPlan:
-    plan = plan.with_noise(where=~target.has_vector)
+    else:
+        similarity_TxK, nearest_TxK = search.nearest_neighbors(
+            target.vectors, source.vectors, neighbors, candidates=candidates, bonus=bonus, progress=progress
+        )
+        mixture = nearest_TxK, softmax(similarity_TxK, temperature)
+    plan = TransferPlan.mixed(*mixture).with_noise(where=~target.has_vector)
+    if regression:
+        plan = regressed(plan, source, target)
     if parity or overlap is None:
         return plan.with_special_tokens(source, target, parity)
     return plan.with_copies(overlap.source)

@@ -23,13 +23,13 @@ ORIGIN = {
 }
 # As matplotlib names them: circle, square, triangles, diamond, cross. No two slots share both hue and marker.
 MARKERS = "os^DvX<>"
-# A slot is a hue, a marker and a line: the first eight solid, the next eight dashed.
+# A slot is a hue, a marker and a line: the first eight solid, the others dashed.
 HUES = len(SERIES["light"])
-SLOTS = 2 * HUES
+SLOTS = 3 * HUES
 
 
 def slots(methods: Sequence[str]) -> list[int]:
-    """Returns for the method of each run which slot it gets; all differ while there are no more than sixteen runs.
+    """Returns for the method of each run which slot it gets; all differ while there are no more runs than slots.
 
     A method has its own slot (`Method.color`), so that it looks the same in every report. Where there is only one form of
     WECHSEL, it has the slot of WECHSEL.

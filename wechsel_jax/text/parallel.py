@@ -148,7 +148,7 @@ def _archive(name: str, languages: tuple[str, str], longest: int) -> Iterator[tu
                 held = ", ".join(archive.namelist()[:5]) or "nothing"
                 raise UserError(
                     f"{name}: has {len(fitting)} files whose names end in .{language}, of {held}; expected one, as in OPUS's "
-                    "archives in the format of Moses; see --languages"
+                    "archives in the format of Moses; name it like en-de.txt.zip, or see --languages"
                 )
             members += fitting
 
@@ -220,8 +220,10 @@ def _share(sentences: Sequence[str], language: str) -> float | None:
     return own / letters.total() if letters else None
 
 
-def language_codes(given: Sequence[str], names: Sequence[str | os.PathLike]) -> tuple[str, str]:
-    """The two languages: those given, or what names like "en-de.tsv" say.
+def language_codes(
+    given: Sequence[str], names: Sequence[str | os.PathLike], default: tuple[str, str] | None = None
+) -> tuple[str, str]:
+    """The two languages: those given, or what names like "en-de.tsv" say, or else the default.
 
     Raises:
       UserError: two are expected and others are given, or the names do not say.
@@ -234,4 +236,6 @@ def language_codes(given: Sequence[str], names: Sequence[str | os.PathLike]) -> 
     pairs = {match for matches in found for match in matches}
     if len(pairs) == 1:
         return next(iter(pairs))
+    if default:
+        return default
     raise UserError(f"{', '.join(map(str, names))}: does not say which languages; expected --languages=en,de")

@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +14,8 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.initializers import Method, Side
 from wechsel_jax.initializers.anker.sides import Language
 from wechsel_jax.initializers.full_rand import require_architecture
+from wechsel_jax.initializers.trans_tokenization import Translations, find_translations
+from wechsel_jax.text.parallel import language_codes, read_pairs
 from wechsel_jax.tokens import Vocabulary, load_tokenizer, parity_words
 from wechsel_jax.tokens.chat import carry_chat
 from wechsel_jax.tokens.extension import extend_tokenizer
@@ -72,6 +75,19 @@ class Job:
         """Ids of every target token's text in the source tokenizer, see `tokens.pieces.source_pieces`."""
         return source_pieces(self.source_tokenizer, self.source, self.target)
 
+    def translations(self, log: Callable[[str], None]) -> Translations:
+        """What the words of the parallel text are translated into.
+
+        Raises:
+          UserError: the text is missing or damaged, or has its languages swapped.
+        """
+        texts = self.settings.parallel
+        languages = language_codes((), texts, default=("source", "target"))
+        pairs = read_pairs(texts, languages, drop_empty=True, longest=self.settings.max_document_bytes)
+        if pairs.one_sided:
+            self.notes.append(f"{pairs.one_sided} pairs of the parallel text had nothing on one side and were left out.")
+        return find_translations(self.source_tokenizer, self.target_tokenizer, pairs.first, pairs.second, log)
+
 
 def open_job(method: Method, settings: TransferSettings, source: str | os.PathLike, target_tokenizer: str | os.PathLike) -> Job:
     """Opens the models and refuses what does not fit together.
@@ -125,7 +141,7 @@ def make_sides(job: Job, steps: Steps) -> tuple[Side, Side, dict | None]:
     Raises:
       UserError: a file is damaged, or no target token has a vector.
     """
-    source = target = alignment = embeddings = rows = counts = None
+    source = target = alignment = embeddings = rows = head = source_counts = counts = None
     if job.method.text:
         return _text_sides(job, steps)
     if job.method.vectors is not None:
@@ -138,12 +154,40 @@ def make_sides(job: Job, steps: Steps) -> tuple[Side, Side, dict | None]:
                 f"{job.settings.target_vectors}: no target token has a vector; expected vectors of the target tokenizer's "
                 "language, and words that fit the choice of token vectors"
             )
+    if "regression" in job.method.settings and job.settings.own["regression"]:
+        # Counts of the vectors' file are of one language only.
+        source_counts, counts = _counts(job, steps)
     if job.method.helper:
         with steps("reading the helper's embeddings"):
             embeddings = _helper_rows(job)
     if job.method.source_rows:
         rows = job.checkpoint.read(job.checkpoint.table)[: len(job.source)]
-    return Side(job.source, source, rows), Side(job.target, target, embeddings, counts), alignment
+    if job.method.head_rows:
+        heads = [tensor for tensor in job.checkpoint.vocabulary_tensors() if tensor.role == "head"]
+        head = heads[0].rows(job.checkpoint.tensors[heads[0].name].read())[: len(job.source)] if heads else None
+    return (
+        Side(job.source, source, rows, source_counts, head=head),
+        Side(job.target, target, embeddings, counts=counts),
+        alignment,
+    )
+
+
+def _counts(job: Job, steps: Steps) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """How often the source tokens and the target tokens occur in text of their languages, where there is some."""
+    settings, counts = job.settings, []
+    if not settings.source_text:
+        job.notes.append("Without source_text and target_text the regression knows no frequencies.")
+        return None, None
+    from wechsel_jax.tokens.text import BOUNDARY, read_token_ids
+
+    with steps("counting the tokens of the text"):
+        for tokenizer, tokens, text in (
+            (job.source_tokenizer, job.source, settings.source_text),
+            (job.target_tokenizer, job.target, settings.target_text),
+        ):
+            ids = read_token_ids(tokenizer, text, settings.text_bytes, settings.text_field, settings.max_document_bytes)
+            counts.append(np.bincount(ids[ids != BOUNDARY], minlength=len(tokens)))
+    return counts[0], counts[1]
 
 
 def _text_sides(job: Job, steps: Steps) -> tuple[Side, Side, dict]:

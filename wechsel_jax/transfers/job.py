@@ -85,8 +85,7 @@ def transfer(
             f"dimensions; expected 1 to {job.checkpoint.hidden_size}"
         )
     source_side, target_side, alignment = make_sides(job, steps)
-    with steps("making the plan"):
-        plan = _plan(job, source_side, target_side, steps)
+    plan = _plan(job, source_side, target_side, steps)
     with new_directory(output, "transfer", overwrite) as directory:
         with steps("writing the model"):
             surgery = _surgery(job, plan)
@@ -169,10 +168,7 @@ def _chosen_by_the_source(
         choice = choose_method(job.checkpoint, job.source_tokenizer, job.source, *texts, **bounds, log=steps.log)
     if choice["method"] != job.method.name:
         other = METHODS[choice["method"]]
-        # What was given for the method that was not taken is no mistake.
-        unread = TransferSettings.filled(other, **given).unused(other)
-        read = {name: value for name, value in given.items() if name not in unread}
-        job = open_job(*TransferSettings.of(other.name, **read), source, target_tokenizer)
+        job = open_job(*TransferSettings.of(other.name, **TransferSettings.read_by(other, given)), source, target_tokenizer)
     job.notes.append(f"No method was named; {job.method.name} was chosen: {choice['because']}.")
     return job, choice
 
@@ -188,10 +184,14 @@ def _plan(job: Job, source: Side, target: Side, steps: Steps) -> TransferPlan:
     options = {name: available[name] for name in job.method.options if name in available}
     if "pieces" in job.method.options:
         options["pieces"] = job.pieces()
-    plan = job.method.plan(source, target, **options)
-    if job.settings.keep_source:
-        kept = np.where(np.arange(len(plan)) < len(job.source), job.overlap.source, -1)
-        plan = plan.with_copies(kept)
+    if "translations" in job.method.options:
+        with steps("aligning the parallel text"):
+            options["translations"] = job.translations(steps.log)
+    with steps("making the plan"):
+        plan = job.method.plan(source, target, **options)
+        if job.settings.keep_source:
+            kept = np.where(np.arange(len(plan)) < len(job.source), job.overlap.source, -1)
+            plan = plan.with_copies(kept)
     return plan
 
 

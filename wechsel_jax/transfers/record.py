@@ -66,6 +66,12 @@ def behaviour(method: Method, settings: TransferSettings) -> list[str]:
                 "Equal similarities are ordered by the lower token id.",
             ]
     rules += method.rules(settings.by_name())
+    if "regression" in method.settings and own["regression"]:
+        known = "vector, frequency and word start" if settings.source_text else "vector and word start"
+        rules.append(
+            f"A row that is not copied is predicted from its token's {known} by ridge regression on the source tokens; added "
+            "to it is half of the weighted residual of its neighbors."
+        )
     if "word_start" in method.settings and own["word_start"]:
         rules.append(
             f"A source token counts as {own['word_start']:g} more similar if it and the target token both begin a word, or "

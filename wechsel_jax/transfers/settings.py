@@ -13,11 +13,12 @@ from wechsel_jax.initializers.noise import KINDS as NOISES
 from wechsel_jax.initializers.registry import METHODS
 from wechsel_jax.initializers.transforms import SHUFFLES, STANDARDIZATIONS
 from wechsel_jax.text.files import LONGEST_DOCUMENT
+from wechsel_jax.text.parallel import BESIDE, PARALLEL
 from wechsel_jax.tokens.chat import MODES as CHAT_MODES
 from wechsel_jax.tokens.overlap import OVERLAPS
 
 ALIGNED, IDENTICAL = "none", "identical"
-INPUTS = ("source_vectors", "target_vectors", "dictionary", "helper", "source_text", "target_text")
+INPUTS = ("source_vectors", "target_vectors", "dictionary", "helper", "source_text", "target_text", "parallel")
 # Alignments that fit nothing on a dictionary: one only measures them.
 WITHOUT_DICTIONARY = ("adversarial", "similarities")
 _ALIGNMENT = ("alignment", "refine", "weighting", "normalize", "center")
@@ -52,6 +53,10 @@ class TransferSettings:
         tuple[str, ...], Setting("Text of the source language: files, patterns, data sets; may be given several times")
     ] = ()
     target_text: Annotated[tuple[str, ...], Setting("Text of the target language; --calibrate reads it too")] = ()
+    parallel: Annotated[
+        tuple[str, ...],
+        Setting(f"{PARALLEL[0].upper()}{PARALLEL[1:]}; the source language first; may be given several times"),
+    ] = ()
     text_bytes: Annotated[
         int, Setting("At most about so many bytes of text a language are read, evenly chosen; 0: all", 0, 1 << 40)
     ] = 16 << 20
@@ -133,7 +138,7 @@ class TransferSettings:
         follows = {"token_vectors": method.vectors, "overlap": method.overlap, "noise": method.noise}
         follows["weighting"] = "wechsel" if settings.parity else "unique"
         new = {name: value for name, value in follows.items() if getattr(settings, name) is None}
-        new |= {name: strings(getattr(settings, name)) for name in ("map", "source_text", "target_text")}
+        new |= {name: strings(getattr(settings, name)) for name in ("map", "source_text", "target_text", "parallel")}
         own = {}
         for name, described in own_settings().items():
             default = method.settings.get(name, described).default
@@ -142,6 +147,12 @@ class TransferSettings:
             own[name] = default if given.get(name) is None else given[name]
         return dataclasses.replace(settings, own=own, **new)
 
+    @classmethod
+    def read_by(cls, method: Method, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The given settings without those that the method does not read: no mistake where nobody named the method."""
+        unread = cls.filled(method, **given).unused(method)
+        return {name: value for name, value in given.items() if name not in unread}
+
     def by_name(self) -> dict[str, Any]:
         """All settings, shared and own, by name."""
         shared = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "own"}
@@ -149,7 +160,8 @@ class TransferSettings:
 
     def files(self) -> list[str]:
         """What the settings say to read, but for the two models."""
-        return [file for name in INPUTS if (value := getattr(self, name)) for file in strings(value)]
+        values = (value for name in INPUTS for value in strings(getattr(self, name) or ()))
+        return [file for value in values for file in value.split(BESIDE)]
 
     def _refuse_contradictions(self) -> None:
         for name, described in own_settings().items():
@@ -189,6 +201,17 @@ class TransferSettings:
                 f"method {method.name}: no helper; expected the directory or hub id of a model of the target language, whose "
                 "embeddings say which tokens are alike"
             )
+        if self.parallel and "parallel" not in method.needs:
+            readers = ", ".join(other.name for other in METHODS.values() if "parallel" in other.needs)
+            raise UserError(f"parallel: {method.name} does not read it; expected method {readers}, or no parallel text")
+        if method.text is None and "regression" in method.settings and self.own["regression"]:
+            if self.parity:
+                raise UserError("regression: no reference implementation has it; expected regression or parity; leave one out")
+            if bool(self.source_text) != bool(self.target_text):
+                raise UserError(
+                    "regression: text of one language only, to count its tokens in; expected source_text and target_text; give "
+                    "both or neither"
+                )
         needed = method.needs if self.alignment == "procrustes" else tuple(n for n in method.needs if n != "dictionary")
         missing = [name for name in needed if not getattr(self, name)]
         if method.text and bool(self.source_vectors) != bool(self.target_vectors):
@@ -198,7 +221,9 @@ class TransferSettings:
             )
         if missing:
             expected = "text in both languages, or another method" if method.text else "word vectors of the target language"
-            if method.space == "both" and not method.text:
+            if missing == ["parallel"]:
+                expected = PARALLEL
+            elif method.space == "both" and not method.text:
                 expected = (
                     "two files of word vectors and a dictionary of word pairs, or "
                     f"{IDENTICAL!r} for words spelled the same, or {ALIGNED!r} for vectors that share a space already"
@@ -207,7 +232,10 @@ class TransferSettings:
         files = ("source_vectors", "target_vectors", "dictionary") if method.text else method.needs
         for name in files:
             value = getattr(self, name)
-            if value and not (name == "dictionary" and value in (ALIGNED, IDENTICAL)):
+            if name == "parallel":
+                for file in (file for given in value for file in given.split(BESIDE)):
+                    require_file(file, PARALLEL)
+            elif value and not (name == "dictionary" and value in (ALIGNED, IDENTICAL)):
                 require_file(value, "a dictionary of word pairs" if name == "dictionary" else "word vectors")
 
     def unused(self, method: Method) -> tuple[str, ...]:
@@ -217,6 +245,10 @@ class TransferSettings:
             reads |= {"dictionary", "source_vectors", "target_vectors", *_TEXT}
             if self.source_vectors:
                 reads |= {"token_vectors", *_ALIGNMENT}
+        if self.parallel:
+            reads.add("max_document_bytes")
+        if "regression" in method.settings and self.own["regression"]:
+            reads |= {"source_text", "target_text", *_TEXT}
         if method.vectors is not None:
             reads |= {"token_vectors", *(("max_words",) if self.token_vectors == "tfr" else ())}
             if method.space == "both" and self.dictionary != ALIGNED:
@@ -259,5 +291,5 @@ def described_settings() -> dict[str, Own]:
 
 def strings(values: str | Sequence[str]) -> tuple[str, ...]:
     """One name or several, as text, without empty ones."""
-    values = (values,) if isinstance(values, str | os.PathLike) else values
+    values = (values,) if isinstance(values, str | os.PathLike) else values or ()
     return tuple(os.fspath(value) for value in values if os.fspath(value))

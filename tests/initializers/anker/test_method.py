@@ -9,7 +9,7 @@ from tests.initializers.conftest import COUNTED_SIZES
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers import Side
 from wechsel_jax.initializers.anker import anker
-from wechsel_jax.initializers.anker.regression import fit_regression
+from wechsel_jax.initializers.regression import fit_regression
 from wechsel_jax.initializers.wechsel import wechsel
 from wechsel_jax.tokens.overlap import RULES, Overlap
 

@@ -1,21 +1,17 @@
 """Anker: rows predicted from the anchored contexts of their tokens, plus half the residual of the nearest source tokens."""
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.initializers.anker.regression import fit_regression
 from wechsel_jax.initializers.anker.sides import text_sides
-from wechsel_jax.initializers.method import Method, Neighbors, Setting, Temperature, WordStart
+from wechsel_jax.initializers.method import Method, Neighbors, Temperature, WordStart
 from wechsel_jax.initializers.plan import Side, TransferPlan
+from wechsel_jax.initializers.regression import RESIDUAL, Predicted, regressed
 from wechsel_jax.initializers.wechsel import CITATION, wechsel
 from wechsel_jax.tokens.overlap import Overlap, find_overlap
-
-# The share of the neighbors' residuals that is passed on.
-_RESIDUAL = 0.5
 
 
 def anker(
@@ -26,15 +22,13 @@ def anker(
     neighbors: Neighbors = 10,
     temperature: Temperature = 0.1,
     word_start: WordStart = 0.1,
-    regression: Annotated[bool, Setting("Rows are predicted from contexts and frequency; else they are mixtures only")] = True,
+    regression: Predicted = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> TransferPlan:
     """Each row is a regression prediction from the token's contexts and frequency, plus half the residual of its neighbors.
 
-    With x a token's features, R the coefficients of `fit_regression`, and w the weights that WECHSEL gives the k source tokens
-    of the most similar contexts, a target row is x_t R + 1/2 sum_s w_s (e_s - x_s R). A mean of neighbors has the frequency,
-    the word start and the contexts of the neighbors; the regression puts in the token's own, which decide in a tied model how
-    often it is predicted, and halving the residuals leaves out what only one source token has.
+    With w the weights that WECHSEL gives the k source tokens of the most similar contexts, a target row is
+    x_t R + 1/2 sum_s w_s (e_s - x_s R), see `regressed`.
 
     Args:
       source: V_s tokens with vectors (V_s, m) of `vectors.anchored_vectors` and their `counts`; optionally `other_vectors`.
@@ -64,7 +58,7 @@ def anker(
     plan = wechsel(source, target, neighbors=min(neighbors, known), progress=progress, **options)
     plan, same = _with_same_bytes(plan, source, target)
     if regression:
-        plan = _regressed(plan, source, target, np.where(same, 1, _RESIDUAL))
+        plan = regressed(plan, source, target, np.where(same, 1, RESIDUAL))
     plan = _with_other_vectors(plan, source, target, neighbors=neighbors, **options)
     return plan.with_copies(overlap.source)
 
@@ -76,15 +70,6 @@ def _with_same_bytes(plan: TransferPlan, source: Side, target: Side) -> tuple[Tr
     ids, weights = np.where(same[:, None], 0, plan.neighbors), np.where(same[:, None], 0, plan.weights)
     ids[same, 0], weights[same, 0] = found[same], 1
     return TransferPlan.mixed(ids, weights).with_noise(plan.random & ~same), same
-
-
-def _regressed(plan: TransferPlan, source: Side, target: Side, share: np.ndarray) -> TransferPlan:
-    """The plan's mixtures times `share` (V_t,), and the regression coordinates left after subtracting the mixtures' own."""
-    fitted = fit_regression(source, target)
-    weights = share[:, None].astype(np.float32) * plan.weights
-    rows, k = weights.shape
-    part = csr_array((weights.ravel(), plan.neighbors.ravel(), np.arange(rows + 1) * k), shape=(rows, len(source.vocabulary)))
-    return TransferPlan.mixed(plan.neighbors, weights).with_regression(fitted.target - part @ fitted.source, fitted.basis)
 
 
 def _with_other_vectors(plan: TransferPlan, source: Side, target: Side, *, neighbors: int, **options) -> TransferPlan:
@@ -114,17 +99,11 @@ def _wide(values: np.ndarray, width: int) -> np.ndarray:
 
 
 def _rules(settings: Mapping[str, Any]) -> list[str]:
-    rules = [
+    return [
         "Tokens are compared by the anchors within {window} tokens before and after them in text (positive PMI, {dimensions} "
         "dimensions); anchors are pairs of tokens from the dictionary and of equal bytes, then also mutual CSLS nearest "
         "neighbors (self-learning rounds: {rounds}).".format(**settings)
     ]
-    if settings["regression"]:
-        rules.append(
-            "A row is predicted from its token's contexts, frequency and word start by ridge regression on the source tokens; "
-            "added to it is half of the weighted residual of its neighbors."
-        )
-    return rules
 
 
 ANKER = Method(

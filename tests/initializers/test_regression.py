@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from tests.initializers.conftest import COUNTED_SIZES
-from wechsel_jax.initializers import Side
-from wechsel_jax.initializers.anker.regression import fit_regression
+from wechsel_jax.initializers import METHODS, Side
+from wechsel_jax.initializers.regression import fit_regression
+from wechsel_jax.tokens.overlap import Overlap
 
 S, T, M = COUNTED_SIZES
 
@@ -91,3 +92,37 @@ def test_without_counts_or_vectors_it_still_fits(counted_sides, target_too):
     empty = Side(target.vocabulary, np.zeros((T, M), np.float32), counts=target.counts)
     fitted = fit_regression(Side(source.vocabulary, source.vectors), empty if target_too else target)
     assert np.isfinite(fitted.basis).all() and np.isfinite(fitted.target).all()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("name", ["wechsel", "wechsel_tfr", "ofa", "focus"])
+def test_every_method_with_vectors_has_it(counted_sides, name, shared):
+    """x_t R + 1/2 sum_s w_s (e_s - x_s R), a token at a time, where the method's own plan does not copy."""
+    source, target = counted_sides
+    copies = np.full(T, -1)
+    if shared or name == "focus":
+        copies[3:40:2] = np.arange(20, 20 + len(copies[3:40:2]))
+    overlap = Overlap(copies.astype(np.int32), np.where(copies >= 0, 3, 0).astype(np.int8))
+    method, table = METHODS[name], np.random.default_rng(3).standard_normal((S, 5))
+    own = method.plan(source, target, overlap=overlap)
+    plan = method.plan(source, target, overlap=overlap, regression=True)
+    plan.validate(S)
+    rows = plan.apply(table.astype(np.float32))
+    vectors = source.vectors
+    if name == "focus":
+        # The vectors are the target's; a source token has the one of the token that it is shared with.
+        vectors = np.zeros_like(source.vectors)
+        for i, copy in enumerate(copies):
+            if copy >= 0:
+                vectors[copy] = target.vectors[i]
+    fitted = fit_regression(dataclasses.replace(source, vectors=vectors), target)
+    coefficients = fitted.basis @ table
+    for i in range(T):
+        if copies[i] >= 0:
+            np.testing.assert_array_equal(rows[i], table[copies[i]].astype(np.float32))
+            continue
+        expected = fitted.target[i] @ coefficients
+        for s, weight in zip(own.neighbors[i], own.weights[i], strict=True):
+            expected = expected + 0.5 * weight * (table[s] - fitted.source[s] @ coefficients)
+        np.testing.assert_allclose(rows[i], expected, atol=2e-5)
+    assert own.random.any() and not plan.random.any()

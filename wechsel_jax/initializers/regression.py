@@ -1,12 +1,20 @@
 """Rows as a linear function of what a text says about their tokens, fitted on source tokens, whose rows are known."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
+from scipy.sparse import csr_array
 
-from wechsel_jax.initializers.plan import Side
+from wechsel_jax.initializers.method import Setting
+from wechsel_jax.initializers.plan import Side, TransferPlan
 from wechsel_jax.search.threads import one_thread
 
+# The setting of every method that has it.
+Predicted = Annotated[bool, Setting("Rows are predicted from vectors and frequency; else they are mixtures only")]
+
+# The share of the neighbors' residuals that is passed on.
+RESIDUAL = 0.5
 # Of the mean diagonal of the normal equations: little, since there are far more tokens than features.
 _RIDGE = 1e-4
 # Frequent tokens have better vectors, but there are few of them: a token is weighted by the root of its count.
@@ -65,6 +73,31 @@ def fit_regression(source: Side, target: Side) -> Regression:
     normal = weighted.T @ features[0]
     normal[np.diag_indices_from(normal)] += _RIDGE * np.trace(normal) / len(normal)
     return Regression(*features, np.linalg.solve(normal, weighted.T))
+
+
+def regressed(plan: TransferPlan, source: Side, target: Side, share: float | np.ndarray = RESIDUAL) -> TransferPlan:
+    """Adds the regression to a plan whose rows are mixtures.
+
+    With x a token's features, R the coefficients of `fit_regression` and w the weights of the mixture, a row becomes
+    x_t R + share sum_s w_s (e_s - x_s R). A mean of neighbors has their frequency, word start and place in the space of the
+    vectors; the regression puts in the token's own, which in a tied model decide how often it is predicted, and a share of the
+    residuals leaves out what only one source token has.
+
+    Args:
+      plan: V_t rows. Those that are random have no neighbors and become the prediction alone; copied ones stay.
+      source: V_s tokens with vectors (V_s, m), and their `counts` where frequencies are to be known.
+      target: V_t tokens likewise.
+      share: of the residuals, one or (V_t,).
+
+    Returns:
+      A plan with coordinates of rank m + 4.
+    """
+    fitted = fit_regression(source, target)
+    weights = (np.asarray(share, np.float32)[..., None] * plan.weights).astype(np.float32)
+    rows, k = weights.shape
+    part = csr_array((weights.ravel(), plan.neighbors.ravel(), np.arange(rows + 1) * k), shape=(rows, len(source.vocabulary)))
+    mixed = TransferPlan.mixed(plan.neighbors, weights)
+    return mixed.with_regression(fitted.target - part @ fitted.source, fitted.basis).with_copies(plan.copy)
 
 
 def _occurrences(side: Side) -> np.ndarray:
