@@ -11,7 +11,9 @@ Phases:   `commonality`: 20,000 steps of masked language modelling on both sides
 Cost:     of the paper's settings unknown: not run by this project. Shorter: `steps=0.01` takes that share of all steps.
 
 `depth` is the model's number of layers, of which half are frozen. `objective=tlm` takes translation language modelling in place
-of CdLM, and `tri_layer=0` leaves the TRILayer out (tables 7 and 8). `parity=1` computes as the paper's public code does.
+of CdLM, `objective=brlm` bridge language modelling, and `tri_layer=0` leaves the TRILayer out (tables 7 and 8); see
+benchmarks/trelm.py for these at a small scale. `common` and `common_held_out` are text of both languages for the first phase
+alone (of `wechsel-jax align --aligner=none`); without, it reads the pairs. `parity=1` computes as the paper's public code does.
 """
 
 from ml_collections import ConfigDict
@@ -27,8 +29,8 @@ def get_config(arguments: str = "") -> ConfigDict:
     chosen = config_arguments(
         arguments,
         **{"model": "bert-joint", "pairs": "pairs", "held_out": "pairs.held-out", "text": "train.txt"},
-        **{"validation": "valid.txt", "depth": "12", "steps": "1", "objective": ("cdlm", "tlm")},
-        **{"tri_layer": ("1", "0"), "parity": ("0", "1")},
+        **{"validation": "valid.txt", "depth": "12", "steps": "1", "objective": ("cdlm", "tlm", "brlm")},
+        **{"tri_layer": ("1", "0"), "parity": ("0", "1"), "common": "", "common_held_out": ""},
     )
     middle = int(chosen["depth"]) // 2
     config = default_trelm_config()
@@ -38,9 +40,11 @@ def get_config(arguments: str = "") -> ConfigDict:
         phase = config[name]
         phase.objective = chosen["objective"] if name in ("forward", "backward") else "mlm"
         phase.data.rows = {"commonality": "masked", "language": ""}.get(name, name)
-        pairs = name != "language"
-        phase.data.train = (chosen["pairs"] if pairs else chosen["text"],)
-        phase.data.validation = (chosen["held_out"] if pairs else chosen["validation"],)
+        sides = {"commonality": ("common", "common_held_out"), "language": ("text", "validation")}.get(
+            name, ("pairs", "held_out")
+        )
+        both = [chosen[side] or chosen[pairs] for side, pairs in zip(sides, ("pairs", "held_out"), strict=True)]
+        phase.data.train, phase.data.validation = ((place,) for place in both)
         phase.steps = max(2, round(float(chosen["steps"]) * STEPS[name]))
         phase.batch_size = 128
         phase.block_length = 512

@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 from tests.tiny_tokenizers import wordpiece
 from wechsel_jax.cli import main
@@ -106,6 +107,46 @@ def test_links_from_files_are_those_of_the_files(text, tokenizer, tmp_path):
     assert one["linked"][1] == facts["linked"][1] and one["linked"][0] < 1
 
 
+def test_tokens_of_another_tokenizer_are_refused(text, tokenizer, tmp_path):
+    align_pairs([text], tokenizer, tmp_path / "pairs")
+    rows, loaded = ParallelRows.open(tmp_path / "pairs", 64), load_tokenizer(tokenizer)
+    rows.check(loaded.backend_tokenizer)
+    # The model's tokenizer may have more tokens, as those of a chat.
+    more = load_tokenizer(tokenizer)
+    more.add_tokens(["<|turn|>"])
+    rows.check(more.backend_tokenizer)
+    swapped = json.loads(loaded.backend_tokenizer.to_str())
+    ids = swapped["model"]["vocab"]
+    one, other = sorted(ids, key=ids.get)[-2:]
+    ids[one], ids[other] = ids[other], ids[one]
+    with pytest.raises(UserError, match=r"pairs: was aligned with the tokens of another tokenizer \(.+\); expected the "):
+        rows.check(Tokenizer.from_str(json.dumps(swapped)))
+    # Pairs of earlier versions do not say whose tokens they hold.
+    facts = json.loads((tmp_path / "pairs" / "pairs.json").read_text())
+    del facts["tokenizer"]["vocabulary"]
+    (tmp_path / "pairs" / "pairs.json").write_text(json.dumps(facts))
+    ParallelRows.open(tmp_path / "pairs", 64).check(Tokenizer.from_str(json.dumps(swapped)))
+
+
+def test_text_that_is_not_parallel_makes_masked_rows_of_both_languages(text, tokenizer, tmp_path):
+    lines = [line.split("\t") for line in text.read_text().splitlines()]
+    for side, name in enumerate(("one", "two")):
+        (tmp_path / name).write_text("\n".join(pair[side] for pair in lines) + "\n")
+    files, options = [f"{tmp_path / 'one'}::{tmp_path / 'two'}"], {"languages": ("en", "de"), "aligner": "none"}
+    facts = align_pairs(files, tokenizer, tmp_path / "made", **options)[""]
+    assert facts["linked"] == [0, 0] and facts["pairs"] == len(lines)
+    loaded = load_tokenizer(tokenizer)
+    rows = ParallelRows.open(tmp_path / "made", 64, "masked")
+    batch = rows.padded(np.arange(len(rows)), 64)
+    # Each language is half of the rows, and each row one sentence, as the tokenizer gives it.
+    assert batch["masked"].all() and batch["languages"].tolist() == [0, 1] * len(lines)
+    for row, real, sentence in zip(batch["tokens"], batch["mask"], [part for pair in lines for part in pair], strict=True):
+        assert row[real].tolist() == loaded(sentence)["input_ids"]
+    rows.check(loaded.backend_tokenizer)
+    with pytest.raises(UserError, match=r"made: was made with --aligner=none; expected links"):
+        rows.check(loaded.backend_tokenizer, links=True)
+
+
 def test_a_package_that_is_missing_is_named(text, tokenizer, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "eflomal", None)
     with pytest.raises(UserError, match=r"the package eflomal is not installed; pip install 'wechsel-jax\[align\]'"):
@@ -115,7 +156,7 @@ def test_a_package_that_is_missing_is_named(text, tokenizer, tmp_path, monkeypat
 
 def test_a_damaged_record_and_bad_settings_are_one_line(text, tokenizer, tmp_path):
     for options, message in (
-        ({"aligner": "giza"}, "aligner 'giza': unknown; expected one of diagonal, eflomal"),
+        ({"aligner": "giza"}, "aligner 'giza': unknown; expected one of diagonal, eflomal, none"),
         ({"units": "special_tokens"}, "units 'special_tokens': is for links from files"),
         ({"links": ["a"], "symmetry": "union"}, "links: 1 files and symmetry 'union'"),
         ({"validation_fraction": 1.0}, "validation_fraction: is 1.0"),

@@ -182,6 +182,38 @@ def test_tlm_reads_the_pair_as_one_text_of_two_languages():
     assert abs(float(compiled("tlm")(PARAMS, BATCH | changed)[0]) - float(loss)) > 1e-2
 
 
+def test_brlm_predicts_a_masked_token_from_the_one_that_it_is_linked_with():
+    """Against torch's cross-entropy of states that are looked up link by link."""
+    torch = pytest.importorskip("torch")
+    masks = BATCH["mask"], BATCH["target_mask"] & ~BATCH["masked"][:, None]
+    joined = np.concatenate([BATCH["tokens"], BATCH["targets"]], 1)
+    mask_key, _ = jax.random.split(KEY)
+    masked = mask_tokens(mask_key, joined, np.concatenate(masks, 1) & (joined > 3), jnp.arange(4, 64), MASK, 0.15)
+    languages = [np.repeat(BATCH[name][:, None], LENGTH, 1) for name in ("languages", "target_languages")]
+    crossing = Crossing(np.concatenate(languages, 1), positions=np.tile(np.arange(LENGTH), (ROWS, 2)))
+
+    @jax.jit
+    def scores(params):
+        hidden = TRI.hidden(params, CONFIG, masked.tokens, np.concatenate(masks, 1), crossing=crossing)
+        return TRI.logits(params, CONFIG, hidden)
+
+    made, total, across = np.asarray(scores(PARAMS)), 0.0, 0
+    for row in range(ROWS):
+        linked = {}
+        for target in range(LENGTH) if not BATCH["masked"][row] else ():
+            source = int(BATCH["order"][row, target])
+            if BATCH["target_mask"][row, target] and BATCH["mask"][row, source]:
+                linked |= {LENGTH + target: source, source: LENGTH + target}
+        for place, token, real in zip(*(np.asarray(part)[row] for part in masked[1:]), strict=True):
+            if real:
+                across += int(place) in linked
+                state = made[row, linked.get(int(place), int(place))]
+                total += torch.nn.functional.cross_entropy(torch.tensor(state), torch.tensor(int(token))).item()
+    loss, weight, _ = compiled("brlm")(PARAMS, BATCH)
+    assert 3 < across < float(weight) == np.asarray(masked.chosen).sum()
+    assert float(loss) == pytest.approx(total, rel=1e-5)
+
+
 def test_what_does_not_fit_is_refused():
     plain = family("bert")
     with pytest.raises(UserError, match="cdlm does not fit a bert; expected a model with a TRILayer"):
@@ -190,5 +222,5 @@ def test_what_does_not_fit_is_refused():
         objective(config=TRI.config(FIELDS | {"tri_layer": False}))
     with pytest.raises(UserError, match="chunk is -1"):
         objective(chunk=-1)
-    with pytest.raises(UserError, match="expected clm, mlm, cdlm or tlm"):
+    with pytest.raises(UserError, match="expected clm, mlm, cdlm, tlm or brlm"):
         objective("nsp")

@@ -3,6 +3,7 @@
 import copy
 import json
 import random
+import shutil
 import signal
 import time
 
@@ -216,7 +217,7 @@ def test_mistakes_are_found_before_anything_is_made(settings, folder, tmp_path):
     refused("a model of type gpt2; expected an encoder: roberta, xlm-roberta, bert", source=str(tmp_path / "gpt2"))
 
 
-def test_what_does_not_fit_the_model_is_found_before_the_first_phase(settings, tmp_path):
+def test_what_does_not_fit_the_model_is_found_before_the_first_phase(settings, folder, tmp_path):
     config = settings()
     config.backward.phases = ({"name": "backward", "fraction": 1.0, "layers": ":6"},)
     with pytest.raises(UserError, match="backward: phases: layers ':6' of a model with 2 layers"):
@@ -225,6 +226,21 @@ def test_what_does_not_fit_the_model_is_found_before_the_first_phase(settings, t
     config.forward.block_length = 17
     with pytest.raises(UserError, match="forward: block_length: 17 is more than the model's 16 positions"):
         train_trelm(config, tmp_path / "run")
+    assert not (tmp_path / "run" / "commonality").exists()
+    shutil.copytree(folder / "pairs", tmp_path / "pairs")
+    facts = json.loads((tmp_path / "pairs" / "pairs.json").read_text())
+    for changed, message in (
+        (
+            {"tokenizer": {"name": "other", "vocabulary": "0" * 64}},
+            r"was aligned with the tokens of another tokenizer \(other\)",
+        ),
+        ({"aligner": {"name": "none"}}, "was made with --aligner=none; expected links"),
+    ):
+        (tmp_path / "pairs" / "pairs.json").write_text(json.dumps(facts | changed))
+        config = settings()
+        config.backward.data.validation = (str(tmp_path / "pairs"),)
+        with pytest.raises(UserError, match=f"backward: .*pairs: {message}"):
+            train_trelm(config, tmp_path / "run")
     assert not (tmp_path / "run" / "commonality").exists()
     # What has been made of other settings is not taken for that of these.
     with pytest.raises(UserError, match=r"config\.json: the run there has other settings: seed was 0, now 1"):
@@ -235,7 +251,7 @@ def test_what_does_not_fit_the_model_is_found_before_the_first_phase(settings, t
 def test_text_and_pairs_are_not_taken_for_each_other(settings, folder, tmp_path, whole):
     for changes, match in (
         ({"data__train": (str(folder / "pairs.txt"),)}, "holds no aligned sentences, which data.rows=forward is for"),
-        ({"objective": "mlm"}, "aligned sentences with objective=mlm and data.rows='forward'; expected cdlm or tlm"),
+        ({"objective": "mlm"}, "aligned sentences with objective=mlm and data.rows='forward'; expected cdlm, tlm or brlm"),
         ({"data__rows": "sideways"}, "'sideways': no such kind; expected one of forward, backward"),
     ):
         config = copy.deepcopy(settings()).forward

@@ -28,8 +28,11 @@ def define(values: flags.FlagValues) -> None:
     flags.DEFINE_list("languages", [], codes, **to)
     flags.DEFINE_string("tokenizer", None, "Of both languages: a directory, a tokenizer.json or a hub id.", **to)
     flags.DEFINE_string("output", None, "Directory to write.", **to)
-    known = "What finds the links (diagonal: fast_align's model; eflomal: the package, other links each time)"
-    choice(values, "aligner", "diagonal", ("diagonal", "eflomal"), known)
+    known = (
+        "What finds the links (diagonal: fast_align's model; eflomal: the package, other links each time; none: no links, for "
+        "text that is not parallel)"
+    )
+    choice(values, "aligner", "diagonal", ("diagonal", "eflomal", "none"), known)
     linked = "What is linked (words: with white space between them; special_tokens: in files of links, as TreLM has them)"
     choice(values, "units", "tokens", ("tokens", "words", "special_tokens"), linked)
     joined = ("none", "intersection", "union", "grow-diag", "grow-diag-final", "grow-diag-final-and")

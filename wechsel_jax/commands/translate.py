@@ -2,9 +2,11 @@
 
   wechsel-jax translate run/export --input=test.de > test.hypotheses
   wechsel-jax translate run/export --input=test.de --beams=5 --reference=test.en > test.hypotheses
+  wechsel-jax translate trelm/forward/export --input=test.en --reference=test.zh --tokenize=zh > test.hypotheses
 
 Every line of the input is a sentence, and every line of the output its translation. Scores are said on stderr: BLEU and chrF of
 sacrebleu, with its signature, of the text as it is read. A model whose tokenizer knows no capitals is scored without case.
+A half model of TreLM writes the likeliest word at each place of its source, all at once; see docs/trelm.md.
 """
 
 import sys
@@ -31,6 +33,9 @@ def define(values: flags.FlagValues) -> None:
     most = {"lower_bound": 1, "upper_bound": 1 << 24, **to}
     flags.DEFINE_integer("max_tokens", 128, "Of a translation at most.", **most)
     flags.DEFINE_integer("batch_size", 64, "Sentences at once.", **most)
+    choice(values, "to", "second", ("first", "second"), "Of a model of TreLM: the language to write")
+    counted = ("13a", "zh", "char", "intl", "none")
+    choice(values, "tokenize", "13a", counted, "What BLEU counts, as sacrebleu calls it (13a: words, char: characters)")
     choice(values, "dtype", "float32", ("float32", "bfloat16"), "What matrix products compute in")
 
 
@@ -52,17 +57,29 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
             raise UserError(f"{values.input}: line {place}: is empty; expected a sentence; remove the line")
     if not lines["input"]:
         raise UserError(f"{values.input}: is empty; expected a sentence on each line")
+    from wechsel_jax.checkpoint import Checkpoint
+    from wechsel_jax.evaluation.crossing import cross
     from wechsel_jax.evaluation.loaded import LoadedModel
     from wechsel_jax.evaluation.translation import score_translations, translate, writes_lowercase
 
-    model = LoadedModel.open(arguments[0], dtype=values.dtype, translation=True)
-    names = ("beams", "length_penalty", "max_tokens", "batch_size")
+    crossing = bool(Checkpoint.open(arguments[0]).config.get("language_count"))
+    for name in ("beams", "length_penalty", "max_tokens") if crossing else ("to",):
+        if values[name].present:
+            raise UserError(f"--{name}: is not for {'a model of TreLM' if crossing else 'an encoder-decoder'}; leave it out")
+    model = LoadedModel.open(arguments[0], dtype=values.dtype, translation=not crossing)
     began = time.perf_counter()
-    written = translate(model, lines["input"], **{name: values[name].value for name in names})
+    if crossing:
+        written = cross(model, lines["input"], to=("first", "second").index(values.to), batch_size=values.batch_size)
+    else:
+        names = ("beams", "length_penalty", "max_tokens", "batch_size")
+        found = translate(model, lines["input"], **{name: values[name].value for name in names})
+        written = [one.text for one in found]
     seconds = time.perf_counter() - began
-    print(*(one.text for one in written), sep="\n")
+    print(*written, sep="\n")
     print(f"{len(written):,} sentences in {seconds:.1f} s", file=sys.stderr)
     if values.reference:
-        lowercase = writes_lowercase(model.target_tokenizer)
-        scores = score_translations([one.text for one in written], lines["reference"], lowercase=lowercase)
-        print(f"BLEU {scores['bleu']:.2f}, chrF {scores['chrf']:.2f} ({scores['signature']})", file=sys.stderr)
+        options = {"lowercase": writes_lowercase(model.target_tokenizer or model.tokenizer), "tokenize": values.tokenize}
+        scores = score_translations(written, lines["reference"], **options)
+        precisions = "/".join(f"{one:.1f}" for one in scores["precisions"])
+        told = f"BLEU {scores['bleu']:.2f}, chrF {scores['chrf']:.2f}, BLEU-1/2/3/4 {precisions} ({scores['signature']})"
+        print(told, file=sys.stderr)

@@ -15,7 +15,7 @@ import tokenizers
 from wechsel_jax.aligner.diagonal import align_diagonal
 from wechsel_jax.aligner.eflomal import align_eflomal
 from wechsel_jax.aligner.links import SYMMETRIES, last_links, read_links, symmetrize
-from wechsel_jax.data.parallel import Sentences, write_pairs
+from wechsel_jax.data.parallel import NO_ALIGNER, Sentences, vocabulary_hash, write_pairs
 from wechsel_jax.data.prepare import SIDES
 from wechsel_jax.data.selection import TRAIN, VALIDATION, facts, side_of
 from wechsel_jax.errors import UserError
@@ -26,7 +26,7 @@ from wechsel_jax.text.sources import find_sources, identify
 from wechsel_jax.tokens import load_tokenizer
 from wechsel_jax.tokens.encoding import around, encode, plain_backend
 
-ALIGNERS = ("diagonal", "eflomal")
+ALIGNERS = ("diagonal", "eflomal", NO_ALIGNER)
 UNITS = ("tokens", "words", "special_tokens")
 # Texts that the tokenizer gets at once where places in the text are asked for.
 _GROUP = 1024
@@ -55,7 +55,8 @@ def align_pairs(
       tokenizer: of both languages: a directory, a tokenizer.json or a hub id.
       output: the directory to write; it appears whole or not at all.
       languages: codes of the first and the second sentences; found in names such as en-de.tsv where none are given.
-      aligner: "diagonal" (`align_diagonal`; the same links every time) or "eflomal" (the package; others each time).
+      aligner: "diagonal" (`align_diagonal`; the same links every time), "eflomal" (the package; others each time) or "none": no
+        links, for text of two languages that is not parallel, or for objectives that read none.
       units: what is linked: "tokens" as TreLM does it, or "words" with white space between them, of which token k of n is
         linked with token k m // n of the m of the other word; "special_tokens", for links from files, are tokens with the
         special ones around a sentence.
@@ -104,13 +105,15 @@ def align_pairs(
         found = [_without(one, sides, to, len(before), extra) for to, one in enumerate(found)]
     if units == "words":
         found = [_of_tokens(one, sides[to], sides[1 - to]) for to, one in enumerate(found)]
+    size = max(backend.get_vocab(with_added_tokens=True).values()) + 1
     described = {
         "languages": list(codes),
-        "vocabulary_size": max(backend.get_vocab(with_added_tokens=True).values()) + 1,
+        "vocabulary_size": size,
         **{"before": before, "after": after, "pad_id": loaded.pad_token_id},
         "tokenizer": {
             "name": Path(tokenizer).name,
             "sha256": hashlib.sha256(loaded.backend_tokenizer.to_str().encode()).hexdigest(),
+            "vocabulary": vocabulary_hash(backend, size),
         },
         "inputs": identify(find_sources(files), 1)[1],
         "aligner": {"name": "files" if links else aligner, "units": units, "symmetry": symmetry},
@@ -212,6 +215,8 @@ def _found(
             split = [np.split(side.units.tokens, side.units.starts[1:-1]) for side in sides]
             forward, backward = align_eflomal(*split, directory)
             found = [last_links(read_links(path, *sizes), starts[to], to) for to, path in ((0, backward), (1, forward))]
+    elif aligner == NO_ALIGNER:
+        return [np.full(side.units.tokens.size, -1, np.int64) for side in sides]
     else:
         found = []
         for to in (0, 1):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import tokenizers
 
 from wechsel_jax.data.batches import Batch
 from wechsel_jax.data.padded import PaddedRows
@@ -24,6 +25,8 @@ from wechsel_jax.files.json import NUMBER, TEXT, WHOLE, mismatch, read_json
 
 FORMAT = 1
 FACTS = "pairs.json"
+# What stands there for the aligner of text that nobody has aligned.
+NO_ALIGNER = "none"
 # Which rows a pair makes, each (source side, target side): the sentence of one side from the other's, or masked from itself.
 ROWS = {
     # TreLM's first half model, and the one of the other direction: masked is always the new language, side 1 (algorithm 1).
@@ -42,6 +45,7 @@ _AGAIN = "delete the directory and align the text again"
 _FIELDS = {
     **{"languages": (TEXT, TEXT), "pairs": WHOLE, "vocabulary_size": WHOLE, "pad_id": WHOLE, "before": [WHOLE]},
     **{"after": [WHOLE], "sha256": {"*": TEXT}, "linked": (NUMBER, NUMBER), "tokens": (WHOLE, WHOLE)},
+    **{"tokenizer?": {"name?": TEXT, "vocabulary?": TEXT}, "aligner?": {"name?": TEXT}},
 }
 
 
@@ -134,6 +138,25 @@ class ParallelRows(PaddedRows):
         """sha256 of the pairs, their links and the kinds of rows."""
         return hashlib.sha256(json.dumps([self.facts["sha256"], self.kinds], sort_keys=True).encode()).hexdigest()
 
+    def check(self, tokenizer: tokenizers.Tokenizer, links: bool = False) -> None:
+        """Checks that the pairs fit a model and its objective.
+
+        Args:
+          tokenizer: of the model; it may have more tokens, but not others. Old pairs do not say whose they hold.
+          links: whether the links are read.
+
+        Raises:
+          UserError: the tokens are another tokenizer's, or there are no links.
+        """
+        aligned = self.facts.get("tokenizer", {})
+        if aligned.get("vocabulary", found := vocabulary_hash(tokenizer, self.vocabulary_size)) != found:
+            raise UserError(
+                f"{self.directory}: was aligned with the tokens of another tokenizer ({aligned.get('name')}); expected the "
+                "model's; align the text again with --tokenizer=MODEL"
+            )
+        if links and self.facts.get("aligner", {}).get("name") == NO_ALIGNER:
+            raise UserError(f"{self.directory}: was made with --aligner=none; expected links; align the text with another one")
+
     def padded(self, rows: np.ndarray, length: int) -> Batch:
         """Rows by their numbers, (m,), each padded to `length`.
 
@@ -195,14 +218,20 @@ class ParallelRows(PaddedRows):
         return np.minimum(needed.max(axis=0), self.length).astype(np.int64)
 
 
+def vocabulary_hash(tokenizer: tokenizers.Tokenizer, size: int) -> str:
+    """sha256 of the tokens with ids below `size`, which a model's tokenizer shares with the one that it was made of."""
+    tokens = sorted((number, token) for token, number in tokenizer.get_vocab(with_added_tokens=True).items() if number < size)
+    return hashlib.sha256(json.dumps(tokens).encode()).hexdigest()
+
+
 def read_facts(directory: str | os.PathLike) -> dict[str, Any]:
     """Reads pairs.json.
 
     Returns:
       {"format", "languages": names of both sides, "pairs": n, "tokens": (T_0, T_1), "vocabulary_size", "before" and "after":
       the special tokens around a sentence, "pad_id", "linked": the shares of the tokens of both sides that have a link,
-      "sha256": of each array, "tokenizer": {"name", "sha256"}, "inputs": [{"name", "bytes", "sha256"}], "aligner": its name
-      and settings, "dropped": pairs that were left out and why, "versions"}.
+      "sha256": of each array, "tokenizer": {"name", "sha256", "vocabulary": `vocabulary_hash`}, "inputs": [{"name", "bytes",
+      "sha256"}], "aligner": its name and settings, "dropped": pairs that were left out and why, "versions"}.
 
     Raises:
       UserError: there is no such file, or it is damaged or of another version.

@@ -1,6 +1,6 @@
 """What an encoder-decoder writes: greedily or by beam search, each token read once; and its BLEU."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -73,16 +73,39 @@ def translate(
         raise UserError(f"{model.directory}: does not translate; expected an encoder-decoder, see docs/translation.md")
     if beams < 1 or max_tokens < 1 or batch_size < 1:
         raise UserError(f"beams {beams}, max_tokens {max_tokens}, batch_size {batch_size}: expected at least 1")
+    steps, special = min(max_tokens, model.config.max_length), ends(model.target_tokenizer)
+    found: dict[int, Translated] = {}
+    for chosen, tokens, mask in sentence_batches(model, sentences, batch_size):
+        given = (model.parameters, model.place(tokens), model.place(mask), np.float32(length_penalty))
+        written, scores = jax.device_get(search(model.family, model.config, model.dtype, beams, steps, special, *given))
+        texts = _texts(written[: len(chosen)], special[1], model.target_tokenizer)
+        found |= {i: Translated(*text, float(score)) for i, text, score in zip(chosen, texts, scores, strict=False)}
+        if progress is not None:
+            progress(len(found), len(sentences))
+    return [found[i] for i in range(len(sentences))]
+
+
+def sentence_batches(
+    model: LoadedModel, sentences: Sequence[str], batch_size: int
+) -> Iterator[tuple[list[int], np.ndarray, np.ndarray]]:
+    """Yields the numbers of some sentences, the longest first, their tokens int32 (B, L) and which are real, bool (B, L).
+
+    Args:
+      model: whose tokenizer cuts them; what is longer than it reads is cut off.
+      sentences: to read.
+      batch_size: rounded up to a multiple of the model's devices; there may be fewer sentences than rows.
+
+    Raises:
+      UserError: a sentence is empty.
+    """
     for number, sentence in enumerate(sentences, 1):
         if not sentence.strip():
             raise UserError(f"sentence {number}: is empty; expected text; remove it")
     backend, longest = plain_backend(model.tokenizer), model.config.max_length
     backend.enable_truncation(longest)
     rows = [found.ids for found in backend.encode_batch([sentence.strip() for sentence in sentences])]
-    count, steps = -(-batch_size // model.rows) * model.rows, min(max_tokens, longest)
-    pad_id, special = padding_id(None, model.tokenizer), ends(model.target_tokenizer)
+    count, pad_id = -(-batch_size // model.rows) * model.rows, padding_id(None, model.tokenizer)
     order = sorted(range(len(rows)), key=lambda i: (-len(rows[i]), i))
-    found: dict[int, Translated] = {}
     for start in range(0, len(order), count):
         chosen = order[start : start + count]
         length = fitting_length(len(rows[chosen[0]]), longest)
@@ -91,13 +114,7 @@ def translate(
         mask[:, 0] = True
         for row, i in enumerate(chosen):
             tokens[row, : len(rows[i])], mask[row, : len(rows[i])] = rows[i], True
-        given = (model.parameters, model.place(tokens), model.place(mask), np.float32(length_penalty))
-        written, scores = jax.device_get(search(model.family, model.config, model.dtype, beams, steps, special, *given))
-        texts = _texts(written[: len(chosen)], special[1], model.target_tokenizer)
-        found |= {i: Translated(*text, float(score)) for i, text, score in zip(chosen, texts, scores, strict=False)}
-        if progress is not None:
-            progress(min(start + count, len(order)), len(order))
-    return [found[i] for i in range(len(rows))]
+        yield chosen, tokens, mask
 
 
 def greedy_bleu(
@@ -131,13 +148,19 @@ def greedy_bleu(
 _gathered = jax.jit(pin)
 
 
-def score_translations(hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False) -> dict[str, Any]:
-    """Scores translations as they are read, not as they are tokenised: {"bleu", "chrf", and what sacrebleu calls "signature"}.
+def score_translations(
+    hypotheses: Sequence[str], references: Sequence[str], *, lowercase: bool = False, tokenize: str | None = None
+) -> dict[str, Any]:
+    """Scores translations as they are read, not as the model cuts them.
 
     Args:
       hypotheses: n translations.
       references: n right ones.
       lowercase: whether case does not count.
+      tokenize: what BLEU counts, as sacrebleu calls it: "13a" (words; None is that), "zh" or "char" (characters), ...
+
+    Returns:
+      {"bleu", "precisions": percent of the written n-grams of 1 to 4 that are right, "chrf", and sacrebleu's "signature"}.
 
     Raises:
       UserError: sacrebleu is not installed, or there is not one reference for each translation.
@@ -147,10 +170,10 @@ def score_translations(hypotheses: Sequence[str], references: Sequence[str], *, 
 
     if len(hypotheses) != len(references) or not references:
         raise UserError(f"{len(hypotheses):,} translations and {len(references):,} references; expected one for each")
-    bleu = BLEU(lowercase=lowercase)
+    bleu = BLEU(lowercase=lowercase, tokenize=tokenize)
     found = bleu.corpus_score(hypotheses, [references])
     chrf = CHRF(lowercase=lowercase).corpus_score(hypotheses, [references])
-    return {"bleu": found.score, "chrf": chrf.score, "signature": str(bleu.get_signature())}
+    return {"bleu": found.score, "precisions": found.precisions, "chrf": chrf.score, "signature": str(bleu.get_signature())}
 
 
 def require_sacrebleu(what: str) -> None:

@@ -1,4 +1,4 @@
-"""Objectives for pairs of sentences: TreLM's cross-lingual language modelling, and translation language modelling beside it."""
+"""Objectives for pairs of sentences: TreLM's cross-lingual language modelling, and those that it is compared with."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -96,10 +96,19 @@ class TranslationMaskedObjective:
     """TLM (Conneau & Lample, 2019, section 3.3): MLM over the two sentences of a pair, one behind the other.
 
     Every token has its own language, and positions begin anew in the second sentence. Rows of MLM keep their one sentence.
+
+    With `bridge` it is bridge language modelling (Ji et al., 2020) as we read what Li et al. (appendix A.4) say of it: a masked
+    token that is linked with one of the other sentence is predicted from that one's state, so that words which translate each
+    other get alike states. The others are predicted from their own.
     """
 
     masked: MaskedObjective
-    name: str = "tlm"
+    bridge: bool = False
+
+    @property
+    def name(self) -> str:
+        """As the settings call it."""
+        return "brlm" if self.bridge else "tlm"
 
     @property
     def head_fraction(self) -> float:
@@ -121,7 +130,27 @@ class TranslationMaskedObjective:
             "languages": jnp.repeat(jnp.stack([batch["languages"], batch["target_languages"]], axis=1), length, axis=1),
             "positions": jnp.concatenate(positions, axis=1),
         }
+        if self.bridge:
+            pair["linked"] = self._linked(batch)
         if "weights" in batch:
             given = batch["weights"]
             pair["weights"] = given if given.ndim == 1 else jnp.concatenate([given, given], axis=1)
         return self.masked(params, pair, key, train=train)
+
+    @staticmethod
+    def _linked(batch: Mapping[str, jax.Array]) -> jax.Array:
+        """int32 (B, 2 L): the position that each token is linked with, its own where there is none.
+
+        Of several tokens that are linked with the same one of the first sentence, that one takes the last.
+        """
+        rows, length = batch["order"].shape
+        own = jnp.broadcast_to(jnp.arange(length, dtype=jnp.int32), (rows, length))
+        # The placeholder of what is not linked is no token of the first sentence.
+        crossed = batch["target_mask"] & ~batch["masked"][:, None]
+        crossed &= jnp.take_along_axis(batch["mask"], batch["order"], axis=1)
+        back = jax.vmap(lambda at, place: jnp.full(length, -1, jnp.int32).at[at].max(place))(
+            batch["order"], jnp.where(crossed, own, -1)
+        )
+        return jnp.concatenate(
+            [jnp.where(back >= 0, back + length, own), jnp.where(crossed, batch["order"], own + length)], axis=1
+        )

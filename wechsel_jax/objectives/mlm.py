@@ -126,7 +126,8 @@ class MaskedObjective:
           params: the model's parameters.
           batch: "tokens" int32 (B, L); "weights" float32 (B, L), what each token counts if it is predicted (0: never
             chosen); "mask" bool (B, L), true for real tokens; "bytes" (B, L), how many bytes of text each token stands for;
-            "languages" and "positions", see `Crossing`. Weights may be (B,), of whole rows; without any a real token counts 1.
+            "languages" and "positions", see `Crossing`; "linked" int32 (B, L), the position whose state predicts each token,
+            its own where there is none. Weights may be (B,), of whole rows; without any a real token counts 1.
           key: drives the masking and, where `train` is true, dropout.
           train: whether dropout is on.
         """
@@ -144,7 +145,10 @@ class MaskedObjective:
             dropout_key=dropout_key if train else None,
             dtype=dtype,
         )
-        hidden = jnp.take_along_axis(hidden, masked.positions[..., None], axis=1)
+        places = masked.positions
+        if "linked" in batch:
+            places = jnp.take_along_axis(batch["linked"], places, axis=1)
+        hidden = jnp.take_along_axis(hidden, places[..., None], axis=1)
         counted = masked.chosen.astype(jnp.float32)
         if weights is not None:
             of_slots = weights[:, None] if weights.ndim == 1 else jnp.take_along_axis(weights, masked.positions, axis=1)

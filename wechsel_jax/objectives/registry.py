@@ -11,7 +11,7 @@ from wechsel_jax.objectives.cdlm import CrossLingualObjective, TranslationMasked
 from wechsel_jax.objectives.clm import CausalObjective
 from wechsel_jax.objectives.mlm import MaskedObjective
 
-NAMES = ("clm", "mlm", "cdlm", "tlm")
+NAMES = ("clm", "mlm", "cdlm", "tlm", "brlm")
 
 
 class Objective(Protocol):
@@ -41,7 +41,7 @@ def make_objective(
     """Returns objective(params, batch, key, *, train) -> (loss_sum, weight_sum, metrics), all float32 sums.
 
     Args:
-      name: "clm", "mlm", or for pairs of sentences "cdlm" or "tlm".
+      name: "clm", "mlm", or for pairs of sentences "cdlm", "tlm" or "brlm".
       family: the model's family.
       config: the model's configuration.
       dtype: what matrix products compute in, "float32" or "bfloat16"; the loss is float32 always.
@@ -77,7 +77,7 @@ def make_objective(
     masked = _masked(family, config, dtype, mask_token_id, special_ids, mask_rate, size)
     if name == "cdlm":
         return CrossLingualObjective(masked, chunk, parity)
-    return TranslationMaskedObjective(masked) if name == "tlm" else masked
+    return masked if name == "mlm" else TranslationMaskedObjective(masked, bridge=name == "brlm")
 
 
 def _masked(

@@ -334,6 +334,7 @@ def open_data(config: ConfigDict, model: ModelSpec, workdir: Path, *, fresh: boo
       UserError: text is missing, the tokens are damaged, or do not fit the model or the settings.
     """
     find_data(config, model.config.language_count)
+    check_pairs(config, model)
     place = config.model.tokenizer or str(Checkpoint.open(config.model.checkpoint).directory)
     blocks = {side: _blocks(config, side, place, workdir / "data" / side, fresh, say) for side in SIDES}
     size = model.config.vocabulary_size
@@ -453,19 +454,28 @@ def find_data(config: ConfigDict, languages: int = 0) -> None:
             find_sources(texts, config.data.text_field)
 
 
+def check_pairs(config: ConfigDict, model: ModelSpec) -> None:
+    """Raises `UserError` where aligned sentences are another tokenizer's, or have no links and the objective reads some."""
+    for side in SIDES:
+        texts = [str(text) for text in config.data[side]]
+        if _is_prepared(texts, FACTS):
+            pairs = ParallelRows.open(texts[0], config.block_length, config.data.rows)
+            pairs.check(model.tokenizer.backend_tokenizer, links=config.objective in ("cdlm", "brlm"))
+
+
 def _check_rows(config: ConfigDict, side: str, languages: int) -> None:
     """Raises `UserError` where text and aligned sentences are taken for each other."""
     rows, objective, found = config.data.rows, config.objective, ", ".join(map(str, config.data[side])) or "no file"
     if not _is_prepared([str(text) for text in config.data[side]], FACTS):
-        if rows or objective in ("cdlm", "tlm"):
+        if rows or objective in ("cdlm", "tlm", "brlm"):
             raise UserError(
                 f"data.{side}: {found}: holds no aligned sentences, which {f'data.rows={rows}' if rows else objective} is for; "
                 "expected a directory of `wechsel-jax align`"
             )
-    elif objective not in ("mlm", "cdlm", "tlm") or (objective == "mlm" and not rows.startswith("masked")):
+    elif objective not in ("mlm", "cdlm", "tlm", "brlm") or (objective == "mlm" and not rows.startswith("masked")):
         raise UserError(
-            f"data.{side}: {found}: aligned sentences with objective={objective} and data.rows={rows!r}; expected cdlm or tlm, "
-            "or mlm with rows masked or masked_second"
+            f"data.{side}: {found}: aligned sentences with objective={objective} and data.rows={rows!r}; expected cdlm, tlm "
+            "or brlm, or mlm with rows masked or masked_second"
         )
     elif languages == 1:
         raise UserError(f"data.{side}: {found}: has two languages, and the model 1; expected language_count to be 2, or 0")

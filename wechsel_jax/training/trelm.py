@@ -26,7 +26,7 @@ from wechsel_jax.training.exports import write_model
 from wechsel_jax.training.loop import train
 from wechsel_jax.training.optimizer import trainable_paths
 from wechsel_jax.training.placement import Placement
-from wechsel_jax.training.run_spec import build_run, described_model, find_data, open_data
+from wechsel_jax.training.run_spec import build_run, check_pairs, described_model, find_data, open_data
 from wechsel_jax.training.step import INIT_STREAM, stream_key
 from wechsel_jax.training.workdir import check_config, has_begun, only_run, record_config
 
@@ -172,6 +172,7 @@ def _check_models(runs: Mapping[str, ConfigDict]) -> None:
         trial.model.checkpoint = runs["commonality"].model.checkpoint
         with _naming(name):
             model = build_run(trial, weights=False).model
+            check_pairs(trial, model)
             # The model of the last phase has a layer more.
             for phase in phases(trial) if name != "language" else ():
                 trainable_paths(model.family, model.family.shapes(model.device_config), phase.trainable, phase.layers)

@@ -1,0 +1,40 @@
+"""What `benchmarks/trelm.py` holds out, and the table that it makes."""
+
+import random
+
+from benchmarks import trelm
+
+
+def test_no_sentence_of_the_held_out_pairs_is_trained_on():
+    generator = random.Random(3)
+    pairs = [(f"e{generator.randrange(150)}", f"d{generator.randrange(150)}") for _ in range(300)]
+    kept, held_out = trelm.split([*pairs, *pairs[:9]])
+    assert len({one for one, _ in held_out}) == round(0.04 * len({one for one, _ in pairs})) > 3
+    assert {*held_out, *kept} <= {*pairs}
+    for side in (0, 1):
+        assert not {pair[side] for pair in kept} & {pair[side] for pair in held_out}
+    # What is missing shares its German sentence with a pair that is held out.
+    assert all(two in {other for _, other in held_out} for _, two in {*pairs} - {*kept} - {*held_out})
+    assert sum(map(len, trelm.split(pairs, 20))) <= 20
+
+
+def test_the_table_has_the_means_of_the_seeds():
+    def run(byte, first):
+        stage = {"bits_per_byte": byte, "bits_per_token": 2 * byte}
+        ways = {way: {"precisions": [first, 2.0, 0.0, 0.0]} for way in trelm.WAYS}
+        return {"commonality": {name: value + 1 for name, value in stage.items()}, **ways, "end": stage}
+
+    plain = {"end": {"bits_per_byte": 3.0, "bits_per_token": 6.0}}
+    result = {"runs": {"mlm": {"0": plain}, "trelm": {"0": run(1.0, 10.0), "1": run(2.0, 20.0)}}, "steps": 280}
+    lines = trelm.table(result | {"machine": {"description": "a machine"}}).splitlines()
+    cells = [[cell.strip() for cell in line.split("|")[3:-1]] for line in lines[2:4]]
+    ways = "15.0 / 2.0 / 0.0 / 0.0"
+    assert cells == [
+        ["2", "1.500 ± 0.707", "3.000 ± 1.414", "4.000 ± 1.414", ways, ways],
+        ["1", "3.000", "6.000", "", "", ""],
+    ]
+    assert "after 280 steps" in lines[-1]
+
+
+def test_every_start_is_used_and_every_run_has_one():
+    assert {rows for _, rows, _ in trelm.RUNS.values()} == {*trelm.STARTS}

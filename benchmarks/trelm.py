@@ -1,0 +1,284 @@
+"""TreLM's ablations (Li et al., 2021, tables 5 to 8) at a small scale: English to German, and plain transfers beside them.
+
+    PYTHONPATH=. python -m benchmarks.trelm --source=runs/masked_english/export --data=corpora --workdir=runs/trelm-ablation
+
+`--source` is the small English RoBERTa of configs/masked_english.py. `--data` holds `parallel/en-de.tatoeba2021.tsv.xz` and
+`parallel/en-de.xnli.tsv.xz` (the Tatoeba challenge; XNLI), a pair of sentences a line, and
+`dict/wechsel_wiktionary/german.tsv`. All models get the same joint vocabulary, the same German text (one side of the pairs) and
+the same number of steps, `--steps` times 140,000; 280 by default. TreLM spends three sevenths of them on the pairs, as the
+paper does, and the others all on German text. One learning rate for all.
+
+What is counted is bits per byte of held-out German sentences, each token masked alone; the paper's "bits per word", which are
+bits per token; and of what the half models write of held-out sentences, sacrebleu's precisions. No sentence of either side of
+the held-out pairs is in the training text. Run again, it goes on where it stopped; further `--seeds` join those in
+benchmarks/trelm.json, and docs/trelm.md shows them.
+"""
+
+import json
+import lzma
+import math
+import random
+import shutil
+import statistics
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from absl import flags
+from ml_collections import ConfigDict
+from safetensors.numpy import load_file, save_file
+
+from benchmarks import anker
+from benchmarks.real_models import machine
+from configs import trelm as experiment
+from wechsel_jax.data.align import align_pairs
+from wechsel_jax.errors import UserError
+from wechsel_jax.evaluation.crossing import cross
+from wechsel_jax.evaluation.loaded import LoadedModel
+from wechsel_jax.evaluation.text import score_text
+from wechsel_jax.evaluation.translation import score_translations
+from wechsel_jax.files import new_directory, new_file
+from wechsel_jax.program import program
+from wechsel_jax.tokens import load_tokenizer
+from wechsel_jax.tokens.training import train_tokenizer
+from wechsel_jax.training import default_config, train, train_trelm
+from wechsel_jax.training.config import as_dict
+from wechsel_jax.training.trelm import PHASES
+from wechsel_jax.transfers.job import transfer
+from wechsel_jax.vectors import native_vectors, train_vectors
+from wechsel_jax.vectors.fasttext_format import FastTextVectors
+
+OUTPUT = Path(__file__).with_name("trelm.json")
+DOCUMENT = Path(__file__).parents[1] / "docs" / "trelm.md"
+PAIRS = ("en-de.tatoeba2021.tsv.xz", "en-de.xnli.tsv.xz")
+TOKENS, DEPTH, WIDTH, TABLE = 8192, 4, 256, "roberta.embeddings.word_embeddings.weight"
+# Of the English sentences whose pairs are held out, and of those pairs, how many sentences are scored.
+HELD_OUT, SCORED = 0.04, 400
+BATCH, LENGTH, RATE = 32, 64, 7e-4
+# Rows of the joint vocabulary that a model begins with, see `_start`.
+STARTS = {
+    "random": "random",
+    "vectors": "fastText, not mapped",
+    "trelm": "fastText, mapped without a dictionary",
+    "shared": "fastText, mapped by shared tokens",
+    "anker": "`anker`",
+    "wechsel": "`wechsel`",
+}
+# name -> (training, its start, arguments of configs/trelm.py; None: plain MLM)
+RUNS: dict[str, tuple[str, str, dict[str, str] | None]] = {
+    "trelm": ("TreLM", "shared", {}),
+    "tlm": ("TreLM, TLM for CdLM", "shared", {"objective": "tlm"}),
+    "brlm": ("TreLM, BRLM for CdLM", "shared", {"objective": "brlm"}),
+    "tlm_plain": ("TreLM, TLM for CdLM, no TRILayer", "shared", {"objective": "tlm", "tri_layer": "0"}),
+    "mlm": ("MLM on German", "shared", None),
+    "mlm_anker": ("MLM on German", "anker", None),
+    "mlm_wechsel": ("MLM on German", "wechsel", None),
+    "mlm_random": ("MLM on German", "random", None),
+    "trelm_anker": ("TreLM", "anker", {}),
+    "trelm_random": ("TreLM", "random", {}),
+    "trelm_vectors": ("TreLM", "vectors", {}),
+    "trelm_map": ("TreLM", "trelm", {}),
+}
+# Half models, and what table 6 of the paper counts of what they write.
+WAYS = {"forward": "BLEU-1/2/3/4 to German", "backward": "to English"}
+
+VALUES = flags.FlagValues()
+flags.DEFINE_string("source", None, "Directory of the English RoBERTa.", flag_values=VALUES)
+flags.DEFINE_string("data", None, "Folder with parallel/ and dict/.", flag_values=VALUES)
+flags.DEFINE_string("workdir", None, "Gets everything that is made.", flag_values=VALUES)
+flags.DEFINE_list("seeds", ["0"], "Of the order of the text, masking and the table of languages.", flag_values=VALUES)
+flags.DEFINE_float("steps", 0.002, "Share of the paper's 140,000 steps.", flag_values=VALUES)
+flags.DEFINE_string("output", str(OUTPUT), "Where the result goes.", flag_values=VALUES)
+flags.DEFINE_integer("pairs", 0, "Use only so many pairs; 0: all.", flag_values=VALUES)
+flags.mark_flags_as_required(["source", "data", "workdir"], flag_values=VALUES)
+
+
+def main() -> None:
+    """Trains and scores what the output does not hold yet, and writes it after every score."""
+    data, output = Path(VALUES.workdir) / "data", Path(VALUES.output)
+    if not data.exists():
+        with new_directory(data, "benchmarks.trelm") as folder:
+            _make_data(folder)
+    command = f"python -m benchmarks.trelm --source=DIR --data=DIR --workdir=DIR --steps={VALUES.steps:g}"
+    result = {"command": command, "machine": machine(), "steps": _steps(), "runs": {}}
+    if output.exists():
+        result = json.loads(output.read_text(encoding="utf-8"))
+        if result["command"] != command:
+            raise UserError(f"{output}: is of other settings ({result['command']}); expected the same; name another --output")
+    for seed in VALUES.seeds:
+        for name, stage, place in _models(data, int(seed)):
+            found = result["runs"].setdefault(name, {}).setdefault(seed, {})
+            if stage not in found:
+                found[stage] = _scores(data, stage, LoadedModel.open(place))
+                with new_file(output, "w") as handle:
+                    handle.write(json.dumps(result, indent=1) + "\n")
+            print(f"{name}, seed {seed}, {stage}: {found[stage]}", flush=True)
+    print(table(result))
+    if output == OUTPUT:
+        text = anker.render(DOCUMENT.read_text(encoding="utf-8"), result, {"ablation": table})
+        with new_file(DOCUMENT, "w") as handle:
+            handle.write(text)
+
+
+def _scores(data: Path, stage: str, model: LoadedModel) -> dict[str, Any]:
+    """Of what a half model writes, sacrebleu's precisions of 1 to 4 words; of others how well they predict."""
+    if stage in ("forward", "backward"):
+        pairs = [line.split("\t") for line in (data / "held_out.tsv").read_text(encoding="utf-8").splitlines()[:SCORED]]
+        to = int(stage == "forward")
+        scores = score_translations(cross(model, [pair[1 - to] for pair in pairs], to=to), [pair[to] for pair in pairs])
+        return {name: scores[name] for name in ("precisions", "bleu", "signature")}
+    scores = score_text(model, (data / "valid.txt").read_text(encoding="utf-8").splitlines())
+    bits = float(scores.nats.sum()) / math.log(2)
+    return {f"bits_per_{unit}": bits / int(n.sum()) for unit, n in {"byte": scores.bytes, "token": scores.tokens}.items()}
+
+
+def _steps() -> int:
+    return sum(max(2, round(VALUES.steps * steps)) for steps in experiment.STEPS.values())
+
+
+def _make_data(folder: Path) -> None:
+    """Pairs for training and scoring, their text, and the joint vocabulary."""
+    parallel = Path(VALUES.data) / "parallel"
+    texts = [lzma.decompress((parallel / name).read_bytes()).decode() for name in PAIRS]
+    pairs = [tuple(line.split("\t")) for text in texts for line in text.splitlines()]
+    kept, held_out = split(pairs, VALUES.pairs or None)
+    for name, chosen in (("train", kept), ("held_out", held_out)):
+        (folder / f"{name}.tsv").write_text("".join(f"{one}\t{two}\n" for one, two in chosen), encoding="utf-8")
+    files = {
+        "en.txt": [one for one, _ in kept],
+        "de.txt": [two for _, two in kept],
+        "valid.txt": [two for _, two in held_out[:SCORED]],
+    }
+    for name, lines in files.items():
+        (folder / name).write_text("".join(f"{line}\n" for line in dict.fromkeys(lines)), encoding="utf-8")
+    both = [folder / "en.txt", folder / "de.txt"]
+    train_tokenizer(both, TOKENS, folder / "joint", style="roberta")
+    for name in ("train", "held_out"):
+        align_pairs([folder / f"{name}.tsv"], folder / "joint", folder / "pairs" / name, languages=("en", "de"), log=print)
+    of_tokens = {"tokenizer": folder / "joint", "dim": WIDTH, "smallest_ngram": 3, "largest_ngram": 6, "min_count": 1}
+    train_vectors(both, folder / "joint.bin", epochs=10, **of_tokens)
+    for side in ("en", "de"):
+        train_vectors([folder / f"{side}.txt"], folder / f"{side}.bin", min_count=2, epochs=10)
+
+
+def split(pairs: Sequence[tuple[str, str]], most: int | None = None) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Returns pairs to train on and pairs that are held out, at most `most`; no sentence of either side is in both."""
+    pairs, generator = list(dict.fromkeys(pairs)), random.Random(0)
+    generator.shuffle(pairs)
+    pairs = pairs[:most]
+    english = sorted({one for one, _ in pairs})
+    held = {*generator.sample(english, max(1, round(HELD_OUT * len(english))))}
+    held_out = [pair for pair in pairs if pair[0] in held]
+    # A sentence has several translations.
+    german = {two for _, two in held_out}
+    return [pair for pair in pairs if pair[0] not in held and pair[1] not in german], held_out
+
+
+def _start(data: Path, rows: str) -> Path:
+    """The source model with the joint vocabulary."""
+    place, text = data.parent / "starts" / rows, {"source_text": [data / "en.txt"], "target_text": [data / "de.txt"]}
+    if place.exists():
+        return place
+    vectors = {"source_vectors": data / "en.bin", "target_vectors": data / "de.bin"}
+    dictionary = {"dictionary": Path(VALUES.data) / "dict" / "wechsel_wiktionary" / "german.tsv"}
+    # Tokens of both vocabularies are copied, for the sake of the English side.
+    mapped = {"method": "trelm", "target_vectors": data / "joint.bin", "overlap": "exact"}
+    settings = {
+        "random": {"method": "trans_inner"},
+        "vectors": {"method": "trans_inner"},
+        "trelm": mapped,
+        "shared": {**mapped, "start": "shared"},
+        "anker": {"method": "anker", **text},
+        "wechsel": {"method": "wechsel", **vectors, **dictionary},
+    }[rows]
+    if rows != "vectors":
+        transfer(VALUES.source, data / "joint", place, **settings)
+        return place
+    with new_directory(place, "benchmarks.trelm") as folder:
+        shutil.copytree(_start(data, "random"), folder, dirs_exist_ok=True)
+        tensors = load_file(folder / "model.safetensors")
+        tensors[TABLE] = _vectors_as_they_are(data, tensors[TABLE])
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    return place
+
+
+def _vectors_as_they_are(data: Path, table: np.ndarray) -> np.ndarray:
+    """The tokens' vectors with the mean and the spread of a table (V, d), in their own directions."""
+    tokens = sorted(load_tokenizer(data / "joint").get_vocab().items(), key=lambda item: item[1])
+    vectors = native_vectors([token for token, _ in tokens], FastTextVectors(data / "joint.bin"))
+    known = np.flatnonzero(np.abs(vectors).sum(axis=1))
+    centred = vectors[known] - vectors[known].mean(axis=0)
+    wanted = table - table.mean(axis=0)
+    made = table.copy()
+    made[known] = table.mean(axis=0) + centred * np.sqrt(
+        np.square(wanted).sum(axis=1).mean() / np.square(centred).sum(axis=1).mean()
+    )
+    return made
+
+
+def _models(data: Path, seed: int) -> Iterator[tuple[str, str, Path]]:
+    """Trains what is not trained yet; yields name, stage and directory of every model to score, as soon as it is there."""
+    for name, (_, rows, arguments) in RUNS.items():
+        workdir, start = data.parent / f"{name}-{seed}", _start(data, rows)
+        print(f"== {name}, seed {seed}", flush=True)
+        if arguments is None:
+            config = default_config()
+            config.objective, config.model.checkpoint = "mlm", str(start)
+            config.data.train, config.data.validation = ((str(data / f"{side}.txt"),) for side in ("de", "valid"))
+            _fit(config, data, seed, _steps())
+            train(config, workdir)
+            yield name, "end", workdir / "export"
+            continue
+        given = {"model": start, "pairs": data / "pairs" / "train", "held_out": data / "pairs" / "held_out"}
+        given |= {"text": data / "de.txt", "validation": data / "valid.txt", "depth": DEPTH, "steps": VALUES.steps, **arguments}
+        config = experiment.get_config(",".join(f"{key}={value}" for key, value in given.items()))
+        config.seed = seed
+        for phase in PHASES:
+            _fit(config[phase], data, seed, config[phase].steps)
+        found = train_trelm(config, workdir)
+        for phase in PHASES[:3]:
+            yield name, phase, workdir / phase / "export"
+        yield name, "end", workdir / found["model"]
+
+
+def _fit(config: ConfigDict, data: Path, seed: int, steps: int) -> None:
+    """What all runs and phases share, for a small model and few steps."""
+    config.seed, config.steps, config.batch_size, config.block_length, config.dtype = seed, steps, BATCH, LENGTH, "float32"
+    config.model.dropout = 0.0
+    config.optimizer.update({"peak_learning_rate": RATE, "b2": 0.98, "eps": 1e-6, "clip_norm": 1.0})
+    trained = {"trainable": "all", "layers": "", **as_dict(config.phases[0])}
+    config.phases = ({**{name: trained[name] for name in ("name", "trainable", "layers")}, "fraction": 1.0, "warmup": 0.1},)
+    config.eval_every = config.checkpoint_every = max(1, steps // 2)
+    config.log_every, config.keep_best = 20, False
+    config.compilation_cache = str(data.parent / "compiled")
+
+
+def table(result: dict[str, Any]) -> str:
+    """Mean over the seeds, a line a run."""
+    titles = ("training", "rows at the start", "seeds", "bits per byte", "bits per token", "after phase 1", *WAYS.values())
+    lines = ["| " + " | ".join(titles) + " |", "|---|---|" + "---:|" * (len(titles) - 2)]
+
+    def mean(seeds: dict[str, dict], stage: str, unit: str) -> str:
+        values = [stages[stage][unit] for stages in seeds.values() if stage in stages]
+        spread = f" ± {statistics.stdev(values):.3f}" if len(values) > 1 else ""
+        return f"{statistics.fmean(values):.3f}{spread}" if values else ""
+
+    def precisions(seeds: dict[str, dict], stage: str) -> str:
+        values = [stages[stage]["precisions"] for stages in seeds.values() if stage in stages]
+        return " / ".join(f"{statistics.fmean(one):.1f}" for one in zip(*values, strict=True))
+
+    for name, (training, rows, _) in RUNS.items():
+        if seeds := result["runs"].get(name):
+            cells = [mean(seeds, "end", "bits_per_byte"), mean(seeds, "end", "bits_per_token")]
+            cells += [mean(seeds, "commonality", "bits_per_token"), *(precisions(seeds, stage) for stage in WAYS)]
+            lines.append(f"| {training} | {STARTS[rows]} | {len(seeds)} | {' | '.join(cells)} |")
+    told = f"Held-out German after {result['steps']} steps, each token masked alone; the mean over seeds"
+    return "\n".join([*lines, f"\n{told}. {result['machine']['description']}."])
+
+
+if __name__ == "__main__":
+    VALUES(sys.argv)
+    with program("benchmarks.trelm"):
+        main()
