@@ -42,13 +42,16 @@ def _needs(method) -> str:
     needs = ["a model of the language"] if method.helper else []
     if method.text:
         needs.append("text")
+    elif method.needs == ("parallel",):
+        needs.append("parallel text")
     elif method.vectors:
         needs.append("vectors" if method.space == "both" else "its vectors")
     return ", ".join(needs) or "nothing"
 
 
 def _setting(name: str, default: object) -> str:
-    return f"`--{name}`" if isinstance(default, bool) else f"`--{name}={default}`"
+    # What is on already, a user turns off.
+    return f"`--{'no' if default else ''}{name}`" if isinstance(default, bool) else f"`--{name}={default}`"
 
 
 def demo_table(result: dict) -> str:

@@ -20,6 +20,8 @@ from ml_collections import ConfigDict
 
 from wechsel_jax import demo
 from wechsel_jax.comparison import default_config
+from wechsel_jax.demo.settings import get_config as demo_config
+from wechsel_jax.errors import UserError
 from wechsel_jax.initializers import METHODS
 from wechsel_jax.training import config_arguments, one_phase, trans_inner_phases
 
@@ -62,6 +64,20 @@ def get_config(arguments: str = "") -> ConfigDict:
     helper.model.config = ConfigDict(
         {"model_type": "gpt2", "vocab_size": 8192, "n_embd": 128, "n_layer": 2, "n_head": 2, "n_positions": 128}
     )
+    return config
+
+
+def of_language(language: str, data: str, steps: int) -> ConfigDict:
+    """The comparison of a language with text in the folder `data`, or of the bundled German without one; no schedules.
+
+    Raises:
+      UserError: the language is not bundled.
+    """
+    if not data and language != "de":
+        raise UserError(f"--config: lang={language} without data=; expected the folder of benchmarks.language_data")
+    config = get_config(f"lang={language},data={data},steps={steps}") if data else demo_config()
+    config.overrides = ConfigDict()
+    config.training.steps = steps
     return config
 
 

@@ -13,6 +13,8 @@ steps (first version of the paper, section 5.4.1). `low_resource=1` evaluates ev
 gain (section 5.2.2). `bytes=` takes a sample of so many bytes of the text.
 """
 
+from pathlib import Path
+
 from ml_collections import ConfigDict
 
 from wechsel_jax.training import config_arguments, default_config, one_phase, trans_inner_phases
@@ -52,3 +54,18 @@ def get_config(arguments: str = "") -> ConfigDict:
     config.keep_every = 25_000
     config.log_every = 100
     return config
+
+
+def at_papers_scale(config: ConfigDict, language: str, data: str) -> None:
+    """Gives a comparison the paper's source, vectors, vocabulary and training.
+
+    Args:
+      config: of `train.compare`, with text and dictionary.
+      language: two letters.
+      data: folder with cc.en.300.bin and those of the language, from fasttext.cc.
+    """
+    config.source = "gpt2"
+    config.tokenizer.vocabulary_size = 50_000
+    files = {side: str(Path(data) / f"cc.{name}.300.bin") for side, name in (("source", "en"), ("target", language))}
+    config.vectors.update({**files, "train_here": False})
+    config.training = get_config("schedule=freeze")

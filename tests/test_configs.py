@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from ml_collections import ConfigDict
 
-from wechsel_jax.comparison import _settings, _validate
+from wechsel_jax.comparison import _settings, _training_config, _tuning_config, _validate
 from wechsel_jax.errors import UserError
 from wechsel_jax.training import config_arguments, validate
 from wechsel_jax.training.config import phases
@@ -24,6 +24,11 @@ COMPARISONS = (
     "wechsel_downstream",
     "wechsel_low_resource",
     "recipe",
+    "adapt",
+    "arena",
+    "wechsel_freezing",
+    "wechsel_size",
+    "salt_tables",
 )
 
 
@@ -39,6 +44,7 @@ def test_every_file_makes_settings_that_pass(name):
     config = load(name)
     if name in COMPARISONS:
         config.training.model.checkpoint, config.training.data.train, config.training.data.validation = "a", ("b",), ("c",)
+        config.training.data.validation_fraction = 0.0
         config = config.training
     for settings in phase_settings(config, Path("workdir")).values() if name == "trelm" else [config]:
         validate(settings)
@@ -69,6 +75,11 @@ def test_a_setting_for_all_goes_to_those_that_read_it_and_to_all_where_none_does
     assert wechsel_settings["normalize"] and "rounds" not in wechsel_settings
     config.methods = ("wechsel",)
     assert _settings(config, "wechsel", inputs)["rounds"] == 3
+    config.variants = ConfigDict({"crossed": ConfigDict({"method": "wechsel", "regression": True})})
+    config.methods, config.text.source = ("wechsel", "crossed"), ("en.txt",)
+    # The regression counts tokens in the texts, which the method itself does not read.
+    assert _settings(config, "crossed", inputs)["source_text"] == "x"
+    assert "source_text" not in _settings(config, "wechsel", inputs)
 
 
 def test_wechsel_schedules_are_the_papers():
@@ -86,6 +97,67 @@ def test_wechsel_schedules_are_the_papers():
         assert dict(load(name).optimizer) == table_6
     low = load("wechsel_gpt2", "low_resource=1,bytes=16777216")
     assert (low.eval_every, low.patience, low.data.max_bytes) == (2_500, 10_000, 16 * 2**20)
+
+
+def test_arena_tunes_every_start_alike_and_trains_full_rand_longer(tmp_path):
+    config = load("arena", "starts=anker+fvt+full_rand,steps=80,lengths=1+4,rates=1e-3+2e-3+4e-3,tables=1+2.5,seed=3")
+    _validate(config, tmp_path)
+    assert config.methods == ("anker", "fvt", "full_rand", "full_rand_x4") and config.seed == 3
+    assert (config.tuning.rates, config.tuning.tables) == ((1e-3, 2e-3, 4e-3), (1.0, 2.5))
+    runs = {name: _training_config(config, name, tmp_path / name, tmp_path) for name in config.methods}
+    assert [run.steps for run in runs.values()] == [80, 80, 80, 320]
+    assert all(step % run.eval_every == 0 for run in runs.values() for step in (run.steps,))
+    # What decides about a rate is not what the arena is scored on.
+    tuned = _tuning_config(config, runs["anker"], tmp_path / "tuning", 2e-3, 2.5)
+    assert tuned.data.validation == (str(tmp_path / "tuning" / "validation"),) != runs["anker"].data.validation
+    assert tuned.optimizer.peak_learning_rate == 2e-3 and tuned.optimizer.groups == ({"match": "embeddings", "rate": 2.5},)
+    with pytest.raises(UserError, match="lang=sw without data="):
+        load("arena", "lang=sw")
+
+
+def test_freezing_is_the_papers_figures_4_and_6_and_relearning_that_of_its_first_version(tmp_path):
+    config = load("wechsel_freezing")
+    _validate(config, tmp_path)
+    runs = {name: phases(_training_config(config, name, tmp_path / name, tmp_path)) for name in config.methods}
+    assert len(runs) == 6
+    for method in ("wechsel_tfr", "trans_inner", "trans_inner_shuffle"):
+        assert [phase.trainable for phase in runs[method]] == ["all"]
+        first, second = runs[f"{method}_freeze"]
+        assert (first.trainable, first.steps, second.trainable, second.end) == ("embeddings", 20, "all", 200)
+        assert config.variants[f"{method}_freeze"].method == method
+    config = load("wechsel_freezing", "study=relearning")
+    _validate(config, tmp_path)
+    (one,) = phases(_training_config(config, "wechsel_tfr", tmp_path / "run", tmp_path))
+    assert (one.trainable, one.steps) == ("embeddings", 200)
+    paper = load("wechsel_freezing", "scale=paper,data=d")
+    assert "wechsel_freeze" in paper.methods and paper.vectors.source == "d/cc.en.300.bin"
+    paper = paper.training
+    assert (paper.steps, paper.batch_size, paper.block_length, paper.optimizer.peak_learning_rate) == (75_000, 512, 512, 5e-4)
+
+
+def test_sizes_train_on_a_sample_and_one_run_has_its_word_vectors(tmp_path):
+    config = load("wechsel_size", "bytes=262144")
+    _validate(config, tmp_path)
+    assert config.training.data.max_bytes == 262_144 and config.training.patience == 200
+    inputs = {"source_vectors": "s", "target_vectors": "all", "sample": "own", "dictionary": "d"}
+    found = {name: _settings(config, name, inputs)["target_vectors"] for name in ("wechsel", "wechsel_sample")}
+    assert found == {"wechsel": "all", "wechsel_sample": "own"}
+    paper = load("wechsel_size", "scale=paper,data=d,lang=fr,bytes=16777216")
+    assert (paper.source, paper.vectors.target, paper.tokenizer.vocabulary_size) == ("gpt2", "d/cc.fr.300.bin", 50_000)
+    assert (paper.training.steps, paper.training.eval_every, paper.training.patience) == (250_000, 2_500, 10_000)
+
+
+def test_salt_tables_ask_what_the_papers_tables_ask():
+    asked = {table: load("salt_tables", f"table={table},lang=vi,helper=H,corpora=c") for table in "12345"}
+    tasks = {table: {name: task.form for name, task in config.evaluation.tasks.items()} for table, config in asked.items()}
+    assert tasks["1"] == dict.fromkeys(("ARC", "TruthfulQA", "XCOPA"), "choice") == tasks["4"] and tasks["5"] == {}
+    crossed = asked["3"].evaluation.tasks["English text"]
+    assert (crossed.file, crossed.questions) == ("c/labelled/xquad/xquad.en.json.gz", "c/labelled/xquad/xquad.vi.json.gz")
+    assert crossed.shots == asked["2"].evaluation.tasks.XQuAD.shots == 3
+    assert asked["2"].evaluation.tasks.XQuAD.words == "vi"
+    assert {"salt", "focus", "ofa", "multivariate"} <= {*asked["1"].methods} and asked["5"].methods == ("salt",)
+    assert asked["1"].helper.checkpoint == asked["1"].tokenizer.directory == "H"
+    assert asked["5"].training.eval_every == 20 and "XCOPA" not in load("salt_tables", "lang=de").evaluation.tasks
 
 
 def test_salt_is_a_cosine():
@@ -107,6 +179,9 @@ def test_trelm_trains_what_the_paper_trains():
     short = load("trelm", "steps=0.001,objective=tlm,tri_layer=0,parity=1,depth=4")
     assert [short[name].steps for name in PHASES] == [20, 20, 20, 80] and phases(short.backward)[0].layers == ":2"
     assert (short.tri_layer, short.parity, short.forward.objective) == (False, True, "tlm")
+    given = load("trelm", "pairs=p,held_out=h,common=c,text=t,validation=v")
+    read = {name: (given[name].data.train, given[name].data.validation) for name in PHASES}
+    assert read == dict(zip(PHASES, ((("c",), ("h",)), (("p",), ("h",)), (("p",), ("h",)), (("t",), ("v",))), strict=True))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import dataclasses
 import json
+import math
 import os
 import platform
 import shutil
@@ -13,29 +14,38 @@ from pathlib import Path
 import jax
 from ml_collections import ConfigDict, config_dict
 
+from wechsel_jax.candidates import transfer_by_probe
 from wechsel_jax.checkpoint import Checkpoint
-from wechsel_jax.data import prepare
+from wechsel_jax.data import prepare, prepare_split
 from wechsel_jax.data.manifest import remove_prepared
+from wechsel_jax.data.sample import write_sample
 from wechsel_jax.errors import UserError
 from wechsel_jax.evaluation.tasks import Task, evaluate
-from wechsel_jax.files import foreign, refuse_workdir, remove_leftovers, require_file
+from wechsel_jax.files import foreign, new_directory, refuse_workdir, remove_leftovers, require_file, temporary_directory
 from wechsel_jax.initializers import METHODS
 from wechsel_jax.records import ComparisonRecord, read_run
 from wechsel_jax.records.comparison import COMPARISON_FILE
+from wechsel_jax.records.run import METRICS_FILE
 from wechsel_jax.report import comparison_table, steps_needed, write_report
 from wechsel_jax.report.scores_table import read_scores, scores_text, write_scores
 from wechsel_jax.text.sources import find_sources
+from wechsel_jax.tokens import load_tokenizer
 from wechsel_jax.tokens.training import train_tokenizer
 from wechsel_jax.training import default_config as default_training_config
 from wechsel_jax.training import finetune, record_config, train, validate
 from wechsel_jax.training.config import as_dict
 from wechsel_jax.training.exports import export_checkpoint
 from wechsel_jax.training.workdir import differences, has_begun, only_run
+from wechsel_jax.transfers.choice import DEFAULT
 from wechsel_jax.transfers.job import transfer
 from wechsel_jax.transfers.settings import ALIGNED, IDENTICAL, INPUTS, TransferSettings, described_settings
 from wechsel_jax.vectors import train_vectors
 
 BASELINE, SETTINGS = "full_rand", "config.json"
+# As the target vectors of a variant: those of words in the documents that are trained on, see `training.data.max_bytes`.
+SAMPLE = "sample"
+# Stands for the method that `transfer` chooses where none is named.
+AUTO = "auto"
 # As FOCUS trains its token vectors (deepfocus 1.0.1), but for dimensions and epochs.
 NATIVE_VECTORS = {"model": "cbow", "smallest_ngram": 3, "largest_ngram": 6, "min_count": 10}
 
@@ -44,32 +54,43 @@ def default_config() -> ConfigDict:
     """Returns every field of a comparison.
 
     `training` and `helper.training` hold the fields of `wechsel_jax.training.default_config`; `text.words` is the target text
-    with spaces between words, for word vectors where the language writes none; `transfer` holds the fields of
+    with spaces between words, for word vectors where the language writes none; without `text.validation`,
+    `training.data.validation_fraction` of the target text is held out. `tokenizer.directory` is a finished tokenizer, which is
+    taken instead of training one. `transfer` holds the fields of
     `transfers.settings.TransferSettings` but for the files and the seed. `variants[name]` makes `name` one of the methods
     that can be compared: {"method": one of `initializers.METHODS`, and settings of its own}. `overrides[name]` replaces fields
-    of `training` for one method.
+    of `training` for one method. A variant's method may be "auto", whichever `transfer` chooses; with `probe_steps`, by
+    `transfer_by_probe`. A variant whose target_vectors are "sample" has vectors of the words in the documents that are trained
+    on, of which `training.data.max_bytes` may leave a part.
 
     `evaluation.tasks` are what the trained models and the untouched source model are scored on: name -> {"form": one of
     `evaluation.tasks.FORMS`, "file", and settings of the form}; with `evaluation.before` the models before training, too, and
     without `evaluation.after` these alone. `evaluation.during` are further stages, as fractions of the training's steps.
     `evaluation.fine_tuning` are tasks that every model of every stage is fine-tuned for: name -> {"file": what is scored, and
     fields of `wechsel_jax.training.default_config`, data and task among them}.
+
+    With `tuning.rates` every method has its own rates: it is trained for `tuning.steps` with each of them, and with the rate of
+    its tables (embeddings) each of `tuning.tables` times as high, on the training text without `tuning.held_out` of its
+    documents; what these say decides, as far as `tuning.eval_batches` read it. Runs that begin with the same model and have the
+    same phases are tuned once.
     """
     config = ConfigDict()
     config.seed = 0
     config.source = ""
     config.text = ConfigDict({"train": (), "validation": (), "source": (), "words": ()})
-    config.tokenizer = ConfigDict({"vocabulary_size": 8192, "algorithm": "byte_bpe", "style": "gpt2"})
+    config.tokenizer = ConfigDict({"vocabulary_size": 8192, "algorithm": "byte_bpe", "style": "gpt2", "directory": ""})
     config.vectors = ConfigDict({"source": "", "target": "", "train_here": False, "dimensions": 100, "epochs": 5})
     config.vectors.native = ""
     config.dictionary = ""
     config.helper = ConfigDict({"checkpoint": "", "training": default_training_config()})
     config.evaluation = ConfigDict({"tasks": {}, "fine_tuning": {}, "before": False, "during": (), "after": True})
     config.methods = ("wechsel_tfr", "trans_inner", "full_rand")
+    config.probe_steps = 0
     config.transfer = _transfer_defaults()
     # All methods, also those without a source's turn tokens, train on the tokens of one tokenizer.
     config.transfer.special_tokens = "replace"
     config.variants = ConfigDict()
+    config.tuning = ConfigDict({"rates": (), "tables": (1.0,), "steps": 60, "held_out": 0.02, "eval_batches": 20})
     config.training = default_training_config()
     config.overrides = ConfigDict()
     return config
@@ -92,7 +113,8 @@ def compare(config: ConfigDict, workdir: str | Path) -> dict:
     Args:
       config: fields as in `default_config`.
       workdir: gets `tokenizer/`, `data/`, `vectors/` and `helper/` (where trained here), one training workdir a method with
-        its `transfer/` inside, `comparison.json`, `report.html`; `scores.json` and `scores.md` where `evaluation` has tasks.
+        its `transfer/` inside, `comparison.json`, `report.html`; `scores.json` and `scores.md` where `evaluation` has tasks;
+        `tuning/` where rates are tuned.
 
     Returns:
       What `comparison.json` holds: `methods[name]["evaluations"]` as [step, perplexity] pairs, `steps_needed`, `seconds`.
@@ -114,28 +136,120 @@ def _compare(config: ConfigDict, workdir: Path) -> dict:
     longest = {"max_document_bytes": config.training.data.max_document_bytes}
     if not (workdir / "tokenizer").exists():
         with _timed(seconds, "tokenizer"):
-            train_tokenizer(config.text.train, output=workdir / "tokenizer", **longest, **config.tokenizer)
+            options = as_dict(config.tokenizer)
+            if directory := options.pop("directory", ""):
+                tokenizer = load_tokenizer(directory)
+                with new_directory(workdir / "tokenizer", "tokenizer") as place:
+                    tokenizer.save_pretrained(place)
+            else:
+                train_tokenizer(config.text.train, output=workdir / "tokenizer", **longest, **options)
     with _timed(seconds, "data"):
-        for side in ("train", "validation"):
-            prepare(config.text[side], workdir / "tokenizer", workdir / "data" / side, **longest)
+        sample = {"max_bytes": config.training.data.max_bytes, **longest}
+        if config.text.validation:
+            prepare(config.text.train, workdir / "tokenizer", workdir / "data" / "train", **sample)
+            prepare(config.text.validation, workdir / "tokenizer", workdir / "data" / "validation", **longest)
+        else:
+            fraction = config.training.data.validation_fraction
+            prepare_split(config.text.train, workdir / "tokenizer", workdir / "data", validation_fraction=fraction, **sample)
     inputs = _inputs(config, workdir, seconds)
     # All before the first training, so that a mistake in the settings of one is found while they may still be changed.
+    starts: dict[str, Path] = {}
     for method in config.methods:
-        if not (workdir / method / "transfer").exists():
+        place, settings = workdir / method / "transfer", _settings(config, method, inputs)
+        # Runs that differ in their training alone begin with the same files.
+        twin = starts.setdefault(repr((_named(config, method), sorted(settings.items()))), place)
+        if not place.exists():
             print(f"== {method}: transfer", flush=True)
             with _timed(seconds, f"{method} transfer"):
-                settings = _settings(config, method, inputs)
-                place = workdir / method / "transfer"
-                transfer(config.source, workdir / "tokenizer", place, method=_base(config, method), **settings)
+                if twin != place:
+                    with temporary_directory(place) as copied:
+                        shutil.copytree(twin, copied, dirs_exist_ok=True)
+                        os.rename(copied, place)
+                else:
+                    models, automatic = (config.source, workdir / "tokenizer", place), _named(config, method) == AUTO
+                    if automatic and config.probe_steps:
+                        transfer_by_probe(*models, steps=config.probe_steps, **settings)
+                    else:
+                        transfer(*models, method=None if automatic else _base(config, method), **settings)
+    tuned: dict[str, list] = {}
+    if config.tuning.rates:
+        with _timed(seconds, "tuning"):
+            tuned = _tune(config, workdir)
     for method in config.methods:
         print(f"== {method} (seed {config.seed})", flush=True)
         run = workdir / method
+        training = _training_config(config, method, run, workdir)
+        if method in tuned:
+            rate, tables, _ = min(tuned[method], key=lambda tried: tried[-1])
+            training = _with_rates(training, rate, tables)
         with _timed(seconds, f"{method} training"):
-            train(_training_config(config, method, run, workdir), run)
+            train(training, run)
     if config.evaluation.tasks or config.evaluation.fine_tuning:
         with _timed(seconds, "evaluation"):
             _evaluate(config, workdir)
-    return _write_results(config, workdir, seconds)
+    return _write_results(config, workdir, seconds, tuned)
+
+
+def _tune(config: ConfigDict, workdir: Path) -> dict[str, list]:
+    """Trains every start with every pair of rates, on text of which some is held out for this; what was tried is kept.
+
+    Returns:
+      name of a run -> [rate, factor of the tables, loss per token after the last step] of each pair, of finite loss only.
+
+    Raises:
+      UserError: no rate leads a start to a finite loss.
+    """
+    tuning, data, tuned = config.tuning, workdir / "data" / "tuning", {}
+    longest = config.training.data.max_document_bytes
+    prepare_split(
+        config.text.train, workdir / "tokenizer", data, validation_fraction=tuning.held_out, max_document_bytes=longest
+    )
+    done: dict[str, list] = {}
+    for method in config.methods:
+        base = _training_config(config, method, workdir / method, workdir)
+        record = (workdir / method / "transfer" / "transfer.json").read_bytes()
+        if (key := repr((record, as_dict(base)["phases"]))) in done:
+            tuned[method] = done[key]
+            continue
+        tuned[method] = done[key] = []
+        for rate in tuning.rates:
+            for tables in tuning.tables:
+                run = workdir / "tuning" / f"{method}-{rate:g}-{tables:g}"
+                # A run that was evaluated after its last step is told by its metrics alone; its weights are of no use.
+                if (loss := _loss_after(run, tuning.steps)) is None:
+                    print(f"== {method}: rate {rate:g}, of the tables {tables * rate:g}", flush=True)
+                    train(_tuning_config(config, base, data, rate, tables), run)
+                    loss = _loss_after(run, tuning.steps)
+                for name in ("checkpoints", "export"):
+                    shutil.rmtree(run / name, ignore_errors=True)
+                if math.isfinite(loss):
+                    done[key].append([rate, tables, round(loss, 5)])
+        if not done[key]:
+            raise UserError(f"tuning.rates: {method} has no finite loss after {tuning.steps} steps; expected lower ones")
+    return tuned
+
+
+def _loss_after(run: Path, step: int) -> float | None:
+    """The held-out loss of a run's evaluation after a step; None where there was none."""
+    evaluations = read_run(run).evaluations if (run / METRICS_FILE).exists() else ()
+    return next((one.loss for one in evaluations if one.step == step), None)
+
+
+def _tuning_config(config: ConfigDict, base: ConfigDict, data: Path, rate: float, tables: float) -> ConfigDict:
+    training = _with_rates(copy.deepcopy(base), rate, tables)
+    training.data.train, training.data.validation = (str(data / "train"),), (str(data / "validation"),)
+    training.steps = training.eval_every = training.checkpoint_every = config.tuning.steps
+    training.eval_batches = config.tuning.eval_batches
+    training.keep, training.keep_every, training.keep_best, training.patience = 1, 0, False, 0
+    # A rate that is too high is something to be seen, no mistake.
+    training.skip_nonfinite = config.tuning.steps
+    return training
+
+
+def _with_rates(training: ConfigDict, rate: float, tables: float) -> ConfigDict:
+    training.optimizer.peak_learning_rate = rate
+    training.optimizer.groups = () if tables == 1 else ({"match": "embeddings", "rate": tables},)
+    return training
 
 
 def _evaluate(config: ConfigDict, workdir: Path) -> None:
@@ -216,7 +330,7 @@ def _settle(config: ConfigDict, workdir: Path) -> None:
       UserError: a method has been trained with other settings, or what depends on them holds what somebody added. (A helper
         that has been trained stays; its own training refuses other settings.)
     """
-    if any((workdir / method / SETTINGS).exists() for method in config.methods):
+    if (workdir / "tuning").exists() or any((workdir / method / SETTINGS).exists() for method in config.methods):
         record_config(config, workdir)
         return
     remove_leftovers(workdir / SETTINGS)
@@ -224,7 +338,8 @@ def _settle(config: ConfigDict, workdir: Path) -> None:
     with contextlib.suppress(OSError, ValueError):
         old = dict(json.loads((workdir / SETTINGS).read_bytes()))
 
-    changed = {name.split(".")[0].split("[")[0] for name, _, _ in differences(old, now)}
+    fields = [name for name, _, _ in differences(old, now)]
+    changed = {name.split(".")[0].split("[")[0] for name in fields}
 
     def differ(*names: str) -> bool:
         return not changed.isdisjoint(names)
@@ -239,10 +354,11 @@ def _settle(config: ConfigDict, workdir: Path) -> None:
     for place, _ in there:
         shutil.rmtree(place)
     for side in ("train", "validation"):
-        if old and differ("text", "tokenizer") and (workdir / "data" / side).exists():
+        other = differ("text", "tokenizer") or any(name.startswith("training.data.") for name in fields)
+        if old and other and (workdir / "data" / side).exists():
             remove_prepared(workdir / "data" / side)
-    for name in ("source", "target", "native"):
-        if old and differ("text", "tokenizer", "vectors"):
+    for name in ("source", "target", "native", "sample"):
+        if old and differ("text", "tokenizer", "vectors", *(("training",) if name == "sample" else ())):
             (workdir / "vectors" / f"{name}.bin").unlink(missing_ok=True)
     (workdir / SETTINGS).unlink(missing_ok=True)
     record_config(config, workdir)
@@ -270,13 +386,13 @@ def _validate(config: ConfigDict, workdir: Path) -> None:
                 f"overrides.{name}.{wrong[0]}: no such setting; expected one of {', '.join(sorted(config.training))}"
             )
     for name in ("train", "validation"):
-        if not config.text[name]:
+        if not config.text[name] and not (name == "validation" and config.training.data.validation_fraction):
             raise UserError(f"text.{name}: no file given; expected text in the target language")
     stray = sorted(set(config.overrides) - set(METHODS) - set(config.variants))
     if stray:
         raise UserError(f"overrides.{stray[0]}: no such method; expected one of {', '.join(sorted(METHODS))}, or of `variants`")
-    for file in (file for files in config.text.values() for file in files):
-        require_file(file, "text")
+    for files in config.text.values():
+        find_sources(files)
     _tasks(config)
     Checkpoint.open(config.source)
     for name in config.evaluation.fine_tuning:
@@ -296,10 +412,20 @@ def _validate(config: ConfigDict, workdir: Path) -> None:
             if f"{side}_vectors" in needed:
                 require_file(config.vectors[side], "word vectors")
     for method in config.methods:
-        validate(_training_config(config, method, workdir / method, workdir))
+        base = _training_config(config, method, workdir / method, workdir)
+        validate(base)
+        for rate in config.tuning.rates:
+            for tables in config.tuning.tables:
+                validate(_tuning_config(config, base, workdir, rate, tables))
 
 
 def _base(config: ConfigDict, method: str) -> str:
+    """The method whose inputs and settings a run has."""
+    named = _named(config, method)
+    return DEFAULT if named == AUTO else named
+
+
+def _named(config: ConfigDict, method: str) -> str:
     """The method that a run's name stands for."""
     return config.variants[method].method if method in config.variants else method
 
@@ -336,6 +462,8 @@ def _inputs(config: ConfigDict, workdir: Path, seconds: dict[str, float]) -> dic
                 if not output.exists():
                     train_vectors(text, output, dim=config.vectors.dimensions, epochs=config.vectors.epochs)
                 inputs[f"{side}_vectors"] = str(output)
+        if any(config.variants.get(name, {}).get("target_vectors") == SAMPLE for name in config.methods):
+            inputs[SAMPLE] = str(_sampled_vectors(config, workdir))
         if "native_vectors" in needed:
             inputs["native_vectors"] = config.vectors.native or str(_native_vectors(config, workdir))
     if "helper" in needed:
@@ -355,6 +483,19 @@ def _native_vectors(config: ConfigDict, workdir: Path) -> Path:
     return output
 
 
+def _sampled_vectors(config: ConfigDict, workdir: Path) -> Path:
+    output, data = workdir / "vectors" / "sample.bin", config.training.data
+    if not output.exists():
+        output.parent.mkdir(exist_ok=True)
+        with temporary_directory(output) as work:
+            fraction = 0.0 if config.text.validation else data.validation_fraction
+            sizes = {"max_bytes": data.max_bytes, "max_document_bytes": data.max_document_bytes}
+            write_sample(config.text.train, work / "sample.jsonl", validation_fraction=fraction, **sizes)
+            options = {"dim": config.vectors.dimensions, "epochs": config.vectors.epochs}
+            train_vectors([work / "sample.jsonl"], output, max_document_bytes=data.max_document_bytes, **options)
+    return output
+
+
 def _settings(config: ConfigDict, name: str, inputs: dict[str, str]) -> dict:
     """The settings of one method's transfer, without those for all methods that others read and this one does not."""
     method = METHODS[_base(config, name)]
@@ -366,8 +507,12 @@ def _settings(config: ConfigDict, name: str, inputs: dict[str, str]) -> dict:
         settings.setdefault("dictionary", config.dictionary)
     if settings["calibrate"] != "none":
         settings.setdefault("target_text", inputs["target_text"])
+    if settings.get("regression") and "regression" in method.settings and config.text.source:
+        settings |= {side: settings.get(side) or inputs[side] for side in ("source_text", "target_text")}
     if _compares_tokens(config, name):
         settings["target_vectors"] = inputs["native_vectors"]
+    if settings.get("target_vectors") == SAMPLE:
+        settings["target_vectors"] = inputs[SAMPLE]
     nobodys = set.intersection(*(_unread(config, other) for other in config.methods))
     return {key: value for key, value in settings.items() if key not in _unread(config, name) - nobodys}
 
@@ -390,6 +535,8 @@ def _helper_config(config: ConfigDict, workdir: Path) -> ConfigDict:
 def _with_data(training: ConfigDict, workdir: Path) -> ConfigDict:
     training.data.train = (str(workdir / "data" / "train"),)
     training.data.validation = (str(workdir / "data" / "validation"),)
+    # Of the text, which is tokens already.
+    training.data.validation_fraction, training.data.max_bytes = 0.0, 0
     if not training.compilation_cache:
         training.compilation_cache = str(workdir / "compiled")
     return training
@@ -404,7 +551,7 @@ def _training_config(config: ConfigDict, method: str, run: Path, workdir: Path) 
     return training
 
 
-def _write_results(config: ConfigDict, workdir: Path, seconds: dict[str, float]) -> dict:
+def _write_results(config: ConfigDict, workdir: Path, seconds: dict[str, float], tuned: dict[str, list]) -> dict:
     runs = [workdir / method for method in config.methods]
     curves = {run.name: [list(point) for point in read_run(run).curve] for run in runs}
     earlier = ComparisonRecord.read(workdir).seconds if (workdir / COMPARISON_FILE).exists() else {}
@@ -418,6 +565,7 @@ def _write_results(config: ConfigDict, workdir: Path, seconds: dict[str, float])
         seed=config.seed,
         machine=_machine(),
         seconds={**earlier, **seconds},
+        tuning=tuned or None,
     )
     result.write(workdir)
     print(comparison_table(runs), flush=True)

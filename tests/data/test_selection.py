@@ -1,4 +1,5 @@
 import importlib
+import json
 
 import numpy as np
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast
 
 from wechsel_jax.data import prepare, prepare_split, selection
+from wechsel_jax.data.sample import write_sample
 from wechsel_jax.data.selection import DROPPED, TRAIN, VALIDATION, facts
 from wechsel_jax.errors import UserError
 
@@ -130,3 +132,21 @@ def test_impossible_choices(tmp_path, tokenizers):
     with pytest.raises(UserError, match="validation_fraction: is 1"):
         prepare_split(*arguments, validation_fraction=1)
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.txt"]
+
+
+@pytest.mark.parametrize(("fraction", "max_bytes"), [(0.0, 300), (0.3, 300), (0.3, 0)])
+def test_a_sample_as_text_has_the_documents_whose_tokens_are_trained_on(tmp_path, tokenizers, fraction, max_bytes):
+    """The oracle is the text in the tokens that the training reads."""
+    files = []
+    for name in ("first", "second"):
+        files.append(tmp_path / f"{name}.txt")
+        files[-1].write_text("".join(f"{name} Zeile {i} {'ü' * (i % 9)}\n\n" for i in range(40)))
+    settings = {"max_bytes": max_bytes}
+    if fraction:
+        prepare_split(files, tokenizers["gpt2"], tmp_path / "out", validation_fraction=fraction, **settings)
+    else:
+        prepare(files, tokenizers["gpt2"], tmp_path / "out" / "train", **settings)
+    count = write_sample(files, tmp_path / "sample.jsonl", validation_fraction=fraction, **settings)
+    written = [json.loads(line)["text"] for line in (tmp_path / "sample.jsonl").read_text().splitlines()]
+    assert written == texts_of(tmp_path / "out" / "train", tokenizers["gpt2"])
+    assert 0 < count == len(written) < 80

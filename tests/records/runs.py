@@ -39,7 +39,8 @@ def metrics(method: str, last: int = 200) -> str:
 def config(method: str, seed: int = 0) -> dict:
     """What config.json of a run holds, shortened."""
     phases = TWO_PHASES if method == "trans_inner" else [ALL]
-    return {"seed": seed, "objective": "clm", "steps": 200, "phases": phases, "optimizer": {"peak_learning_rate": 1.5e-3}}
+    sizes = {"steps": 200, "batch_size": 16, "block_length": 128}
+    return {"seed": seed, "objective": "clm", **sizes, "phases": phases, "optimizer": {"peak_learning_rate": 1.5e-3}}
 
 
 def plan(method: str) -> TransferPlan:

@@ -184,6 +184,7 @@ def test_norms_timings_settings_versions(page):
     assert "source model 1.84 ± 0.310; WECHSEL 1.21 ± 0.240" in page.text
     steps = next(table for table in page.tables if ["making the plan", "1.1 s", "1.1 s", "1.1 s"] in table)
     assert ["training", "2 min 20 s", "2 min 20 s", "2 min 20 s"] in steps
+    assert ["tokens trained on", *["409,600"] * 3] in steps  # 16 rows of 128 tokens, 200 steps
     assert "Machine: x86_64, 1 x cpu." in page.text and "tokenizer 2.9 s" in page.text
     differing = next(table for table in page.tables if table[0][0] == "Setting" and len(table[0]) == 4)
     assert [row[0] for row in differing[1:]] == ["transfer.method", "training.phases"]
@@ -422,9 +423,9 @@ def test_a_method_that_is_not_registered_has_its_own_name_and_a_free_colour(tmp_
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory):
-    """As many methods as there are slots, one of them unknown, with twenty-one evaluations each, the first best at the end."""
+    """All methods and an unknown one, with twenty-one evaluations each, the first best at the end."""
     root = tmp_path_factory.mktemp("many")
-    names = [*[*METHODS][: SLOTS - 1], "wechsel_csls"]
+    names = [*METHODS, "wechsel_csls"]
     found = []
     for i, name in enumerate(names):
         run = make_run(root, "full_rand" if name == "full_rand" else "wechsel", name=name)
@@ -437,23 +438,23 @@ def many(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_sixteen_runs_differ_in_hue_and_marker_and_line(many, tmp_path):
+def test_all_methods_differ_in_hue_and_marker_and_line(many, tmp_path):
     taken = slots([run.method for run in read_runs(many)])
-    assert len(many) == len(set(taken)) == 16
+    assert len(many) == len(set(taken)) == len(METHODS) + 1 <= SLOTS
     looks = {(hue(slot), marker(slot)) for slot in range(SLOTS)}
-    assert len(looks) == SLOTS == 16 and {is_dashed(slot) for slot in taken} == {False, True}
+    assert len(looks) == SLOTS == 24 and {is_dashed(slot) for slot in taken} == {False, True}
     page = page_of(many, tmp_path)
     ids = {attributes.get("id") for _, attributes in page.elements}
     # Beside each name of the wide drawing is a sample of its line.
-    assert {f"learning-curves-wide-{what}-{i}" for what in ("curve", "sample", "name") for i in range(16)} <= ids
+    assert {f"learning-curves-wide-{what}-{i}" for what in ("curve", "sample", "name") for i in range(len(many))} <= ids
 
 
 def test_many_runs_are_rows_of_the_table_the_best_first(many, tmp_path):
     rows = page_of(many, tmp_path).table("Step")
     assert rows[0] == ["Step", "0", "20", "50", "80", "100", "120", "150", "180", "200"]
-    assert len(rows) == 17 and rows[1][0] == "WECHSEL" and rows[1][-1].startswith("325")
+    assert len(rows) == len(METHODS) + 2 and rows[1][0] == "WECHSEL" and rows[1][-1].startswith("325")
     text = comparison_table(many).splitlines()
-    assert max(map(len, text[4:22])) < 110 and text[6].split()[0] == "WECHSEL" and text[6].endswith("325*")
+    assert max(map(len, text[4 : 6 + len(many)])) < 110 and text[6].split()[0] == "WECHSEL" and text[6].endswith("325*")
 
 
 def test_the_verdict_names_what_is_off_and_who_is_fine(tmp_path):

@@ -45,6 +45,8 @@ def test_the_start_that_learns_best_is_chosen(starts, texts, tmp_path, capsys):
     assert [place.name for place in (tmp_path / "probe" / "data").iterdir()] == ["new"]
     ends = {name: read_run(tmp_path / "probe" / name).evaluations[-1] for name in record.methods}
     assert ends["new-muon-0.0001"].bits_per_byte < 0.9 * ends["bad-muon-0.0001"].bits_per_byte
+    compared = record.methods["bad-muon-0.0001"]
+    assert compared["start"] == "bad" and compared["bits_per_byte"][-1] == [4, ends["bad-muon-0.0001"].bits_per_byte]
     # A model of 16 positions cannot read rows of 128.
     settings = json.loads((tmp_path / "probe" / "new-muon-0.0001" / "config.json").read_text())
     assert settings["block_length"] == 16 and settings["optimizer"]["groups"][1]["kind"] == "muon"

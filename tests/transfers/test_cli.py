@@ -259,7 +259,7 @@ def test_every_setting_is_a_flag_with_its_range():
     values = flags.FlagValues()
     define(values)
     settings = described_settings()
-    assert {*settings, "source", "target_tokenizer", "output", "overwrite", "method"} == {*values}
+    assert {*settings, "source", "target_tokenizer", "output", "overwrite", "method", "probe_steps"} == {*values}
     assert set(values["method"].parser.enum_values) == set(METHODS)
     for name, (kind, default, setting) in settings.items():
         assert values[name].value == (list(default) if kind is tuple else default), name
@@ -274,7 +274,8 @@ def test_methods_agree_on_what_a_setting_of_one_name_is(method):
     for name, own in method.settings.items():
         assert own.setting == described_settings()[name].setting and own.setting.help and own.default is not None
     # Every keyword of a plan is a setting, or something that every transfer has.
-    assert {*method.options} <= {*method.settings, "overlap", "parity", "progress", "notes", "pieces", "seed", "log"}
+    common = {"overlap", "parity", "progress", "notes", "pieces", "translations", "seed", "log"}
+    assert {*method.options} <= {*method.settings, *common}
 
 
 def test_an_interrupt_that_python_ignores_comes_again(monkeypatch, capsys):

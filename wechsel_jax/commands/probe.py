@@ -53,3 +53,4 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     names = ("validation", "recipes", "steps", "batch_size", "block_length", "eval_batches", "seed", "text_bytes")
     settings = {name: values[name].value for name in (*names, "max_document_bytes")}
     probe(starts, values.text, values.workdir, rates=rates, **settings)
+    print(f"report: wechsel-jax report {values.workdir}")

@@ -13,6 +13,7 @@
 from absl import flags
 
 from wechsel_jax.commands import choice, longest_document, number
+from wechsel_jax.errors import UserError
 from wechsel_jax.initializers.registry import METHODS
 from wechsel_jax.transfers.settings import described_settings
 
@@ -28,6 +29,8 @@ def define(values: flags.FlagValues) -> None:
     flags.DEFINE_boolean("overwrite", False, "Replace an existing output.", **to)
     made = "How the new embeddings are made; by default by anker where text is given, by wechsel where word vectors are"
     choice(values, "method", None, tuple(METHODS), made)
+    probed = "Where no method is named: train so many steps from each that what is given allows, and keep the best; 0: do not."
+    flags.DEFINE_integer("probe_steps", 0, probed, lower_bound=0, upper_bound=1 << 30, **to)
     for name, (kind, default, setting) in described_settings().items():
         methods = [method for method in METHODS.values() if name in method.settings]
         summary = f"{setting.help}." if not methods else f"{setting.help} ({_readers(name, methods, default)})."
@@ -51,12 +54,26 @@ def _readers(name: str, methods: list, default: object) -> str:
     """Which methods have the setting, and their defaults where they differ."""
     if default is not None:
         return ", ".join(method.name for method in methods)
-    return ", ".join(f"{method.name} {method.settings[name].default:g}" for method in methods)
+    defaults = {method.name: method.settings[name].default for method in methods}
+    shown = {name: str(value).lower() if isinstance(value, bool) else f"{value:g}" for name, value in defaults.items()}
+    return ", ".join(f"{name} {value}" for name, value in shown.items())
 
 
 def run(values: flags.FlagValues, arguments: list[str]) -> None:
     """Runs the transfer; progress goes to stderr."""
     del arguments
-    from wechsel_jax.transfers.job import transfer
+    settings = {name: values[name].value for name in values}
+    if not (steps := settings.pop("probe_steps")):
+        from wechsel_jax.transfers.job import transfer
 
-    transfer(**{name: values[name].value for name in values})
+        transfer(**settings)
+        return
+    if method := settings.pop("method"):
+        raise UserError(f"--probe_steps={steps}: the method is named ({method}); expected one of the two")
+    try:
+        from wechsel_jax.candidates import transfer_by_probe
+    except ModuleNotFoundError as error:
+        if error.name.startswith("wechsel_jax"):
+            raise
+        raise UserError(f"{error.name}: not installed; expected what trains models: pip install 'wechsel-jax[train]'") from None
+    transfer_by_probe(steps=steps, **settings)

@@ -19,6 +19,7 @@ _SCHEMA = {
     "machine?": TEXT,
     "seconds?": {"*": NUMBER},
     "chosen?": TEXT,
+    "tuning?": {"*": [(NUMBER, NUMBER, NUMBER)]},
 }
 
 
@@ -33,6 +34,8 @@ class ComparisonRecord:
       machine: that they were made on.
       seconds: step -> how long it took, of all starts together.
       chosen: name of the run that a probe chose.
+      tuning: name -> the rates that were tried for it, of the body and of its tables as a multiple, and the loss each led to;
+        None where rates were given.
     """
 
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -41,6 +44,7 @@ class ComparisonRecord:
     machine: str | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
     chosen: str | None = None
+    tuning: Mapping[str, Sequence[Sequence[float]]] | None = None
 
     @classmethod
     def read(cls, directory: str | Path) -> Self:
@@ -55,7 +59,7 @@ class ComparisonRecord:
             raise UserError(f"{file}: {problem}, {_WHAT}; {_ADVICE}")
         if not content["methods"]:
             raise UserError(f"{file}: names no methods; expected {_WHAT}; {_ADVICE}")
-        names = ("methods", "steps_needed", "seed", "machine", "seconds", "chosen")
+        names = ("methods", "steps_needed", "seed", "machine", "seconds", "chosen", "tuning")
         return cls(**{name: content[name] for name in names if content.get(name) is not None})
 
     def write(self, directory: str | Path) -> None:

@@ -121,7 +121,7 @@ class TransferRecord:
       alignment: of the word vectors (`vectors.Alignment.report`) or by anchors (`initializers.anker`); None without one.
       similarity: "mean_top1" and "median_top1" of the tokens that were compared.
       norms: side -> "mean" and "std" of the lengths of the embeddings' rows.
-      choice: which "method" was chosen and why ("because"), where none was named; None where one was.
+      choice: which "method" was chosen and why ("because"), and the "curves" of a probe; None where a method was named.
       calibration: see `transfers.calibration`; None where there was none.
       timings: step -> seconds.
       measures: what was measured of the plan and the tables, see `inspection.measure`; None for older records.

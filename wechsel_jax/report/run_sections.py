@@ -84,6 +84,10 @@ def _timings(run: RunRecord) -> dict[str, str]:
     lasted = [line["seconds"] for line in run.training if is_number(line.get("seconds"))]
     if lasted:
         found["training"] = duration(lasted[-1])
+    # WECHSEL's measure of effort (Minixhofer et al., 2022, table 1): batch x sequence length x steps. Examples are shorter.
+    sizes = [run.config.get(name) for name in ("batch_size", "block_length")]
+    if run.last_step and run.config.get("objective") in ("clm", "mlm") and all(is_number(size) for size in sizes):
+        found["tokens trained on"] = number(sizes[0] * sizes[1] * run.last_step)
     # The first lines of a run are short stretches behind a compilation; the median does not mind.
     speeds = [line["tokens_per_second"] for line in run.training if is_number(line.get("tokens_per_second"))]
     if speeds:

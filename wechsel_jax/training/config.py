@@ -36,9 +36,9 @@ def default_config() -> ConfigDict:
     # Of everything random: the order of the text, masking, dropout, new parameters.
     config.seed = 0
     # "clm" (predict the next token) or "mlm" (predict masked tokens); with aligned sentences "cdlm" (TreLM's, of the sentence
-    # from its translation) or "tlm" (masked tokens of both); with labelled examples "classification" (of texts or
-    # pairs), "tagging" (of words), "answers" (to questions about a text) or "parsing" (dependency trees); "translation" of an
-    # encoder-decoder.
+    # from its translation), "tlm" (masked tokens of both) or "brlm" (those, each from the token that it is linked with); with
+    # labelled examples "classification" (of texts or pairs), "tagging" (of words), "answers" (to questions about a text) or
+    # "parsing" (dependency trees); "translation" of an encoder-decoder.
     config.objective = "clm"
     # Updates of the whole run.
     config.steps = 1000
@@ -58,7 +58,7 @@ def default_config() -> ConfigDict:
     config.dtype = "float32"
     # clm: positions of a row whose logits exist at the same time; 0: 512 tokens a device on a CPU, elsewhere 2,048.
     config.loss_chunk = 0
-    # mlm, cdlm, tlm: share of the tokens that are to be predicted, in rows where some are masked.
+    # mlm, cdlm, tlm, brlm: share of the tokens that are to be predicted, in rows where some are masked.
     config.mask_rate = 0.15
     # cdlm: masks and languages as the public code of TreLM has them, see `objectives.cdlm`.
     config.parity = False

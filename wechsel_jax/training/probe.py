@@ -40,6 +40,7 @@ def probe(
     eval_batches: int = 20,
     seed: int = 0,
     text_bytes: int = 0,
+    text_field: str = "text",
     max_document_bytes: int = LONGEST_DOCUMENT,
 ) -> ComparisonRecord:
     """Trains every start with every recipe and rate for some steps, and says which came furthest.
@@ -61,10 +62,12 @@ def probe(
       eval_batches: batches of held-out text that an evaluation reads.
       seed: of the order of the text.
       text_bytes: read a random sample of documents of this many bytes; 0: all.
+      text_field: which holds the text of JSON lines and tables.
       max_document_bytes: text with a longer line, row or document is refused.
 
     Returns:
-      What comparison.json holds: the curves, and in `chosen` the name of the best run.
+      What comparison.json holds: in `chosen` the name of the best run, and for each its "start", its "evaluations", and what is
+      compared: [step, value] pairs as "bits_per_byte", or as "loss".
 
     Raises:
       UserError: a start is no model, a rate is impossible, text is missing, or the workdir holds another probe.
@@ -106,12 +109,12 @@ def probe(
         raise UserError("starts: causal and masked models cannot be compared; expected one kind")
     with only_run(workdir):
         for place, tokenizer in prepared.values():
-            settings = {"max_bytes": text_bytes, "max_document_bytes": max_document_bytes}
+            settings = {"text_field": text_field, "max_document_bytes": max_document_bytes}
             if validation:
-                prepare(text, tokenizer, place / "train", **settings)
-                prepare(validation, tokenizer, place / "validation", max_document_bytes=max_document_bytes)
+                prepare(text, tokenizer, place / "train", max_bytes=text_bytes, **settings)
+                prepare(validation, tokenizer, place / "validation", **settings)
             else:
-                prepare_split(text, tokenizer, place, validation_fraction=_HELD_OUT, **settings)
+                prepare_split(text, tokenizer, place, validation_fraction=_HELD_OUT, max_bytes=text_bytes, **settings)
         ends = {}
         for name, config in configs.items():
             print(f"== {name}", flush=True)
@@ -124,15 +127,22 @@ def probe(
     measure = "loss" if any(end.bits_per_byte is None for end in finite.values()) else "bits_per_byte"
     values = {name: getattr(end, measure) for name, end in finite.items()}
     chosen = min(values, key=values.__getitem__)
-    runs = [workdir / name for name in configs]
+    methods = {}
+    for name, config in configs.items():
+        points = [(one.step, getattr(one, measure)) for one in read_run(workdir / name).evaluations]
+        methods[name] = {
+            "evaluations": [list(point) for point in read_run(workdir / name).curve],
+            "start": next(label for label, one in checkpoints.items() if str(one.directory) == config.model.checkpoint),
+            measure: [[step, value] for step, value in points if value is not None and math.isfinite(value)],
+        }
     record = ComparisonRecord(
-        methods={run.name: {"evaluations": [list(point) for point in read_run(run).curve]} for run in runs},
+        methods=methods,
         seed=seed,
         machine=f"{jax.device_count()} x {jax.devices()[0].device_kind}, jax {jax.__version__}",
         chosen=chosen,
     )
     record.write(workdir)
-    print(comparison_table(runs))
+    print(comparison_table([workdir / name for name in configs]))
     unit = "bits per byte" if measure == "bits_per_byte" else "nats a token"
-    print(f"chosen: {chosen}, {values[chosen]:.4g} {unit} after {steps} steps (report: wechsel-jax report {workdir})")
+    print(f"chosen: {chosen}, {values[chosen]:.4g} {unit} after {steps} steps", flush=True)
     return record

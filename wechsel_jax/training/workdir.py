@@ -48,7 +48,9 @@ _LATER = {name: as_dict(default_config()[name]) for name in ("epochs", "seeds", 
     "parity": False,
     "rows": "",
 }
-_LATER |= {"target_tokenizer": "", "target_embeddings": "", "bleu": False}
+_LATER |= {"target_tokenizer": "", "target_embeddings": "", "bleu": False, "directory": "", "probe_steps": 0}
+# Of a comparison.
+_LATER |= {"tuning": {"rates": [], "tables": [1.0], "steps": 60, "held_out": 0.02, "eval_batches": 20}}
 
 
 @contextlib.contextmanager

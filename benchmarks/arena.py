@@ -1,0 +1,179 @@
+"""Gathers runs of configs/arena.py into arena.json: the tokens that FullRand needs to reach each start; draws docs/arena.png.
+
+    python -m train.compare --config=configs/arena.py:seed=0 --workdir=runs/arena-de-0
+    python -m benchmarks.arena de=runs/arena-de-0 de=runs/arena-de-1 sw=runs/arena-sw-0
+
+Runs of more methods, or of a longer FullRand, may lie in workdirs of their own. A run that has not ended is left out.
+"""
+
+import json
+import math
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from wechsel_jax.comparison import BASELINE
+from wechsel_jax.errors import UserError
+from wechsel_jax.records import ComparisonRecord, read_run
+
+OUTPUT = Path(__file__).with_name("arena.json")
+PICTURE = Path(__file__).parents[1] / "docs" / "arena.png"
+
+
+def gather(workdirs: Sequence[tuple[str, Path]]) -> dict[str, Any]:
+    """Returns language -> the runs, each with what it was tuned for and its curve, by seed, in tokens and bits per byte.
+
+    Raises:
+      UserError: runs of a language were scored on other text.
+    """
+    languages: dict[str, dict[str, Any]] = {}
+    for language, workdir in workdirs:
+        record = ComparisonRecord.read(workdir)
+        found = languages.setdefault(language, {"machine": record.machine, "held_out": None, "runs": {}})
+        for place in (workdir / name for name in record.methods):
+            run = read_run(place)
+            if run.last_step != run.planned_steps:
+                continue
+            held_out = run.data.get("validation", {}).get("sha256")
+            if found["held_out"] not in (None, held_out):
+                raise UserError(f"{place}: has other held-out text, or another tokenizer, than runs of {language} before it")
+            found["held_out"] = held_out
+            groups = run.config["optimizer"]["groups"]
+            tokens = run.config["batch_size"] * run.config["block_length"]
+            runs = found["runs"].setdefault(place.name, {"start": run.method, "steps": run.planned_steps, "seeds": {}})
+            runs["seeds"][str(run.config["seed"])] = {
+                "rate": run.config["optimizer"]["peak_learning_rate"],
+                "tables": groups[0]["rate"] if groups else 1.0,
+                "tried": [list(tried) for tried in record.tuning[place.name]],
+                "curve": [[one.step * tokens, round(one.bits_per_byte, 4)] for one in run.evaluations],
+            }
+    return {"command": "python -m train.compare --config=configs/arena.py:seed=SEED --workdir=DIR", "languages": languages}
+
+
+def tokens_needed(ends: Sequence[tuple[float, float]], bits: float) -> float:
+    """The tokens that reach a value, read off runs of several lengths: bits per byte is linear in the logarithm between them.
+
+    Args:
+      ends: (tokens, bits per byte) at the end of each run, by tokens; a longer one that is worse is left out.
+      bits: the value.
+
+    Returns:
+      The tokens; those of the shortest run where it is as good already; inf where the longest is not.
+    """
+    before: tuple[float, float] | None = None
+    for tokens, value in ends:
+        if value <= bits:
+            if before is None:
+                return tokens
+            share = (before[1] - bits) / (before[1] - value)
+            return math.exp(math.log(before[0]) + share * (math.log(tokens) - math.log(before[0])))
+        if before is None or value < before[1]:
+            before = tokens, value
+    return math.inf
+
+
+def table(result: dict[str, Any]) -> str:
+    """A line a run, by language, the best last: chosen rates, its end, and the tokens that FullRand needs for that."""
+    lines = [
+        "| to | start | rate of the body | of tables | tokens | bits per byte before | after | FullRand needs | times |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    seeds_of, edge = {}, False
+    for language, found in result["languages"].items():
+        runs = found["runs"]
+        baseline = [run["seeds"] for run in runs.values() if run["start"] == BASELINE]
+        seeds_of[language] = sorted({seed for run in runs.values() for seed in run["seeds"]})
+        for run in sorted(runs.values(), key=lambda run: -_mean(run, -1)):
+            tokens = next(iter(run["seeds"].values()))["curve"][-1][0]
+            needed = []
+            for seed, own in run["seeds"].items() if run["start"] != BASELINE else ():
+                ends = sorted(tuple(seeds[seed]["curve"][-1]) for seeds in baseline if seed in seeds)
+                if ends:
+                    needed.append((tokens_needed(ends, own["curve"][-1][1]), ends))
+            cells = [_rates(run, "rate"), _rates(run, "tables")]
+            edge = edge or any(cell.endswith("*") for cell in cells)
+            cells += [_count(tokens), f"{_mean(run, 0):.3f}", f"{_mean(run, -1):.3f}{_spread(run)}", *_needed(needed, tokens)]
+            lines.append(f"| {language} | `{run['start']}` | " + " | ".join(cells) + " |")
+    told = "; ".join(f"{language} {', '.join(seeds)}" for language, seeds in seeds_of.items())
+    lines.append(
+        f"\nSeeds: {told}; ± is the standard deviation over them. Of several chosen rates all are named"
+        + (", and * marks those that include the lowest or highest that was tried" if edge else "")
+        + f". {'; '.join(sorted({found['machine'] for found in result['languages'].values()}))}."
+    )
+    return "\n".join(lines)
+
+
+def _mean(run: dict[str, Any], place: int) -> float:
+    return statistics.fmean(own["curve"][place][1] for own in run["seeds"].values())
+
+
+def _spread(run: dict[str, Any]) -> str:
+    ends = [own["curve"][-1][1] for own in run["seeds"].values()]
+    return f" ± {statistics.stdev(ends):.3f}" if len(ends) > 1 else ""
+
+
+def _rates(run: dict[str, Any], which: str) -> str:
+    """The rates that the seeds chose, of the body or of the tables, which are tried as multiples of it."""
+    place = ("rate", "tables").index(which)
+    chosen = {own["rate"] * (own["tables"] if place else 1.0) for own in run["seeds"].values()}
+    tried = [{one[place] for one in own["tried"]} for own in run["seeds"].values()]
+    # Of two values both are an edge, which says nothing.
+    at_edge = any(
+        len(values) > 2 and own[which] in (min(values), max(values))
+        for values, own in zip(tried, run["seeds"].values(), strict=True)
+    )
+    return ", ".join(f"{rate:g}" for rate in sorted(chosen)) + ("*" if at_edge else "")
+
+
+def _needed(needed: Sequence[tuple[float, list[tuple[float, float]]]], tokens: float) -> tuple[str, str]:
+    if not needed:
+        return "–", "–"
+    # The geometric mean of seeds that all reach it; otherwise only what was trained is known.
+    if all(math.isfinite(found) for found, _ in needed):
+        mean = math.exp(statistics.fmean(math.log(found) for found, _ in needed))
+        least = "at most " if any(found == ends[0][0] for found, ends in needed) else ""
+        return f"{least}{_count(mean)}", f"{least}{mean / tokens:.1f}"
+    longest = min(ends[-1][0] for _, ends in needed)
+    return f"more than {_count(longest)}", f"more than {longest / tokens:.1f}"
+
+
+def _count(tokens: float) -> str:
+    return f"{tokens / 1e6:,.2f} M"
+
+
+def draw(result: dict[str, Any], path: Path) -> None:
+    """One panel a language: bits per byte against tokens, a line a start, and FullRand's ends, which say what tokens buy."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    languages = result["languages"]
+    figure, panels = pyplot.subplots(1, len(languages), figsize=(6.4 * len(languages), 4.6), squeeze=False)
+    for axes, (language, found) in zip(panels[0], languages.items(), strict=True):
+        baseline = []
+        for run in sorted(found["runs"].values(), key=lambda run: -_mean(run, -1)):
+            seeds = [own["curve"] for own in run["seeds"].values()]
+            curve = [(points[0][0], statistics.fmean(bits for _, bits in points)) for points in zip(*seeds, strict=True)]
+            if run["start"] == BASELINE:
+                baseline.append(curve[-1])
+            label = {} if run["start"] == BASELINE and len(baseline) > 1 else {"label": f"{run['start']}  {curve[-1][1]:.3f}"}
+            colour = {"color": "0.6"} if run["start"] == BASELINE else {}
+            # The first point, before training, has no place on a logarithmic axis.
+            axes.plot(*zip(*curve[1:], strict=True), linewidth=1.4, marker="o", markersize=2.5, **colour, **label)
+        if baseline:
+            axes.plot(*zip(*sorted(baseline), strict=True), "k--", marker="s", markersize=4, label="ends of full_rand")
+        axes.set(xscale="log", title=f"English to {language}", xlabel="tokens", ylabel="bits per byte of held-out text")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, fontsize=9)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+
+
+if __name__ == "__main__":
+    gathered = gather([(name, Path(place)) for name, place in (argument.split("=", 1) for argument in sys.argv[1:])])
+    OUTPUT.write_text(json.dumps(gathered, indent=1) + "\n", encoding="utf-8")
+    draw(gathered, PICTURE)
+    print(table(gathered))

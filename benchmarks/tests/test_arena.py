@@ -1,0 +1,71 @@
+"""What `benchmarks/arena.py` makes of runs."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from benchmarks.arena import gather, table, tokens_needed
+from wechsel_jax.errors import UserError
+
+TRIED = [[1e-3, 1.0, 6.0], [2e-3, 1.0, 5.5], [4e-3, 1.0, 5.0]]
+
+
+def write(workdir, runs, seed, text="a"):
+    """A workdir of `configs/arena.py`: name -> (method, steps, rate, bits per byte after the first and the last step)."""
+    for name, (method, steps, rate, before, after) in runs.items():
+        run = workdir / name
+        (run / "transfer").mkdir(parents=True)
+        (run / "transfer" / "transfer.json").write_text(json.dumps({"method": method}))
+        lines = [(0, before), (steps, after)]
+        evaluations = [
+            {"kind": "eval", "step": step, "loss": 5.0, "perplexity": math.exp(5.0), "bits_per_byte": bits}
+            for step, bits in lines
+        ]
+        (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in evaluations))
+        optimizer = {"peak_learning_rate": rate, "groups": []}
+        config = {"seed": seed, "steps": steps, "batch_size": 16, "block_length": 128, "optimizer": optimizer}
+        folder = workdir / "data" / "validation"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "tokens.bin").touch()
+        (folder / "manifest.json").write_text(json.dumps({"sha256": text}))
+        config["data"] = {"train": [str(folder)], "validation": [str(folder)]}
+        (run / "config.json").write_text(json.dumps(config))
+    methods = {name: {"evaluations": []} for name in runs}
+    record = {"methods": methods, "seed": seed, "machine": "a machine", "tuning": dict.fromkeys(runs, TRIED)}
+    (workdir / "comparison.json").write_text(json.dumps(record))
+    return workdir
+
+
+def test_tokens_are_read_off_the_ends_of_runs_as_numpy_interpolates_them():
+    ends = [(100.0, 3.0), (200.0, 2.5), (800.0, 2.0)]
+    for bits in (2.9, 2.5, 2.1):
+        expected = np.exp(np.interp(-bits, [-3.0, -2.5, -2.0], np.log([100.0, 200.0, 800.0])))
+        assert tokens_needed(ends, bits) == pytest.approx(expected)
+    assert tokens_needed(ends, 3.5) == 100 and tokens_needed(ends, 1.9) == math.inf
+    # A longer run that was worse says nothing.
+    assert tokens_needed([(100.0, 3.0), (200.0, 3.4), (400.0, 2.0)], 2.5) == pytest.approx(200.0)
+
+
+def test_a_line_says_what_full_rand_needs_and_which_rate_is_at_the_edge(tmp_path):
+    runs = {
+        "anker": ("anker", 100, 2e-3, 3.0, 2.0),
+        "fvt": ("fvt", 100, 4e-3, 3.5, 2.5),
+        "full_rand": ("full_rand", 100, 2e-3, 4.0, 3.0),
+        "full_rand_x4": ("full_rand", 400, 2e-3, 4.0, 2.25),
+    }
+    workdirs = [("de", write(tmp_path / str(seed), runs, seed)) for seed in (0, 1)]
+    lines = table(gather(workdirs)).splitlines()
+    cells = {(line.split("|")[2].strip(), line.split("|")[5].strip()): line for line in lines[2:6]}
+    assert list(cells)[-1] == ("`anker`", "0.20 M") and "more than 0.82 M | more than 4.0 |" in cells[("`anker`", "0.20 M")]
+    # Two thirds of the way from 3 to 2.25 on a logarithmic scale from 1 to 4.
+    assert f"| {4 ** (2 / 3):.1f} |" in cells[("`fvt`", "0.20 M")] and "| 0.004* |" in cells[("`fvt`", "0.20 M")]
+    assert "2.000 ± 0.000" in cells[("`anker`", "0.20 M")] and "de 0, 1" in lines[-1]
+
+
+def test_other_held_out_text_is_refused(tmp_path):
+    runs = {"anker": ("anker", 100, 2e-3, 3.0, 2.0)}
+    workdirs = [("de", write(tmp_path / text, runs, seed, text)) for seed, text in enumerate("ab")]
+    with pytest.raises(UserError, match="other held-out text"):
+        gather(workdirs)

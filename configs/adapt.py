@@ -1,0 +1,199 @@
+"""One dial: a pretrained model becomes one of a new language; how many tokens it trains on decides all the rest.
+
+Command:  python -m train.compare --config=configs/adapt.py:source=gpt2,text=mine.txt,tokens=50M --workdir=runs/mine
+          The same command goes on where it stopped; the model is runs/mine/auto/export. Without arguments: the bundled English
+          GPT-2 and German text. Behind the colon, with commas between:
+            source=        directory or hub id of the model
+            text=          of the new language: a file, a pattern, a data set
+            tokens=        to train on: 2M, 50M, 1B
+            validation=    held-out text; else a part of `text`, which training does not see, but tokenizer and transfer do
+            source_text=   of the source's language; by default a bundled English excerpt of 2 MB, and 16 MB are better
+            tokenizer=     directory of a finished one; else one is made
+            dictionary=, source_vectors=, target_vectors=    make the start better, or other methods possible
+            method=        auto (anker, or fvt for a source that reads the language) or any of `wechsel-jax transfer`
+            probe=         with method=auto: 50 trains that many steps from each method that fits, and takes the best
+            recipe=        muon, two_rates, adamw; wechsel: the WECHSEL paper's method, optimizer, rate and schedule
+            seed=
+          Longer afterwards, from where the decay began (so warm-up and stable part are not paid again):
+          python -m train.pretrain --config=configs/adapt.py:longer=runs/mine/auto,tokens=100M --workdir=runs/mine-100M
+Cost:     of the training, `tokens` tokens; minutes for tokenizer and transfer before it.
+Expected: docs/recipe.md.
+
+Any setting may still be given by itself: --config.training.batch_size=64, --config.tokenizer.vocabulary_size=16384.
+"""
+
+import glob
+import math
+import os
+import re
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from wechsel_jax import demo
+from wechsel_jax.checkpoint import Checkpoint
+from wechsel_jax.comparison import AUTO, default_config
+from wechsel_jax.errors import UserError
+from wechsel_jax.files import require_directory
+from wechsel_jax.files.json import read_json
+from wechsel_jax.initializers import METHODS
+from wechsel_jax.models import family
+from wechsel_jax.text.sources import find_sources
+from wechsel_jax.training import config_arguments, one_phase
+from wechsel_jax.training import default_config as default_training
+from wechsel_jax.training.groups import RECIPES
+from wechsel_jax.training.schedules import stable_phase
+
+# Tokens in a step, 0.58 * tokens ** 0.571 (Li et al., 2025, arXiv 2503.04715, of pretraining): 2,048 for the 1.6 million (800
+# steps) that the rates below were found with, and no fewer, which would want lower rates. To the nearest power of two, which
+# any number of devices can share.
+STEP, STEP_EXPONENT, LEAST_STEP, MOST_STEP = 0.58, 0.571, 1 << 11, 1 << 19
+# At least so many rows in a step, since neighbouring tokens say much the same; rows no shorter and no longer than this.
+ROWS, SHORTEST, LONGEST = 16, 128, 1024
+# A step is computed in parts of so many tokens: memory follows the part, not the step.
+PART = 1 << 14
+# The body's highest rate at width 256, tuned in runs of 200 and 800 steps (docs/recipe.md); `RECIPES` says how much faster the
+# tables learn. In inverse proportion to the width, as maximal-update parametrisation has it for Adam (Yang et al., 2022,
+# arXiv 2203.03466) and Muon here is scaled like Adam: a rule, not a measurement of ours.
+RATES, WIDTH = {"muon": 3e-3, "two_rates": 1.6e-3, "adamw": 1.5e-3}, 256
+# The WECHSEL paper's for causal and masked models (table 6): one rate, for every size.
+PAPER = {True: 5e-4, False: 1e-4}
+# Short runs want a long warm-up (benchmarks/demo_tuning.json), and for Adam's second moment 2 / (1 - b2) = 100 steps are enough
+# (Ma & Yarats, 2021, arXiv 1910.04209). In steps, so that a longer run begins as this one did.
+WARMUP, MOST_WARMUP = 0.3, 240
+# The rate stays at its highest until the second half: `longer` goes on from there. (Over the last fifth alone, and with half as
+# many tokens in a step, a run of 400,000 tokens ended behind AdamW with one rate.)
+DECAY = 0.5
+# Of the run: evaluations, and checkpoints, of which those at the decay's beginning stay.
+EVALUATIONS, CHECKPOINTS = 10, 20
+# An evaluation reads 2 % of `tokens`, so that all together cost 7 % of the training; more than 2**20 says no more.
+EVALUATED, LEAST_EVALUATED, MOST_EVALUATED = 0.02, 1 << 14, 1 << 20
+# Held out: 2 MiB, at most 2 % of the text; of a data set, whose size is not known beforehand, 0.1 %.
+HELD_OUT, MOST_HELD_OUT, UNKNOWN_HELD_OUT = 1 << 21, 0.02, 0.001
+# Bytes of text for each token of the vocabulary, some 100 occurrences on average (480 in the demonstration): fewer, and rows of
+# rare tokens stay as they were; and no more tokens than published models of one language need.
+BYTES_OF_TOKEN, LEAST_VOCABULARY, MOST_VOCABULARY = 400, 1 << 9, 1 << 15
+# What compression makes of text, and the most bytes that a token stands for on average (Thai): more are not prepared.
+COMPRESSION, LONGEST_TOKEN = 3, 16
+
+
+def get_config(arguments: str = "") -> ConfigDict:
+    chosen = config_arguments(
+        arguments,
+        source=demo.path("english-gpt2"),
+        text=demo.path("german.train.txt.xz"),
+        tokens="300k",
+        validation="",
+        source_text=demo.path("english.train.txt.xz"),
+        tokenizer="",
+        dictionary="",
+        source_vectors="",
+        target_vectors="",
+        method="",
+        probe="0",
+        recipe=("muon", "two_rates", "adamw", "wechsel"),
+        seed="0",
+        longer="",
+    )
+    for name in ("probe", "seed"):
+        if not chosen[name].isdecimal():
+            raise UserError(f"--config: {name}={chosen[name]}: expected a whole number")
+    if chosen["longer"]:
+        return longer(chosen["longer"], read_tokens(chosen["tokens"]))
+    recipe, tokens, method = chosen["recipe"], read_tokens(chosen["tokens"]), chosen["method"]
+    method = method or ("wechsel" if recipe == "wechsel" else AUTO)
+    if method not in (AUTO, *METHODS):
+        raise UserError(f"--config: method={method}: expected {AUTO} or one of {', '.join(METHODS)}")
+    checkpoint = Checkpoint.open(chosen["source"])
+    of_model = family(checkpoint.config.get("model_type"))
+    find_sources([chosen["text"]])
+    size = text_size(chosen["text"])
+
+    config = default_config()
+    config.seed, config.source, config.probe_steps = int(chosen["seed"]), chosen["source"], int(chosen["probe"])
+    config.text.train, config.text.source = (chosen["text"],), (chosen["source_text"],)
+    config.text.validation = (chosen["validation"],) if chosen["validation"] else ()
+    config.tokenizer.directory = chosen["tokenizer"]
+    config.tokenizer.vocabulary_size = min(MOST_VOCABULARY, max(LEAST_VOCABULARY, below(size / BYTES_OF_TOKEN)))
+    config.tokenizer.style = "gpt2" if of_model.causal else "roberta"
+    config.tokenizer.algorithm = "wordpiece" if of_model.name == "bert" else "byte_bpe"
+    vectors = {name: chosen[name] for name in ("source_vectors", "target_vectors") if chosen[name]}
+    config.vectors.source, config.vectors.target = chosen["source_vectors"], chosen["target_vectors"]
+    config.vectors.native, config.vectors.train_here = chosen["target_vectors"], not vectors
+    both = method != AUTO and "dictionary" in METHODS[method].needs
+    config.dictionary = chosen["dictionary"] or ("identical" if both else "")
+    config.methods, config.variants = (method,), ConfigDict({method: {"method": method, **vectors}})
+
+    training = config.training
+    set_length(training, tokens, of_model.config(checkpoint.config).max_length)
+    training.objective = "clm" if of_model.causal else "mlm"
+    training.model.dropout = 0.0
+    held_out = float(f"{min(MOST_HELD_OUT, HELD_OUT / size or UNKNOWN_HELD_OUT):.2g}")
+    training.data.validation_fraction = 0.0 if chosen["validation"] else held_out
+    training.data.max_bytes = LONGEST_TOKEN * tokens if size > LONGEST_TOKEN * tokens else 0
+    if recipe == "wechsel":
+        training.optimizer.peak_learning_rate, training.optimizer.clip_norm = PAPER[of_model.causal], None
+        training.phases = one_phase(warmup=0.1)
+    else:
+        training.optimizer.peak_learning_rate = RATES[recipe] * WIDTH / checkpoint.hidden_size
+        training.optimizer.groups = RECIPES[recipe]
+        warmup = min(MOST_WARMUP, round(WARMUP * training.steps))
+        training.phases = stable_phase(warmup, decay_fraction=DECAY)
+    return config
+
+
+def set_length(training: ConfigDict, tokens: int, positions: int) -> None:
+    """Sets what follows from the number of tokens alone: steps, batches, and what happens how often."""
+    step = nearest(min(MOST_STEP, max(LEAST_STEP, STEP * tokens**STEP_EXPONENT)))
+    training.block_length = min(positions, LONGEST, max(SHORTEST, step // ROWS))
+    training.batch_size = below(step / training.block_length)
+    training.accumulation = max(1, training.batch_size // below(PART / training.block_length))
+    step = training.batch_size * training.block_length
+    training.steps = CHECKPOINTS * math.ceil(tokens / step / CHECKPOINTS)
+    training.eval_every = training.steps // EVALUATIONS
+    training.eval_batches = math.ceil(min(MOST_EVALUATED, max(LEAST_EVALUATED, EVALUATED * tokens)) / step)
+    training.checkpoint_every = training.steps // CHECKPOINTS
+    training.keep_every = round((1 - DECAY) * CHECKPOINTS) * training.checkpoint_every
+
+
+def longer(run: str, tokens: int) -> ConfigDict:
+    """The settings of a run that goes on from where the decay of another one began."""
+    recorded = read_json(require_directory(run, "the run of one method") / "config.json", "the settings of a run", "name a run")
+    config = default_training()
+    with config.unlocked(), config.ignore_type():
+        config.update(recorded)
+    steps, kept = config.steps, config.keep_every
+    config.steps = math.ceil(tokens / (config.batch_size * config.block_length))
+    if config.steps <= steps:
+        raise UserError(
+            f"--config: tokens={tokens}: {run} has {steps} steps, and these are {config.steps}; expected more tokens"
+        )
+    config.fork = os.fspath(Path(run) / "checkpoints" / str(kept))
+    return config
+
+
+def read_tokens(given: str) -> int:
+    """A number such as 300k, 2M or 1.5B."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kMB]?)", given, re.ASCII)
+    tokens = round(float(match[1]) * {"": 1, "k": 1e3, "M": 1e6, "B": 1e9}[match[2]]) if match else 0
+    if not 1000 <= tokens <= 10**13:
+        raise UserError(f"--config: tokens={given}: expected a number of at least 1,000, such as 300k, 2M or 1B")
+    return tokens
+
+
+def text_size(text: str) -> float:
+    """Bytes of a text, about; of data sets, which are not looked into, very many."""
+    files = [Path(file) for file in (glob.glob(text, recursive=True) or [text])]
+    compressed = (".gz", ".xz", ".bz2", ".zst", ".parquet")
+    known = [file.stat().st_size * (COMPRESSION if file.suffix in compressed else 1) for file in files if file.is_file()]
+    return max(1, sum(known)) if known else math.inf
+
+
+def below(value: float) -> int:
+    """The largest power of two that is no larger."""
+    return 1 << 62 if value == math.inf else 1 << max(0, int(value).bit_length() - 1)
+
+
+def nearest(value: float) -> int:
+    """The power of two whose ratio to the value is nearest 1."""
+    return 1 << round(math.log2(value))

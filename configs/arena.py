@@ -1,0 +1,64 @@
+"""Initialisations under one protocol, each with rates that were tuned for it: what a start is worth, in tokens.
+
+Command:  for seed in 0 1 2; do
+            python -m train.compare --config=configs/arena.py:seed=$seed --workdir=runs/arena-de-$seed
+          done
+          python -m benchmarks.arena de=runs/arena-de-0 de=runs/arena-de-1 de=runs/arena-de-2
+          (English to German on bundled text, offline; lang=sw,data=data for another language, with the files that
+          `python -m benchmarks.language_data --data=corpora --output=data` makes; starts=anker+salt+full_rand for other
+          methods, rates=, tables= and tuning= for what is tried, steps= and lengths= for how long)
+Cost:     of a seed 36 runs of 60 steps and 8 of 200 to 800, 4,560 steps of 0.8 CPU seconds: an hour on 2 cores without
+          other work. The same command goes on where it stopped.
+Expected: benchmarks/arena.json once it has been run.
+
+Every start is trained for `tuning` steps with each of three rates of the body, each with two of the tables (inputs and
+outputs), and is given those that 2 % of the training text, held out for this alone, say are best. Then it is trained for
+`steps` with them, on all of the training text, and scored on the held-out text. FullRand is also trained for `lengths` times as
+many steps, each a run of its own with a decay to 0: so it is read off how many tokens it needs to reach each start. Rates that
+short runs chose may be too high for the long ones.
+
+The source is the bundled English GPT-2 (4 layers x 256), a step has 16 x 128 tokens. Warm-up takes 30 % of the steps, of
+FullRand 50 %, which is best for it (benchmarks/demo_tuning.json); TransInner trains the tokens alone in its first tenth.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import compare_initializers
+from wechsel_jax.errors import UserError
+from wechsel_jax.training import config_arguments, one_phase, trans_inner_phases
+
+STARTS = "anker+WECHSEL+focus+fvt+trans_inner+full_rand"
+
+
+def get_config(arguments: str = "") -> ConfigDict:
+    chosen = config_arguments(
+        arguments,
+        **{"lang": (*compare_initializers.DICTIONARIES,), "data": "", "starts": STARTS, "seed": "0"},
+        **{"steps": "200", "lengths": "1+2+4", "tuning": "60", "rates": "0.75e-3+1.5e-3+3e-3", "tables": "1+2.5"},
+    )
+    try:
+        seed, steps, tuning = (int(chosen[name]) for name in ("seed", "steps", "tuning"))
+        lengths = [int(length) for length in chosen["lengths"].split("+")]
+        rates, tables = (tuple(float(rate) for rate in chosen[name].split("+")) for name in ("rates", "tables"))
+    except ValueError as error:
+        raise UserError(f"--config: {error}; expected numbers such as steps=200,lengths=1+2+4,rates=1e-3+3e-3") from None
+    # The bundled vectors are of words alone; those that are trained on the text of a folder know n-grams, too.
+    starts = chosen["starts"].replace("WECHSEL", "wechsel" if chosen["data"] else "wechsel_tfr").split("+")
+    config = compare_initializers.of_language(chosen["lang"], chosen["data"], steps)
+    config.seed = seed
+    config.tuning.update({"rates": rates, "tables": tables, "steps": tuning})
+
+    training = config.training
+    training.eval_every, training.checkpoint_every = max(1, steps // 8), steps
+    training.keep, training.keep_best = 1, False
+    full_rand = {"phases": one_phase(warmup=0.5)}
+    config.overrides = ConfigDict({"trans_inner": {"phases": trans_inner_phases(warmup=0.3)}, "full_rand": full_rand})
+    runs = [start for start in starts if start != "full_rand"]
+    for length in lengths if "full_rand" in starts else ():
+        runs.append("full_rand" if length == 1 else f"full_rand_x{length}")
+        if length > 1:
+            longer = {"steps": length * steps, "eval_every": max(1, length * steps // 8), "checkpoint_every": length * steps}
+            config.variants[runs[-1]] = ConfigDict({"method": "full_rand"})
+            config.overrides[runs[-1]] = ConfigDict(full_rand | longer)
+    config.methods = tuple(runs)
+    return config

@@ -1,0 +1,59 @@
+"""Figures 4 and 6 of the WECHSEL paper, and Figure 5 of its first version: freezing at the start, or to the end.
+
+Command:  python -m train.compare --config=configs/wechsel_freezing.py --workdir=runs/freezing
+          python -m train.compare --config=configs/wechsel_freezing.py:study=relearning --workdir=runs/relearning
+          wechsel-jax inspect runs/relearning/wechsel_tfr/export --before=runs/relearning/wechsel_tfr/transfer
+          (German on bundled text, offline; other languages with lang= and data=, the folder of
+          `python -m benchmarks.language_data`; steps= and seed=; the paper's scale: scale=paper,data=data)
+Cost:     six runs of 200 steps of 0.8 CPU seconds, 20 minutes on 2 CPU cores; relearning three. Not run yet.
+Expected: the paper: TransInner needs the freezing and WECHSEL does not, and shuffled rows (Zoph et al., 2016) end slightly
+          worse than TransInner's random ones. With nothing but the embeddings training, perplexity still falls far.
+
+study=freezing    WECHSEL, TransInner and its shuffled rows, each with all parameters from the start (WECHSEL in section 5.3)
+                  and, as `..._freeze`, with the embeddings alone in the first tenth. Figure 4 is the first four of Figure 6's
+                  six; methods=trans_inner+trans_inner_freeze for some.
+study=relearning  WECHSEL, TransInner and `anker` with everything but the embeddings frozen to the end (first version, section
+                  5.4.1, French and Chinese); `inspect` says how far they moved (its Figure 6).
+
+Of the paper's scale are 75,000 steps of 512 x 512 tokens, with the settings of configs/wechsel_gpt2.py. `data` then also holds
+cc.en.300.bin and cc.LANG.300.bin of fastText; the paper took 4 days on a TPU v3-8 for 250,000 such steps.
+"""
+
+from ml_collections import ConfigDict
+
+from configs import compare_initializers, wechsel_gpt2
+from wechsel_jax.training import config_arguments, one_phase, trans_inner_phases
+
+
+def get_config(arguments: str = "") -> ConfigDict:
+    chosen = config_arguments(
+        arguments,
+        **{"study": ("freezing", "relearning"), "lang": (*compare_initializers.DICTIONARIES,), "data": ""},
+        **{"scale": ("small", "paper"), "steps": "", "seed": "0", "methods": ""},
+    )
+    paper, language, data = chosen["scale"] == "paper", chosen["lang"], chosen["data"]
+    steps = int(chosen["steps"] or (75_000 if paper else 200))
+    config = compare_initializers.of_language(language, data, steps)
+    # The small runs are short, and random rows suffer from a short warm-up most.
+    warmup = 0.1 if paper else 0.3
+    if paper:
+        wechsel_gpt2.at_papers_scale(config, language, data)
+    training = config.training
+    training.steps, training.eval_every, training.checkpoint_every = steps, max(1, steps // 20), max(1, steps // 4)
+    config.seed = int(chosen["seed"])
+
+    # The bundled vectors are of words alone; others know n-grams, too.
+    wechsel = "wechsel" if data else "wechsel_tfr"
+    if chosen["study"] == "relearning":
+        training.phases = one_phase(warmup=warmup, trainable="embeddings")
+        runs = [wechsel, "trans_inner", "anker"]
+    else:
+        training.phases = one_phase(warmup=warmup)
+        methods = (wechsel, "trans_inner", "trans_inner_shuffle")
+        runs = [name for method in methods for name in (method, f"{method}_freeze")]
+        for method in methods:
+            config.variants[f"{method}_freeze"] = ConfigDict({"method": method})
+            phases = trans_inner_phases(first=0.1, warmup=warmup, trainable="embeddings")
+            config.overrides[f"{method}_freeze"] = ConfigDict({"phases": phases})
+    config.methods = tuple(chosen["methods"].split("+") if chosen["methods"] else runs)
+    return config

@@ -1,0 +1,115 @@
+"""Rates that a comparison tunes; the training is stood in for by a formula, so that the best rate is known."""
+
+import json
+import math
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from wechsel_jax import comparison
+from wechsel_jax.comparison import _tune, default_config
+from wechsel_jax.errors import UserError
+
+STARTS = {"anker": "anker", "full_rand": "full_rand", "longer": "full_rand"}
+
+
+@pytest.fixture
+def workdir(tmp_path):
+    """What a comparison has made when its tuning begins: a tokenizer and the records of its transfers."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Tokenizer(models.BPE({token: i for i, token in enumerate(["<|endoftext|>", *alphabet])}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.add_special_tokens(["<|endoftext|>"])
+    PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<|endoftext|>").save_pretrained(tmp_path / "tokenizer")
+    for name, method in STARTS.items():
+        (tmp_path / name / "transfer").mkdir(parents=True)
+        (tmp_path / name / "transfer" / "transfer.json").write_text(json.dumps({"method": method}))
+    (tmp_path / "train.txt").write_text("".join(f"Zeile {i}\n" for i in range(400)))
+    return tmp_path
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """The runs that were trained, in their order; the loss is least at 1e-3 for `anker` and at 4e-3 for FullRand's body."""
+    runs = []
+
+    def train(config, run):
+        runs.append((run.name, config.copy_and_resolve_references()))
+        rate, groups = config.optimizer.peak_learning_rate, config.optimizer.groups
+        best = 1e-3 if run.name.startswith("anker") else 4e-3
+        loss = 5 + abs(math.log(rate / best)) - 0.1 * bool(groups)
+        line = {"kind": "eval", "step": config.steps, "loss": loss if rate < 1 else None, "perplexity": None}
+        (run / "checkpoints").mkdir(parents=True, exist_ok=True)
+        (run / "metrics.jsonl").write_text(json.dumps({**line, "step": 0}) + "\n" + json.dumps(line) + "\n")
+
+    monkeypatch.setattr(comparison, "train", train)
+    return runs
+
+
+def tuning(workdir: Path, rates=(1e-3, 2e-3, 4e-3), tables=(1.0, 2.5)):
+    config = default_config()
+    config.methods, config.variants.longer = tuple(STARTS), {"method": "full_rand"}
+    config.text.train = (str(workdir / "train.txt"),)
+    config.tuning.update({"rates": rates, "tables": tables, "steps": 7, "held_out": 0.25})
+    return config
+
+
+def test_every_start_tries_the_same_rates_on_text_of_its_own(workdir, trained):
+    found = _tune(tuning(workdir), workdir)
+    pairs = [[rate, tables] for rate in (1e-3, 2e-3, 4e-3) for tables in (1.0, 2.5)]
+    assert {name: [tried[:2] for tried in values] for name, values in found.items()} == dict.fromkeys(STARTS, pairs)
+    best = {name: min(values, key=lambda tried: tried[-1])[:2] for name, values in found.items()}
+    assert best == {"anker": [1e-3, 2.5], "full_rand": [4e-3, 2.5], "longer": [4e-3, 2.5]}
+    # Runs that begin alike are tuned once.
+    assert len(trained) == 12 and not any(name.startswith("longer") for name, _ in trained)
+    assert {(config.steps, config.data.train, config.data.validation) for _, config in trained} == {
+        (7, *((str(workdir / "data" / "tuning" / side),) for side in ("train", "validation")))
+    }
+    sides = [np.fromfile(workdir / "data" / "tuning" / side / "tokens.bin", "<u2") for side in ("train", "validation")]
+    lines = [{tuple(line) for line in np.split(side, np.flatnonzero(side == 0) + 1)[:-1]} for side in sides]
+    assert not lines[0] & lines[1] and len(lines[0] | lines[1]) == 400 and 60 < len(lines[1]) < 140
+
+
+def test_what_has_been_tried_is_not_trained_again_and_keeps_no_weights(workdir, trained):
+    first = _tune(tuning(workdir), workdir)
+    assert not list(workdir.glob("tuning/*/checkpoints"))
+    (name, _), *_ = trained
+    shutil.rmtree(workdir / "tuning" / name)
+    trained.clear()
+    # A run that was killed before its last evaluation.
+    cut = workdir / "tuning" / "full_rand-0.002-1" / "metrics.jsonl"
+    cut.write_text(cut.read_text().splitlines()[0] + "\n")
+    assert _tune(tuning(workdir), workdir) == first
+    assert [run for run, _ in trained] == [name, "full_rand-0.002-1"]
+
+
+def test_rates_that_lead_nowhere_are_left_out_and_refused_where_all_do(workdir, trained):
+    assert [tried[0] for tried in _tune(tuning(workdir, (1e-3, 2.0), (1.0,)), workdir)["anker"]] == [1e-3]
+    with pytest.raises(UserError, match="anker has no finite loss after 7 steps; expected lower ones"):
+        _tune(tuning(workdir, (3.0,), (1.0,)), workdir)
+
+
+def test_runs_that_differ_in_their_training_alone_share_a_transfer(workdir, trained, monkeypatch):
+    made = []
+
+    def transfer(source, tokenizer, output, *, method, **settings):
+        made.append((method, settings))
+        output.mkdir(parents=True)
+        (output / "transfer.json").write_text(json.dumps({"method": method, "number": len(made)}))
+
+    monkeypatch.setattr(comparison, "transfer", transfer)
+    monkeypatch.setattr(comparison, "_write_results", lambda *_: {})
+    config = tuning(workdir)
+    config.text.validation = config.text.train
+    config.variants.other = {"method": "full_rand", "overlap": "exact"}
+    config.methods, config.tuning.rates = ("full_rand", "longer", "other"), ()
+    for name in STARTS:
+        shutil.rmtree(workdir / name)
+    comparison._compare(config, workdir)
+    assert [(method, settings.get("overlap")) for method, settings in made] == [("full_rand", None), ("full_rand", "exact")]
+    records = [json.loads((workdir / name / "transfer" / "transfer.json").read_text())["number"] for name in config.methods]
+    assert records == [1, 1, 2] and [name for name, _ in trained] == [*config.methods]

@@ -1,0 +1,143 @@
+"""configs/adapt.py: what follows from its dial, and one run of it from text to a model, resumed and made longer."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+from configs import adapt
+from tests.forked import run_module
+from tests.test_configs import load
+from wechsel_jax.errors import UserError
+from wechsel_jax.training.config import default_config, phases
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("tokens", ["20k", "300k", "1.6M", "50M", "1.5B", "1000B"])
+def test_the_dial_is_what_is_trained(tokens):
+    training = load("adapt", f"tokens={tokens}").training
+    step = training.batch_size * training.block_length
+    wanted = float(tokens[:-1]) * {"k": 1e3, "M": 1e6, "B": 1e9}[tokens[-1]]
+    assert wanted <= training.steps * step < wanted + 20 * step
+    assert training.batch_size & (training.batch_size - 1) == 0 and training.batch_size % training.accumulation == 0
+    # The decay begins at a checkpoint that stays, which `longer` goes on from.
+    (phase,) = phases(training)
+    assert phase.stable_steps == training.keep_every and training.keep_every % training.checkpoint_every == 0
+    assert phase.warmup_steps < phase.stable_steps < training.steps
+
+
+def test_the_dial_passes_through_what_was_measured():
+    """800 steps of 16 x 128 tokens; of this text the demonstration has 8,192 tokens."""
+    config = load("adapt", "tokens=1.6M")
+    training = config.training
+    assert (training.steps, training.batch_size, training.block_length) == (800, 16, 128)
+    assert training.optimizer.peak_learning_rate == 3e-3 and config.tokenizer.vocabulary_size == 8192
+    assert [dict(group) for group in training.optimizer.groups] == [
+        {"match": "embeddings", "rate": 4 / 3},
+        {"match": "layers/.*kernel$", "kind": "muon"},
+    ]
+
+
+def test_the_documentation_shows_what_the_dial_does():
+    lines = (ROOT / "docs" / "recipe.md").read_text(encoding="utf-8").split("dial -->")[1].splitlines()
+    rows = [
+        [cell.strip().replace(",", "") for cell in line.strip("| ").split("|")] for line in lines if re.match(r"\| \d", line)
+    ]
+    assert len(rows) == 4
+    for tokens, step, batch, *numbers in rows:
+        training = default_config()
+        adapt.set_length(training, adapt.read_tokens(tokens), 1024)
+        assert batch == f"{training.batch_size} x {training.block_length}"
+        assert int(step) == training.batch_size * training.block_length
+        warmup = min(adapt.MOST_WARMUP, round(adapt.WARMUP * training.steps))
+        assert [int(number) for number in numbers] == [training.steps, warmup, training.eval_every, training.checkpoint_every]
+
+
+def test_the_papers_recipe_is_one_argument_away():
+    config, paper = load("adapt", "recipe=wechsel,tokens=1.6M"), load("wechsel_gpt2")
+    assert config.training.optimizer.to_dict() == paper.optimizer.to_dict()
+    assert [dict(phase) for phase in config.training.phases] == [dict(phase) for phase in paper.phases]
+    assert config.variants[config.methods[0]].method == "wechsel" and config.dictionary == "identical"
+    assert load("adapt", "recipe=wechsel,method=anker").methods == ("anker",)
+
+
+def test_the_model_decides_objective_tokenizer_rate_and_rows(source, save_source, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("x" * 99 + "\n" * 1)
+    masked, _ = save_source("roberta")
+    causal, other = (load("adapt", f"source={model},text={text},tokens=50M") for model in (source, masked))
+    assert (causal.training.objective, causal.tokenizer.style) == ("clm", "gpt2")
+    assert (other.training.objective, other.tokenizer.style) == ("mlm", "roberta")
+    # 32 positions and a width of 16; the text is small.
+    assert causal.training.block_length == 32 and causal.training.optimizer.peak_learning_rate == pytest.approx(3e-3 * 16)
+    assert causal.tokenizer.vocabulary_size == 512
+    with open(text, "wb") as handle:
+        handle.truncate(1 << 30)
+    large = load("adapt", f"source={source},text={text},tokens=1M")
+    assert large.tokenizer.vocabulary_size == 32768 and large.training.data.max_bytes == 16_000_000
+    assert large.training.data.validation_fraction == 0.002
+    unknown = load("adapt", f"source={source},text=hf://me/text")
+    assert unknown.training.data.validation_fraction == 0.001 and unknown.tokenizer.vocabulary_size == 32768
+    named = load("adapt", f"source={source},text={text},validation={text}")
+    assert named.training.data.validation_fraction == 0 and named.text.validation == (str(text),)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ("tokens=many", "tokens=many: expected a number of at least 1,000, such as 300k"),
+        ("tokens=3", "at least 1,000"),
+        ("method=magic", "method=magic: expected auto or one of wechsel"),
+        ("probe=yes", "probe=yes: expected a whole number"),
+        ("recipe=sgd", "expected recipe to be one of muon"),
+        ("hours=3", "expected some of source="),
+        ("longer=/nowhere", "/nowhere: no such directory"),
+        ("text=/nowhere.txt", "/nowhere.txt: no such file"),
+    ],
+)
+def test_mistakes_are_named(arguments, named):
+    with pytest.raises(UserError, match=named):
+        load("adapt", arguments)
+
+
+# Text to a trained model, the only test that shows it: one compiled step, of a tiny model, which all three runs share.
+@pytest.mark.slow
+def test_one_command_makes_a_model_and_again_goes_on_and_longer(world, source, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    given = f"source={source},text={world.root / 'german.txt'},source_text={world.root / 'english.txt'},tokens=20k"
+    given += f",tokenizer={world.tokenizer('german', 'gpt2')}"
+    command = ["train.compare", f"--config=configs/adapt.py:{given}", f"--workdir={tmp_path / 'run'}"]
+    command += ["--config.training.optimizer.peak_learning_rate=3e-3"]
+    done = run_module(*command)
+    assert done.returncode == 0, done.stderr
+    run = tmp_path / "run" / "auto"
+    record = json.loads((run / "transfer" / "transfer.json").read_text())
+    assert record["method"] == record["choice"]["method"] == "anker" and "No method was named" in done.stderr
+    curve = json.loads((tmp_path / "run" / "comparison.json").read_text())["methods"]["auto"]["evaluations"]
+    assert [step for step, _ in curve] == list(range(0, 21, 2)) and curve[-1][1] < 0.9 * curve[0][1]
+    # What is held out of the text is not trained on; the export is what was trained.
+    manifests = [
+        json.loads((tmp_path / "run" / "data" / side / "manifest.json").read_text()) for side in ("train", "validation")
+    ]
+    documents = sum(manifest["documents"] for manifest in manifests)
+    assert 0.005 < manifests[1]["documents"] / documents < 0.05
+    model = transformers.AutoModelForCausalLM.from_pretrained(run / "export")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(run / "export")
+    given = transformers.AutoTokenizer.from_pretrained(world.tokenizer("german", "gpt2"))
+    assert tokenizer("Der alte Mann").input_ids == given("Der alte Mann").input_ids
+    assert model(torch.tensor([[1, 2]])).logits.shape == (1, 2, len(given))
+    before = (run / "export" / "model.safetensors").stat().st_mtime_ns
+    again = run_module(*command)
+    assert again.returncode == 0 and "all 20 steps are done; nothing to train" in again.stderr
+    assert before == (run / "export" / "model.safetensors").stat().st_mtime_ns
+    longer = [f"--config=configs/adapt.py:longer={run},tokens=50k", f"--workdir={tmp_path / 'longer'}"]
+    done = run_module("train.pretrain", *longer)
+    assert done.returncode == 0 and "until step 10" in done.stderr, done.stderr
+    ends = [json.loads(line) for line in (tmp_path / "longer" / "metrics.jsonl").read_text().splitlines()]
+    assert max(line.get("step", 0) for line in ends) == 25 and (tmp_path / "longer" / "export").exists()
+    with pytest.raises(UserError, match="has 20 steps, and these are 1; expected more tokens"):
+        load("adapt", f"longer={run},tokens=2k")

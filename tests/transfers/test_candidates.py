@@ -1,0 +1,140 @@
+"""The method that short trainings choose: which are tried, what is kept, and what an interruption leaves."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from wechsel_jax import candidates, cli
+from wechsel_jax.candidates import transfer_by_probe
+from wechsel_jax.errors import UserError
+from wechsel_jax.records import ComparisonRecord
+from wechsel_jax.transfers.job import transfer
+
+QUIET = {"log": lambda line: None}
+STEPS = 7
+
+
+@pytest.fixture
+def given(world, source):
+    texts = {"source_text": world.root / "english.txt", "target_text": world.root / "german.txt", "dimensions": 16}
+    return {"source": source, "target_tokenizer": world.tokenizer("german", "gpt2"), "steps": STEPS, **texts}
+
+
+def probed(**ends):
+    """What a probe answers: (last value of every run, the best last); None where it diverged."""
+
+    def probe(starts, text, workdir, **settings):
+        assert all((place / "model.safetensors").is_file() for place in starts.values()) and set(ends) == set(starts)
+        probe.called = text, settings
+        Path(workdir).mkdir()
+        methods = {}
+        for name, end in ends.items():
+            for rate, worse in (("0.001", 0.5), ("0.003", 0.0)):
+                curve = [[0, 9.0]] if end is None else [[0, 9.0], [STEPS, end + worse]]
+                methods[f"{name}-muon-{rate}"] = {"start": name, "bits_per_byte": curve, "evaluations": []}
+        best = min((name for name in ends if ends[name]), key=ends.__getitem__)
+        return ComparisonRecord(methods=methods, chosen=f"{best}-muon-0.003")
+
+    return probe
+
+
+def test_what_came_furthest_is_kept_and_the_record_says_why(given, tmp_path, monkeypatch):
+    monkeypatch.setattr(candidates, "probe", probe := probed(anker=2.5, fvt=2.25))
+    record = transfer_by_probe(output=tmp_path / "out", **given, **QUIET)
+    assert record == json.loads((tmp_path / "out" / "transfer.json").read_text())
+    assert record["method"] == record["choice"]["method"] == "fvt" and record["choice"]["value"] == 2.25
+    assert record["choice"]["curves"]["anker-muon-0.001"] == [[0, 9.0], [STEPS, 3.0]]
+    assert any("in bits per byte: anker 2.5, fvt 2.25." in note for note in record["notes"])
+    assert "fvt 2.25" in (tmp_path / "out" / "README.md").read_text()
+    assert probe.called == ((str(given["target_text"]),), {"recipes": ("muon",), "steps": STEPS})
+    # It is the transfer that its name alone would have given, whole, and all that is left.
+    named = {name: given[name] for name in ("source", "target_tokenizer")}
+    transfer(output=tmp_path / "named", method="fvt", **named, **QUIET)
+    for file in ("model.safetensors", "tokenizer.json", "config.json"):
+        assert (tmp_path / "out" / file).read_bytes() == (tmp_path / "named" / file).read_bytes()
+    assert {place.name for place in tmp_path.iterdir()} == {"out", "named"}
+    with pytest.raises(UserError, match="exists already"):
+        transfer_by_probe(output=tmp_path / "out", **given, **QUIET)
+    # As another verb's output, it may be replaced where that is said.
+    monkeypatch.setattr(candidates, "probe", probed(anker=2.0, fvt=None))
+    record = transfer_by_probe(output=tmp_path / "out", overwrite=True, **given, **QUIET)
+    assert record["method"] == "anker" and record["choice"]["because"].endswith("anker 2, fvt diverged")
+
+
+def test_an_interruption_loses_nothing_and_leaves_no_output(given, tmp_path, monkeypatch):
+    def interrupted(starts, text, workdir, **settings):
+        if settings["steps"] == STEPS:
+            workdir.mkdir()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(candidates, "probe", interrupted)
+    # Before the first training settings may change.
+    for steps in (1, STEPS):
+        with pytest.raises(KeyboardInterrupt):
+            transfer_by_probe(output=tmp_path / "out", **given | {"steps": steps}, **QUIET)
+    work = tmp_path / "out.probe"
+    before = {path: path.stat().st_mtime_ns for path in work.glob("*/model.safetensors")}
+    assert len(before) == 2 and not (tmp_path / "out").exists()
+    with pytest.raises(UserError, match=r"steps was 7, now 8; expected the same; .* another output, or remove .*out\.probe"):
+        transfer_by_probe(output=tmp_path / "out", **given | {"steps": 8}, **QUIET)
+
+    def again(starts, text, workdir, **settings):
+        assert before == {path: path.stat().st_mtime_ns for path in work.glob("*/model.safetensors")}
+        workdir.rmdir()
+        return probed(anker=2.0, fvt=3.0)(starts, text, workdir, **settings)
+
+    monkeypatch.setattr(candidates, "probe", again)
+    assert transfer_by_probe(output=tmp_path / "out", **given, **QUIET)["method"] == "anker"
+    assert [place.name for place in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize(
+    ("names", "tried"),
+    [
+        (("source_text",), ["anker", "fvt"]),
+        (("source_text", "source_vectors", "target_vectors", "dictionary"), ["anker", "fvt", "wechsel"]),
+        (("source_vectors", "target_vectors", "dictionary"), ["fvt", "wechsel"]),
+        (("target_vectors",), ["fvt", "focus"]),
+        (("helper",), ["fvt", "clp"]),
+    ],
+)
+def test_what_is_given_decides_which_methods_are_tried(names, tried, given, world, helper, tmp_path, monkeypatch):
+    """Each gets what it reads, which no note calls a mistake, and nothing else."""
+
+    class Probed(Exception):
+        pass
+
+    def probe(starts, *arguments, **settings):
+        raise Probed(*starts)
+
+    calls = {}
+    monkeypatch.setattr(candidates, "probe", probe)
+    monkeypatch.setattr(candidates, "transfer", lambda *places, method, log, **settings: calls.update({method: settings}))
+    inputs = world.inputs() | {"source_text": given["source_text"], "helper": helper}
+    plain = {name: given[name] for name in ("source", "target_tokenizer", "target_text", "steps")}
+    with pytest.raises(Probed) as found:
+        transfer_by_probe(output=tmp_path / "out", **plain, **{name: inputs[name] for name in names}, **QUIET)
+    assert [*found.value.args] == [*calls] == tried
+    assert calls["fvt"] == {}
+    assert set(calls.get("wechsel", {})) <= {"source_vectors", "target_vectors", "dictionary"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--method=anker"], "--probe_steps=3: the method is named (anker); expected one of the two"),
+        (["--target_text="], "probe_steps: there is no target_text; expected text of the new language"),
+        (["--dictionary=none.tsv", "--source_text=TEXT"], "none.tsv: no such file"),
+        ([], "probe_steps: what is given allows fvt only; expected source_text"),
+        (["--source_text=none.txt"], "none.txt"),
+    ],
+)
+def test_mistakes_are_one_line_and_leave_nothing(flags, message, given, tmp_path, capsys):
+    arguments = [f"--{name}={given[name]}" for name in ("source", "target_tokenizer")]
+    if "--target_text=" not in flags:
+        flags = [f"--target_text={given['target_text']}", *(flag.replace("TEXT", str(given["source_text"])) for flag in flags)]
+    with pytest.raises(SystemExit) as left:
+        cli.main(["transfer", *arguments, f"--output={tmp_path / 'out'}", "--probe_steps=3", *flags])
+    assert left.value.code == 2 and message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists() and not (tmp_path / "out.probe").exists()

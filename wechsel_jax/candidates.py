@@ -1,0 +1,156 @@
+"""Which method, by what its model learns: transfers by several, some steps from each, and the best of them kept."""
+
+import contextlib
+import dataclasses
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from wechsel_jax.checkpoint import Checkpoint
+from wechsel_jax.errors import UserError
+from wechsel_jax.files import new_directory, refuse_directory, refuse_workdir
+from wechsel_jax.initializers import METHODS
+from wechsel_jax.models import family
+from wechsel_jax.records import TransferRecord
+from wechsel_jax.report.card import model_card
+from wechsel_jax.text.sources import find_sources
+from wechsel_jax.tokens import load_tokenizer
+from wechsel_jax.training import record_config
+from wechsel_jax.training.config import as_dict
+from wechsel_jax.training.probe import probe
+from wechsel_jax.training.workdir import CONFIG, LOCK, has_begun, only_run
+from wechsel_jax.transfers.choice import DEFAULT
+from wechsel_jax.transfers.job import transfer
+from wechsel_jax.transfers.record import to_stderr
+from wechsel_jax.transfers.settings import TransferSettings, described_settings, strings
+
+# As far as what is given allows: one method of each kind of input.
+CANDIDATES = ("anker", "fvt", "wechsel", "focus", "clp")
+
+
+def transfer_by_probe(
+    source: str | os.PathLike,
+    target_tokenizer: str | os.PathLike,
+    output: str | os.PathLike,
+    *,
+    steps: int,
+    overwrite: bool = False,
+    log: Callable[[str], None] = to_stderr,
+    **settings,
+) -> dict:
+    """Transfers by every method that the given inputs allow, trains some steps from each, and keeps what came furthest.
+
+    The methods are those of `CANDIDATES`; `training.probe.probe` trains them on `target_text`, by Muon and with two rates.
+    Until the output is there, all of it lies in `OUTPUT.probe`, and the same call goes on where it stopped.
+
+    Args:
+      source: as in `transfer`, of a family that can be trained here.
+      target_tokenizer: as in `transfer`.
+      output: as in `transfer`; `choice` of its transfer.json holds the curves.
+      steps: of each run.
+      overwrite: replace an existing `output`.
+      log: called with progress lines; the curves are printed.
+      **settings: as in `transfer`.
+
+    Returns:
+      What transfer.json holds.
+
+    Raises:
+      UserError: as `transfer` and `probe`; there is no target text, or only one method to choose from, or `OUTPUT.probe`
+        holds a probe of other inputs.
+    """
+    files = TransferSettings.filled(METHODS[DEFAULT], **settings).files()
+    refuse_directory(output, "transfer", overwrite, [source, target_tokenizer, *files])
+    # What is missing is found before anything is written.
+    family(Checkpoint.open(source).config.get("model_type"))
+    load_tokenizer(target_tokenizer)
+    given = _given(settings)
+    candidates = _allowed(given)
+    place = Path(output).with_name(f"{Path(output).name}.probe")
+    refuse_workdir(place, has_begun, "a probe")
+    with only_run(place):
+        models = {"source": os.fspath(source), "target_tokenizer": os.fspath(target_tokenizer)}
+        described = ConfigDict({**models, "steps": steps, "settings": as_dict(given)})
+        try:
+            record_config(described, place)
+        except UserError as error:
+            if (place / "probe").exists():
+                raise UserError(f"{error}, that is another output, or remove {place}") from None
+            # Nothing has been trained: what depends on the settings is made again.
+            for name in CANDIDATES:
+                shutil.rmtree(place / name, ignore_errors=True)
+            (place / CONFIG).unlink()
+            record_config(described, place)
+        for name in candidates:
+            if not (place / name).exists():
+                log(f"== {name}")
+                transfer(source, target_tokenizer, place / name, method=name, log=log, **candidates[name])
+        options = {name: given[name] for name in ("text_bytes", "text_field", "max_document_bytes", "seed") if name in given}
+        starts = {name: place / name for name in candidates}
+        probed = probe(starts, given["target_text"], place / "probe", recipes=("muon",), steps=steps, **options)
+        best = probed.methods[probed.chosen]
+        measure = next(name for name in ("bits_per_byte", "loss") if name in best)
+        ends = {one["start"]: [] for one in probed.methods.values()}
+        for one in probed.methods.values():
+            # A run that diverged has no value at its end.
+            ends[one["start"]] += [value for step, value in one[measure] if step == steps]
+        said = ", ".join(f"{name} {min(values):.4g}" if values else f"{name} diverged" for name, values in ends.items())
+        unit = "bits per byte" if measure == "bits_per_byte" else "nats a token"
+        because = f"after {steps} training steps its model is the best on held-out text, in {unit}: {said}"
+        with new_directory(output, "transfer", overwrite) as directory:
+            shutil.copytree(place / best["start"], directory, dirs_exist_ok=True)
+            record = TransferRecord.read(directory)
+            record = dataclasses.replace(
+                record,
+                notes=(*record.notes, f"No method was named; {record.method} was chosen: {because}."),
+                choice={
+                    **{"method": record.method, "because": because, "measure": unit, "value": best[measure][-1][1]},
+                    "curves": {name: one[measure] for name, one in probed.methods.items()},
+                },
+            )
+            record.write(directory)
+            (directory / "README.md").write_text(model_card(record), encoding="utf-8")
+    for name in (*candidates, "probe"):
+        shutil.rmtree(place / name)
+    for name in (CONFIG, LOCK):
+        (place / name).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        # Somebody may have put something there.
+        place.rmdir()
+    log(f"{output}: by {record.method}: {because}")
+    return record.content()
+
+
+def _given(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings without those that are there and empty, as flags are that nobody gave."""
+    several = {name for name, described in described_settings().items() if described.kind is tuple}
+    filled = {name: strings(value) if name in several else value for name, value in settings.items()}
+    return {name: value for name, value in filled.items() if value not in (None, "", ())}
+
+
+def _allowed(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The candidates that have what they need, each with what it reads.
+
+    Raises:
+      UserError: there are fewer than two, or a file is missing.
+    """
+    if "target_text" not in given:
+        raise UserError("probe_steps: there is no target_text; expected text of the new language to train on")
+    find_sources(given["target_text"])
+    found = {}
+    for method in map(METHODS.get, CANDIDATES):
+        # Where both languages have vectors, those of the target are of words, not of tokens.
+        of_words = method.space == "target" and "source_vectors" in given
+        if {*method.needs, *(("helper",) if method.helper else ())} <= {*given} and not of_words:
+            found[method.name] = read = TransferSettings.read_by(method, given)
+            find_sources(TransferSettings.of(method.name, **read)[1].source_text)
+    if len(found) < 2:
+        raise UserError(
+            f"probe_steps: what is given allows {', '.join(found)} only; expected source_text, or vectors and a dictionary, "
+            "for other methods; or leave probe_steps out"
+        )
+    return found

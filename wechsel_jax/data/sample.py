@@ -1,0 +1,52 @@
+"""The text of a random sample of documents, for what reads text instead of tokens."""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from wechsel_jax.data.selection import FACTS, TRAIN, choose, facts
+from wechsel_jax.files import new_file
+from wechsel_jax.text.files import LONGEST_DOCUMENT
+from wechsel_jax.text.parts import read_parts
+from wechsel_jax.text.sources import find_sources
+
+
+def write_sample(
+    texts: Sequence[str | os.PathLike],
+    output: str | os.PathLike,
+    *,
+    max_bytes: int,
+    validation_fraction: float = 0.0,
+    max_document_bytes: int = LONGEST_DOCUMENT,
+) -> int:
+    """Writes the documents that `prepare` takes of the same texts with the same settings, one JSON line each.
+
+    Args:
+      texts: what is read, see `find_sources`.
+      output: the file of JSON lines to write.
+      max_bytes: of UTF-8 that the documents have together at most; 0: all.
+      validation_fraction: share of the documents that is held out before, see `prepare_split`.
+      max_document_bytes: a longer document is refused.
+
+    Returns:
+      How many documents there are.
+    """
+    sources = find_sources(texts, longest=max_document_bytes)
+
+    def documents():
+        return (part.documents()[0] for source in sources for part in read_parts(source, "lines"))
+
+    known = np.concatenate([np.zeros(0, FACTS), *map(facts, documents())])
+    sides = np.zeros(len(known), np.uint8)
+    choose(known, sides, deduplicate=False, validation_fraction=validation_fraction, max_bytes=max_bytes)
+    written = 0
+    with new_file(Path(output), "w") as handle:
+        for part in documents():
+            for document in part:
+                if sides[written] == TRAIN:
+                    handle.write(json.dumps({"text": document}, ensure_ascii=False) + "\n")
+                written += 1
+    return int(np.count_nonzero(sides == TRAIN))
