@@ -78,7 +78,7 @@ def table(results: dict) -> str:
         for task, told in tasks.items():
             runs = list(told["inits"].get(init, {}).values())
             values = [one["test_bleu"] if task == "multi30k" else 100 * max(one["accuracy"]) for one in runs]
-            spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+            spread = f" ± {statistics.stdev(values):.1f} ({len(values)} seeds)" if len(values) > 1 else ""
             epochs = [one["best_epoch"] for one in runs]
             cells += [f"{statistics.fmean(values):.1f}{spread}", f"{statistics.fmean(epochs):.1f}"] if runs else ["", ""]
             cells.append(PAPER[task].get(init, ""))

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import anker, anker_probe, embeddings, real_models, recipe
+from benchmarks import anker, anker_probe, arena, embeddings, kim, real_models, recipe
 from wechsel_jax.initializers import METHODS
 from wechsel_jax.records.embeddings import EmbeddingsRecord
 from wechsel_jax.records.scores import ScoresRecord
@@ -275,6 +275,7 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
         "target_and_source": lambda: scores_table("target_and_source"),
         "wechsel_grid": lambda: scores_table("wechsel_grid"),
         "downstream": lambda: scores_table("downstream"),
+        "arena": lambda: arena.table(*_results("arena")),
     },
     "docs/embeddings.md": {
         "whole": _embeddings(embeddings.whole_table),
@@ -282,6 +283,7 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
         "ranges": _embeddings(embeddings.paper_table),
         "analogies": _embeddings(embeddings.analogies_table),
     },
+    "docs/translation.md": {"kim": lambda: kim.table(*_results("kim"))},
     "docs/recipe.md": {"recipe": lambda: recipe.table(*_results("recipe"))},
     "docs/anker.md": {name: _anker(name) for name in anker.TABLES}
     | {"probe": lambda: anker_probe.probe_table(*_results("anker_probe"))},
