@@ -73,7 +73,8 @@ def test_inspect_shows_checkpoint_plan_and_tokens(transferred, capsys):
     lines = {line.split(" (")[0]: line for line in out.splitlines()}
     assert ": mixed: " in lines["Ġfür"]
     weights = {token: [float(x) for x in re.findall(r" (0\.\d{3})(?:,|$)", lines[token])] for token in ("Ġfür", "Ġund")}
-    assert all(len(found) == 4 and sum(found) == pytest.approx(1, abs=2e-3) for found in weights.values()), lines
+    # Four weights of three digits each: the vectors, and so the digits, change from run to run.
+    assert all(len(found) == 4 and sum(found) == pytest.approx(1, abs=3e-3) for found in weights.values()), weights
     assert lines["Ã"].endswith(": random")
     call("inspect", transferred, "--tokens=für")
     assert "für (" in capsys.readouterr().out
