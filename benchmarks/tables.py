@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import anker, anker_probe, arena, embeddings, kim, real_models, recipe
+from benchmarks import anker, anker_probe, arena, embeddings, kim, real_models, recipe, trelm
 from wechsel_jax.initializers import METHODS
 from wechsel_jax.records.embeddings import EmbeddingsRecord
 from wechsel_jax.records.scores import ScoresRecord
@@ -284,6 +284,7 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
         "analogies": _embeddings(embeddings.analogies_table),
     },
     "docs/translation.md": {"kim": lambda: kim.table(*_results("kim"))},
+    "docs/trelm.md": {"ablation": lambda: trelm.table(*_results("trelm"))},
     "docs/recipe.md": {"recipe": lambda: recipe.table(*_results("recipe"))},
     "docs/anker.md": {name: _anker(name) for name in anker.TABLES}
     | {"probe": lambda: anker_probe.probe_table(*_results("anker_probe"))},
