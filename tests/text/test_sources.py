@@ -4,7 +4,6 @@ import gzip
 import json
 import lzma
 import random
-import tracemalloc
 from pathlib import Path
 
 import datasets
@@ -16,6 +15,7 @@ import zstandard
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.memory import most_held
 from wechsel_jax.data import prepare
 from wechsel_jax.errors import UserError
 from wechsel_jax.text.files import read_lines
@@ -244,16 +244,15 @@ def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path, bombs, ending, kind):
         path = tmp_path / f"a.jsonl{ending}"
         path.symlink_to(bombs[ending])
     (source,) = find_sources([path], longest=1 << 20)
-    tracemalloc.start()
-    try:
+
+    def read():
         with pytest.raises(UserError, match=r"(line 1: )?longer than 1,048,576 bytes"):
             if kind == "a list":
                 list(read_lines(path, "a list", 1 << 20))
             else:
                 [part.documents() for part in read_parts(source, kind, 1 << 16)]
-        assert tracemalloc.get_traced_memory()[1] < 50 << 20
-    finally:
-        tracemalloc.stop()
+
+    assert most_held(read) < 50 << 20
 
 
 @pytest.fixture(scope="module")
