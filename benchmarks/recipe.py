@@ -1,36 +1,41 @@
 """Gathers runs of configs/recipe.py into recipe.json: what each start reaches with each optimizer and set of rates.
 
     python -m train.compare --config=configs/recipe.py:seed=0 --workdir=runs/recipe-0
-    python -m benchmarks.recipe runs/recipe-0 runs/recipe-1
+    python -m benchmarks.recipe de=runs/recipe-0 de=runs/recipe-1 sw=runs/recipe-sw
 
-A run that has not ended is left out.
+A run that has not ended is left out. What the file holds of other runs and seeds stays.
 """
 
 import json
 import statistics
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from wechsel_jax.records import read_run
+from wechsel_jax.training.groups import RECIPES
 
 OUTPUT = Path(__file__).with_name("recipe.json")
 
 
-def gather(workdirs: list[Path]) -> dict[str, Any]:
-    """Returns {"runs": name -> its start, settings, and by seed its curve}; all ended after the same number of steps."""
-    runs: dict[str, dict[str, Any]] = {}
-    for place in (run for workdir in workdirs for run in sorted(workdir.iterdir()) if (run / "metrics.jsonl").is_file()):
+def gather(workdirs: Sequence[tuple[str, Path]], before: dict[str, Any]) -> dict[str, Any]:
+    """Returns {"runs": LANGUAGE/STEPS/START_RECIPE -> its settings, and by seed its curve at each quarter of the steps}."""
+    runs: dict[str, dict[str, Any]] = {**before.get("runs", {})}
+    for language, place in ((language, run) for language, workdir in workdirs for run in sorted(workdir.iterdir())):
+        if not (place / "metrics.jsonl").is_file():
+            continue
         run = read_run(place)
         if run.last_step != run.planned_steps:
             continue
-        optimizer = run.config["optimizer"]
-        name = place.name
+        optimizer, name = run.config["optimizer"], place.name
+        recipe = max((recipe for recipe in RECIPES if name.endswith(f"_{recipe}")), key=len)
         found = runs.setdefault(
-            name,
+            f"{language}/{run.planned_steps}/{name}",
             {
-                "start": run.method,
-                "recipe": name.removeprefix(f"{run.method}_"),
+                "language": language,
+                "start": name.removesuffix(f"_{recipe}"),
+                "recipe": recipe,
                 "peak_learning_rate": optimizer["peak_learning_rate"],
                 "groups": optimizer["groups"],
                 "steps": run.planned_steps,
@@ -44,27 +49,30 @@ def gather(workdirs: list[Path]) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """A line a run, the best last: mean perplexity of its seeds at each evaluation."""
-    runs = result["runs"]
-    steps = [step for step, *_ in next(iter(next(iter(runs.values()))["seeds"].values()))]
+    """A line a run, the best of a language and length last: perplexity at each quarter, means of the seeds, and its end."""
     lines = [
-        "| start | recipe | rate of the body | of tables | seeds | " + " | ".join(f"step {step}" for step in steps) + " |",
-        "|---|---|---:|---:|---:|" + "---:|" * len(steps),
+        "| to | steps | start | recipe | rate of the body | of tables | seeds | 0 | ¼ | ½ | ¾ | end | bits per byte |",
+        "|---|---:|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
 
     def means(run: dict[str, Any]) -> list[float]:
         curves = [[perplexity for _, perplexity, _ in curve] for curve in run["seeds"].values()]
         return [statistics.fmean(values) for values in zip(*curves, strict=True)]
 
-    for run in sorted(runs.values(), key=lambda run: -means(run)[-1]):
+    for run in sorted(result["runs"].values(), key=lambda run: (run["language"], run["steps"], -means(run)[-1])):
         rate = run["peak_learning_rate"]
         tables = next((group.get("rate", 1.0) for group in run["groups"] if group["match"] == "embeddings"), 1.0)
-        values = " | ".join(f"{value:,.0f}" for value in means(run))
-        lines.append(f"| `{run['start']}` | {run['recipe']} | {rate:g} | {tables * rate:g} | {len(run['seeds'])} | {values} |")
+        ends = [curve[-1][2] for curve in run["seeds"].values()]
+        spread = f" ± {statistics.stdev(ends):.3f}" if len(ends) > 1 else ""
+        cells = [f"{rate:g}", f"{tables * rate:g}", f"{len(ends)}", *(f"{value:,.0f}" for value in means(run))]
+        cells.append(f"{statistics.fmean(ends):.3f}{spread}")
+        lines.append(f"| {run['language']} | {run['steps']} | `{run['start']}` | {run['recipe']} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    gathered = gather([Path(argument) for argument in sys.argv[1:]])
+    there = json.loads(OUTPUT.read_text(encoding="utf-8")) if OUTPUT.exists() else {}
+    named = [(name, Path(place)) for name, place in (argument.split("=", 1) for argument in sys.argv[1:])]
+    gathered = gather(named, there)
     OUTPUT.write_text(json.dumps(gathered, indent=1) + "\n", encoding="utf-8")
     print(table(gathered))

@@ -12,7 +12,8 @@ Command:  python -m train.compare --config=configs/adapt.py:source=gpt2,text=min
             dictionary=, source_vectors=, target_vectors=    make the start better, or other methods possible
             method=        auto (anker, or fvt for a source that reads the language) or any of `wechsel-jax transfer`
             probe=         with method=auto: 50 trains that many steps from each method that fits, and takes the best
-            recipe=        muon, two_rates, adamw; wechsel: the WECHSEL paper's method, optimizer, rate and schedule
+            recipe=        muon_shared, muon, two_rates, shared, adamw (docs/recipe.md); wechsel: the WECHSEL paper's method,
+                           optimizer, rate and schedule
             seed=
           Longer afterwards, from where the decay began (so warm-up and stable part are not paid again):
           python -m train.pretrain --config=configs/adapt.py:longer=runs/mine/auto,tokens=100M --workdir=runs/mine-100M
@@ -30,6 +31,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from configs.recipe import RATES
 from wechsel_jax import demo
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.comparison import AUTO, default_config
@@ -52,10 +54,10 @@ STEP, STEP_EXPONENT, LEAST_STEP, MOST_STEP = 0.58, 0.571, 1 << 11, 1 << 19
 ROWS, SHORTEST, LONGEST = 16, 128, 1024
 # A step is computed in parts of so many tokens: memory follows the part, not the step.
 PART = 1 << 14
-# The body's highest rate at width 256, tuned in runs of 200 and 800 steps (docs/recipe.md); `RECIPES` says how much faster the
-# tables learn. In inverse proportion to the width, as maximal-update parametrisation has it for Adam (Yang et al., 2022,
-# arXiv 2203.03466) and Muon here is scaled like Adam: a rule, not a measurement of ours.
-RATES, WIDTH = {"muon": 3e-3, "two_rates": 1.6e-3, "adamw": 1.5e-3}, 256
+# `RATES` are the body's highest at this width, tuned in runs of 200 and 800 steps; `RECIPES` says how much faster tables learn.
+# In inverse proportion to the width, as maximal-update parametrisation has it for Adam (Yang et al., 2022, arXiv 2203.03466)
+# and Muon here is scaled like Adam: a rule, not a measurement of ours.
+WIDTH = 256
 # The WECHSEL paper's for causal and masked models (table 6): one rate, for every size.
 PAPER = {True: 5e-4, False: 1e-4}
 # Short runs want a long warm-up (benchmarks/demo_tuning.json), and for Adam's second moment 2 / (1 - b2) = 100 steps are enough
@@ -91,7 +93,7 @@ def get_config(arguments: str = "") -> ConfigDict:
         target_vectors="",
         method="",
         probe="0",
-        recipe=("muon", "two_rates", "adamw", "wechsel"),
+        recipe=("muon_shared", "muon", "two_rates", "shared", "adamw", "wechsel"),
         seed="0",
         longer="",
     )

@@ -9,31 +9,38 @@ Expected: from WECHSEL-TFR's rows perplexity ends at 319 with AdamW, 281 with tw
 
 from ml_collections import ConfigDict
 
-from wechsel_jax.demo.settings import get_config as demo_config
+from configs import compare_initializers
 from wechsel_jax.errors import UserError
 from wechsel_jax.training import config_arguments
 from wechsel_jax.training.groups import RECIPES
 
 # Highest rates of the body; `RECIPES` says how much faster the tables learn. AdamW's is the demonstration's.
-RATES = {"adamw": 1.5e-3, "two_rates": 1.6e-3, "muon": 3e-3}
+RATES = {"adamw": 1.5e-3, "two_rates": 1.6e-3, "muon": 3e-3, "shared": 1.5e-3, "muon_shared": 3e-3}
+# Behind a start: the rows are a regression's, from its own vectors, as `transfer --regression` makes them.
+REGRESSION = "-regression"
 
 
 def get_config(arguments: str = "") -> ConfigDict:
-    chosen = config_arguments(arguments, starts="wechsel_tfr+anker", recipes="+".join(RECIPES), steps="200", seed="0")
+    chosen = config_arguments(
+        arguments,
+        **{"starts": "wechsel_tfr+anker", "recipes": "+".join(RECIPES), "steps": "200", "seed": "0"},
+        **{"lang": (*compare_initializers.DICTIONARIES,), "data": ""},
+    )
     for name in ("steps", "seed"):
         if not chosen[name].isdecimal():
             raise UserError(f"--config: {name}={chosen[name]}: expected a whole number")
-    config, steps = demo_config(), int(chosen["steps"])
+    steps = int(chosen["steps"])
+    config = compare_initializers.of_language(chosen["lang"], chosen["data"], steps)
     config.seed = int(chosen["seed"])
     training, runs = config.training, []
-    training.steps, training.eval_every, training.checkpoint_every = steps, max(1, steps // 4), max(1, steps // 4)
-    config.overrides = ConfigDict()
+    training.eval_every = training.checkpoint_every = max(1, steps // 4)
     for start in chosen["starts"].split("+"):
         for recipe in chosen["recipes"].split("+"):
             if recipe not in RECIPES:
                 raise UserError(f"--config: recipes={recipe}: expected some of {', '.join(RECIPES)}")
             runs.append(f"{start}_{recipe}")
-            config.variants[runs[-1]] = ConfigDict({"method": start})
+            regression = {"regression": True} if start.endswith(REGRESSION) else {}
+            config.variants[runs[-1]] = ConfigDict({"method": start.removesuffix(REGRESSION), **regression})
             config.overrides[runs[-1]] = ConfigDict(
                 {"optimizer": {"peak_learning_rate": RATES[recipe], "groups": RECIPES[recipe]}}
             )

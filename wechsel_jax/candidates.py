@@ -29,7 +29,7 @@ from wechsel_jax.transfers.record import to_stderr
 from wechsel_jax.transfers.settings import TransferSettings, described_settings, strings
 
 # As far as what is given allows: one method of each kind of input.
-CANDIDATES = ("anker", "fvt", "wechsel", "focus", "clp")
+CANDIDATES = ("anker", "fvt", "wechsel", "focus", "clp", "trans_tokenization")
 
 
 def transfer_by_probe(
@@ -44,7 +44,8 @@ def transfer_by_probe(
 ) -> dict:
     """Transfers by every method that the given inputs allow, trains some steps from each, and keeps what came furthest.
 
-    The methods are those of `CANDIDATES`; `training.probe.probe` trains them on `target_text`, by Muon and with two rates.
+    The methods are those of `CANDIDATES`; `training.probe.probe` trains them on `target_text`, by Muon and with two rates, and
+    rows that have coordinates also move together.
     Until the output is there, all of it lies in `OUTPUT.probe`, and the same call goes on where it stopped.
 
     Args:
@@ -91,7 +92,7 @@ def transfer_by_probe(
                 transfer(source, target_tokenizer, place / name, method=name, log=log, **candidates[name])
         options = {name: given[name] for name in ("text_bytes", "text_field", "max_document_bytes", "seed") if name in given}
         starts = {name: place / name for name in candidates}
-        probed = probe(starts, given["target_text"], place / "probe", recipes=("muon",), steps=steps, **options)
+        probed = probe(starts, given["target_text"], place / "probe", recipes=("muon_shared",), steps=steps, **options)
         best = probed.methods[probed.chosen]
         measure = next(name for name in ("bits_per_byte", "loss") if name in best)
         ends = {one["start"]: [] for one in probed.methods.values()}

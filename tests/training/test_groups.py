@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from tests.training.runs import assert_same_run
+from tests.training.test_coordinates import write_plan
 from wechsel_jax.errors import UserError
 from wechsel_jax.models import family
 from wechsel_jax.models.weights import flatten, unflatten
 from wechsel_jax.objectives import make_objective
+from wechsel_jax.tokens import load_tokenizer
 from wechsel_jax.training import default_config, sharding, train, validate
 from wechsel_jax.training.groups import assign, read_groups
 from wechsel_jax.training.metrics import final_metrics, read_metrics
@@ -148,9 +150,16 @@ def test_a_run_of_a_version_without_groups_goes_on_without_them(make_config, tmp
 
 
 @pytest.fixture(scope="module")
-def finished(make_config, tmp_path_factory):
+def recipe(texts, tmp_path_factory):
+    """The recipe, and rows of tokens that also move together."""
+    plan = write_plan(tmp_path_factory.mktemp("plan") / "plan.npz", tokens=len(load_tokenizer(texts / "tokenizer")))
+    return ({**RECIPE[0], "coordinates": str(plan), "shared": 0.5}, *RECIPE[1:])
+
+
+@pytest.fixture(scope="module")
+def finished(make_config, recipe, tmp_path_factory):
     workdir = tmp_path_factory.mktemp("grouped") / "run"
-    config = make_config(optimizer__groups=RECIPE, keep=9, statistics=True, mesh__data=1)
+    config = make_config(optimizer__groups=recipe, keep=9, statistics=True, mesh__data=1, model__pad_vocabulary=2)
     train(config, workdir)
     return config, workdir
 
@@ -173,8 +182,8 @@ def test_a_run_with_groups_goes_on_exactly(finished, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_with_groups_goes_on_on_another_mesh(finished, make_config, tmp_path):
-    workdir = cut(finished[1], tmp_path / "run")
-    other = make_config(optimizer__groups=RECIPE, keep=9, statistics=True, mesh__data=2, mesh__fsdp=2, mesh__tensor=2)
-    result = train(other, workdir)
+def test_a_run_with_groups_goes_on_on_another_mesh(finished, tmp_path):
+    config, workdir = finished[0].copy_and_resolve_references(), cut(finished[1], tmp_path / "run")
+    config.mesh.update({"data": 2, "fsdp": 2, "tensor": 2})
+    result = train(config, workdir)
     assert result["loss"] == pytest.approx(final_metrics(finished[1] / "metrics.jsonl", 20)["loss"], rel=1e-4)

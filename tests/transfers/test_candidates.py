@@ -32,9 +32,9 @@ def probed(**ends):
         for name, end in ends.items():
             for rate, worse in (("0.001", 0.5), ("0.003", 0.0)):
                 curve = [[0, 9.0]] if end is None else [[0, 9.0], [STEPS, end + worse]]
-                methods[f"{name}-muon-{rate}"] = {"start": name, "bits_per_byte": curve, "evaluations": []}
+                methods[f"{name}-muon_shared-{rate}"] = {"start": name, "bits_per_byte": curve, "evaluations": []}
         best = min((name for name in ends if ends[name]), key=ends.__getitem__)
-        return ComparisonRecord(methods=methods, chosen=f"{best}-muon-0.003")
+        return ComparisonRecord(methods=methods, chosen=f"{best}-muon_shared-0.003")
 
     return probe
 
@@ -44,10 +44,10 @@ def test_what_came_furthest_is_kept_and_the_record_says_why(given, tmp_path, mon
     record = transfer_by_probe(output=tmp_path / "out", **given, **QUIET)
     assert record == json.loads((tmp_path / "out" / "transfer.json").read_text())
     assert record["method"] == record["choice"]["method"] == "fvt" and record["choice"]["value"] == 2.25
-    assert record["choice"]["curves"]["anker-muon-0.001"] == [[0, 9.0], [STEPS, 3.0]]
+    assert record["choice"]["curves"]["anker-muon_shared-0.001"] == [[0, 9.0], [STEPS, 3.0]]
     assert any("in bits per byte: anker 2.5, fvt 2.25." in note for note in record["notes"])
     assert "fvt 2.25" in (tmp_path / "out" / "README.md").read_text()
-    assert probe.called == ((str(given["target_text"]),), {"recipes": ("muon",), "steps": STEPS})
+    assert probe.called == ((str(given["target_text"]),), {"recipes": ("muon_shared",), "steps": STEPS})
     # It is the transfer that its name alone would have given, whole, and all that is left.
     named = {name: given[name] for name in ("source", "target_tokenizer")}
     transfer(output=tmp_path / "named", method="fvt", **named, **QUIET)
@@ -97,6 +97,7 @@ def test_an_interruption_loses_nothing_and_leaves_no_output(given, tmp_path, mon
         (("source_vectors", "target_vectors", "dictionary"), ["fvt", "wechsel"]),
         (("target_vectors",), ["fvt", "focus"]),
         (("helper",), ["fvt", "clp"]),
+        (("parallel",), ["fvt", "trans_tokenization"]),
     ],
 )
 def test_what_is_given_decides_which_methods_are_tried(names, tried, given, world, helper, tmp_path, monkeypatch):
@@ -111,7 +112,7 @@ def test_what_is_given_decides_which_methods_are_tried(names, tried, given, worl
     calls = {}
     monkeypatch.setattr(candidates, "probe", probe)
     monkeypatch.setattr(candidates, "transfer", lambda *places, method, log, **settings: calls.update({method: settings}))
-    inputs = world.inputs() | {"source_text": given["source_text"], "helper": helper}
+    inputs = world.inputs() | {"source_text": given["source_text"], "helper": helper, "parallel": world.dictionary}
     plain = {name: given[name] for name in ("source", "target_tokenizer", "target_text", "steps")}
     with pytest.raises(Probed) as found:
         transfer_by_probe(output=tmp_path / "out", **plain, **{name: inputs[name] for name in names}, **QUIET)

@@ -11,7 +11,7 @@ The same command again goes on where it stopped.
 
 from absl import flags
 
-from wechsel_jax.commands import longest_document, size, sources
+from wechsel_jax.commands import longest_document, needs_training, size, sources
 from wechsel_jax.commands.evaluate import named
 from wechsel_jax.errors import UserError
 
@@ -28,7 +28,10 @@ def define(values: flags.FlagValues) -> None:
     longest_document(values)
     flags.DEFINE_string("workdir", None, "The directory to work in: new, empty or this command's own.", flag_values=values)
     flags.DEFINE_list("rates", ["1e-3", "3e-3"], "Highest learning rates.", flag_values=values)
-    recipes = "Optimizers: adamw, two_rates (AdamW, embeddings faster), muon (for the matrices of the layers)."
+    recipes = (
+        "Optimizers: adamw, two_rates (AdamW, embeddings faster), muon (for the matrices of the layers); shared and muon_shared "
+        "(the same, and tokens' rows also move together, by the coordinates of a transfer)."
+    )
     flags.DEFINE_list("recipes", ["adamw"], recipes, flag_values=values)
     flags.DEFINE_integer("steps", 50, "Of each run.", **count)
     flags.DEFINE_integer("batch_size", 16, "Rows in a step.", **count)
@@ -44,12 +47,8 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     except ValueError:
         raise UserError(f"--rates={','.join(values.rates)}: expected learning rates such as 1e-3,3e-3") from None
     starts = named(arguments, "start")
-    try:
+    with needs_training():
         from wechsel_jax.training.probe import probe
-    except ModuleNotFoundError as error:
-        if error.name.startswith("wechsel_jax"):
-            raise
-        raise UserError(f"{error.name}: not installed; expected what trains models: pip install 'wechsel-jax[train]'") from None
     names = ("validation", "recipes", "steps", "batch_size", "block_length", "eval_batches", "seed", "text_bytes")
     settings = {name: values[name].value for name in (*names, "max_document_bytes")}
     probe(starts, values.text, values.workdir, rates=rates, **settings)

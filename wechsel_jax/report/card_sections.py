@@ -23,7 +23,7 @@ _PHASE_FIELDS = (
     *("name", "steps", "fraction", "trainable", "warmup", "warmup_steps"),
     *("decay", "decay_fraction", "peak", "floor", "keep_optimizer"),
 )
-_GROUP_FIELDS = ("match", "kind", "rate", "weight_decay", "warmup", "warmup_steps")
+_GROUP_FIELDS = ("match", "kind", "rate", "weight_decay", "warmup", "warmup_steps", "coordinates", "shared")
 _FIRST_FIELDS = {"name": "phase", "match": "parameters"}
 _CONVERSION = (
     "Energy was not measured. To estimate it in kWh, multiply the device hours by the average power of one device in kW and by "

@@ -10,6 +10,8 @@ import numpy as np
 from wechsel_jax.errors import UserError
 from wechsel_jax.files.json import is_number
 from wechsel_jax.models import Family, ModelConfig
+from wechsel_jax.records.transfer import PLAN_FILE
+from wechsel_jax.training.coordinates import TRANSFER, read_coordinates
 from wechsel_jax.training.schedules import NAMED, Phase
 
 KINDS = ("adamw", "muon", "frozen")
@@ -19,6 +21,12 @@ RECIPES: Mapping[str, tuple[dict[str, Any], ...]] = {
     "two_rates": ({"match": "embeddings", "rate": 2.5},),
     # Biases and norms by AdamW at the body's rate.
     "muon": ({"match": "embeddings", "rate": 4 / 3}, {"match": "layers/.*kernel$", "kind": "muon"}),
+    # Rows of tokens also move together, where the transfer gave them coordinates.
+    "shared": ({"match": "embeddings", "coordinates": TRANSFER},),
+    "muon_shared": (
+        {"match": "embeddings", "rate": 4 / 3, "coordinates": TRANSFER},
+        {"match": "layers/.*kernel$", "kind": "muon"},
+    ),
 }
 # Inputs and outputs of the matrices that a parameter holds; its other axes number them.
 Axes = tuple[tuple[int, ...], tuple[int, ...]]
@@ -35,6 +43,9 @@ class Group:
       weight_decay: decoupled, times the group's learning rate; None: the one of all parameters. Not on biases and norms.
       warmup: own warm-up as a fraction of the phase; None: the phase's.
       warmup_steps: the same in steps.
+      coordinates: by which its tokens' rows also move together (`coordinates.scale_by_coordinates`): a transfer_plan.npz, a
+        folder with one, or "transfer": the one of the checkpoint that a run begins from, where it holds some. "": none.
+      shared: how large these shared updates are beside the rows' own.
     """
 
     match: str
@@ -43,6 +54,8 @@ class Group:
     weight_decay: float | None = None
     warmup: float | None = None
     warmup_steps: int | None = None
+    coordinates: str = ""
+    shared: float = 1.0
 
     def schedule(self, phase: Phase) -> Phase:
         """Returns the phase as this group goes through it.
@@ -69,11 +82,13 @@ class Grouping:
       groups: in their order, the one of all other parameters last.
       of: "/"-joined path -> number of its group, for every parameter.
       axes: path -> inputs and outputs of its matrices, for parameters that Muon updates.
+      coordinates: path -> float32 (V, r), for tables whose rows also move together; the same of all that are in one group.
     """
 
     groups: tuple[Group, ...]
     of: Mapping[str, int]
     axes: Mapping[str, Axes]
+    coordinates: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
     def group(self, path: str) -> Group:
         """The group of a parameter."""
@@ -118,13 +133,20 @@ def read_groups(descriptions: Sequence[Mapping[str, Any]]) -> tuple[Group, ...]:
             raise UserError(f"{where}.match: {match!r} is no regular expression ({error}); expected one") from error
         if kind not in KINDS:
             raise UserError(f"{where}.kind: is {kind!r}; expected {', '.join(KINDS)}")
-        for name, low, high in (("rate", 0.0, 1e4), ("weight_decay", 0.0, 1e4), ("warmup", 0.0, 1.0)):
+        for name, low, high in (("rate", 0.0, 1e4), ("weight_decay", 0.0, 1e4), ("warmup", 0.0, 1.0), ("shared", 0.0, 1e4)):
             value = values.get(name, 1.0)
             if not is_number(value) or not low <= value <= high:
                 raise UserError(f"{where}.{name}: is {value!r}; expected a number from {low:g} to {high:g}")
         steps = values.get("warmup_steps", 0)
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
             raise UserError(f"{where}.warmup_steps: is {steps!r}; expected a whole number")
+        place = values.get("coordinates", "")
+        if not isinstance(place, str) or (place and kind != "adamw"):
+            raise UserError(
+                f"{where}.coordinates: is {place!r}, of kind {kind}; expected a path or {TRANSFER!r}, of kind adamw"
+            )
+        if "shared" in values and not place:
+            raise UserError(f"{where}.shared: there are no coordinates; expected those, too")
         if "warmup" in values and "warmup_steps" in values:
             raise UserError(f"{where}: expected either warmup (a fraction) or warmup_steps")
         if kind == "frozen" and len(values) > 2:
@@ -135,7 +157,15 @@ def read_groups(descriptions: Sequence[Mapping[str, Any]]) -> tuple[Group, ...]:
     return (*groups, Group(match=""))
 
 
-def assign(groups: Sequence[Group], family: Family, config: ModelConfig, shapes: Mapping[str, tuple[int, ...]]) -> Grouping:
+def assign(
+    groups: Sequence[Group],
+    family: Family,
+    config: ModelConfig,
+    shapes: Mapping[str, tuple[int, ...]],
+    *,
+    tokens: int = 0,
+    checkpoint: str = "",
+) -> Grouping:
     """Puts every parameter into the first group that finds it.
 
     Args:
@@ -143,9 +173,12 @@ def assign(groups: Sequence[Group], family: Family, config: ModelConfig, shapes:
       family: of the model.
       config: of the model.
       shapes: "/"-joined path -> shape of every parameter.
+      tokens: that the model has, without rows that fill its tables up.
+      checkpoint: that the run begins from.
 
     Raises:
-      UserError: a group gets no parameter, or Muon one that holds no matrices.
+      UserError: a group gets no parameter, Muon one that holds no matrices, or coordinates none with an axis of tokens; or
+        there are no coordinates.
     """
     patterns = [re.compile(parameter_regex(family, group.match)) for group in groups]
     of = {path: next(i for i, pattern in enumerate(patterns) if pattern.search(path)) for path in shapes}
@@ -164,4 +197,17 @@ def assign(groups: Sequence[Group], family: Family, config: ModelConfig, shapes:
                     f"optimizer.groups[{i}]: muon is for matrices, and {path} of shape {shapes[path]} holds none; "
                     "expected a regex of kernels, such as 'layers/.*kernel$', or kind adamw"
                 )
-    return Grouping(tuple(groups), of, axes)
+    coordinates = {}
+    for i, group in enumerate(groups):
+        paths = [path for path in of if of[path] == i and re.search(family.token_parameters, path)]
+        if group.coordinates and not paths:
+            raise UserError(f"optimizer.groups[{i}].coordinates: {group.match!r} finds no table of tokens; expected 'tokens'")
+        if group.coordinates == TRANSFER and not checkpoint:
+            raise UserError(
+                f"optimizer.groups[{i}].coordinates: the run begins from no checkpoint; expected the path of a {PLAN_FILE}"
+            )
+        if group.coordinates:
+            place = checkpoint if group.coordinates == TRANSFER else group.coordinates
+            found = read_coordinates(place, tokens, shapes[paths[0]][0], required=group.coordinates != TRANSFER)
+            coordinates |= dict.fromkeys(paths if found is not None else (), found)
+    return Grouping(tuple(groups), of, axes, coordinates)

@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 from wechsel_jax.errors import UserError
 from wechsel_jax.models import Family
 from wechsel_jax.models.weights import flatten, unflatten
+from wechsel_jax.training.coordinates import scale_by_coordinates
 from wechsel_jax.training.groups import Grouping, parameter_regex
 from wechsel_jax.training.muon import scale_by_muon
 from wechsel_jax.training.schedules import NAMED
@@ -40,7 +41,9 @@ def make_optimizer(
         return optax.chain(clip, adam, optax.add_decayed_weights(settings.weight_decay, mask=decayed))
 
     def kinds(flat: Mapping[str, Any]) -> dict[str, str]:
-        return {path: grouping.group(whole(path)).kind for path in flat}
+        return {
+            path: str(grouping.of[path]) if path in grouping.coordinates else grouping.group(whole(path)).kind for path in flat
+        }
 
     def decay(directions: Mapping[str, jax.Array], params: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
         own = {path: grouping.group(whole(path)).weight_decay for path in params}
@@ -48,8 +51,10 @@ def make_optimizer(
         applies = decayed(params)
         return {path: x + rates[path] * params[path] if applies[path] else x for path, x in directions.items()}
 
-    directions = optax.partition({"adamw": adam, "muon": scale_by_muon(grouping.axes, flatten(shardings or {}))}, kinds)
-    return optax.chain(clip, directions, optax.stateless(decay))
+    directions = {"adamw": adam, "muon": scale_by_muon(grouping.axes, flatten(shardings or {}))}
+    for path, coordinates in grouping.coordinates.items():
+        directions[str(grouping.of[path])] = scale_by_coordinates(adam, coordinates, grouping.group(path).shared)
+    return optax.chain(clip, optax.partition(directions, kinds), optax.stateless(decay))
 
 
 def decayed(flat: Mapping[str, Any]) -> dict[str, bool]:

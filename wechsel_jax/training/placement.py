@@ -67,7 +67,18 @@ class Placement:
             say(note)
         groups = read_groups([as_dict(group) for group in config.optimizer.groups])
         # Without groups a run is what it was before there were any.
-        self._grouping = assign(groups, family, spec.model.device_config, shapes) if config.optimizer.groups else None
+        self._grouping = None
+        if config.optimizer.groups:
+            given = {"tokens": spec.model.config.vocabulary_size, "checkpoint": config.model.checkpoint}
+            self._grouping = assign(groups, family, spec.model.device_config, shapes, **given)
+            for group in (group for group in groups if group.coordinates):
+                together = [path for path in self._grouping.coordinates if self._grouping.group(path) is group]
+                ranks = {self._grouping.coordinates[path].shape[1] for path in together}
+                say(
+                    f"rows of {', '.join(together)} also move together, by {ranks.pop()} coordinates"
+                    if together
+                    else f"{config.model.checkpoint}: its transfer gave the tokens no coordinates; each row moves by itself"
+                )
         self._optimizer = make_optimizer(config.optimizer, self._grouping, self._parameter_shardings)
         self._trainable = [
             trainable_paths(family, shapes, phase.trainable, phase.layers, self._grouping) for phase in self.phases

@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.models.weights import flatten, unflatten
+from wechsel_jax.training.coordinates import ROWS
 
 AXES = ("data", "fsdp", "tensor")
 BATCH_AXES = ("data", "fsdp")
@@ -83,15 +84,18 @@ def matching_shardings(tree: Any, params: Mapping[str, Any], mesh: Mesh) -> Any:
     """Gives optimizer state the shardings of the parameters it belongs to.
 
     Args:
-      tree: optimizer state (or its shapes); what belongs to a parameter stands under the parameter's path as dictionary key.
+      tree: optimizer state (or its shapes); what belongs to a parameter stands under the parameter's path as dictionary key,
+        and what has its rows, but columns of its own, under the path behind "rows/".
       params: nested NamedSharding of the parameters.
       mesh: of the run; everything else is replicated over it.
     """
     flat = flatten(params)
 
     def of(path: tuple, _: Any) -> NamedSharding:
-        keys = [entry.key for entry in path if isinstance(entry, jax.tree_util.DictKey)]
-        return flat[keys[-1]] if keys and keys[-1] in flat else replicated(mesh)
+        key = next((entry.key for entry in reversed(path) if isinstance(entry, jax.tree_util.DictKey)), "")
+        if key.startswith(ROWS):
+            return NamedSharding(mesh, PartitionSpec(*flat[key.removeprefix(ROWS)].spec[:1]))
+        return flat.get(key, replicated(mesh))
 
     return jax.tree_util.tree_map_with_path(of, tree)
 

@@ -1,0 +1,123 @@
+"""Rows that also move together: a table's update as the sum of each row's own and one that all rows share, by coordinates."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from wechsel_jax.errors import UserError
+from wechsel_jax.initializers import TransferPlan
+from wechsel_jax.records.transfer import PLAN_FILE
+from wechsel_jax.search.threads import one_thread
+
+# In `optimizer.groups`: the plan that lies in the checkpoint which the run begins from.
+TRANSFER = "transfer"
+# Keys of the optimizer's state: of a path's shared moments, and of the coordinates, whose rows are a path's.
+_SHARED, ROWS = "shared/", "rows/"
+# Of the largest variance: what is less is rounding.
+_NO_DIRECTION = 1e-6
+
+
+class CoordinatesState(NamedTuple):
+    """State of `scale_by_coordinates`.
+
+    Attributes:
+      own: of each row's own updates.
+      shared: of the updates of the coordinates' coefficients.
+      coordinates: {key: float32 (V, r)}, one array; a run that goes on takes them from here.
+    """
+
+    own: Any
+    shared: Any
+    coordinates: dict[str, jax.Array]
+
+
+def scale_by_coordinates(
+    direction: optax.GradientTransformation, coordinates: np.ndarray, factor: float
+) -> optax.GradientTransformation:
+    """Returns directions for tables whose rows E_i + x_i K are trained by both summands, of which only the sum is kept.
+
+    With gradient G (V, d) of a table and coordinates X (V, r), the coefficients K (r, d) have the gradient X' G. The direction
+    of the table is direction(G) + factor * X direction(X' G). So what is learnt about frequent tokens moves rare ones with
+    similar coordinates.
+
+    Args:
+      direction: of Adam, for instance; elementwise.
+      coordinates: X, float32 (V, r); of rows that share nothing, zeros.
+      factor: how large the shared updates are beside the rows' own.
+    """
+
+    def present(tree: Mapping[str, Any]) -> dict[str, Any]:
+        return {path: value for path, value in tree.items() if not isinstance(value, optax.MaskedNode)}
+
+    def coefficients(tables: Mapping[str, jax.Array], x: jax.Array) -> dict[str, jax.Array]:
+        # The whole precision: a TPU multiplies float32 as bfloat16 otherwise.
+        return {f"{_SHARED}{path}": jnp.tensordot(x, table, axes=(0, 0), precision="highest") for path, table in tables.items()}
+
+    def init(params: Mapping[str, jax.Array]) -> CoordinatesState:
+        tables, x = present(params), jnp.asarray(coordinates)
+        zeros = jax.tree.map(jnp.zeros_like, coefficients(tables, x))
+        return CoordinatesState(direction.init(tables), direction.init(zeros), {f"{ROWS}{min(tables)}": x} if tables else {})
+
+    def update(grads: Mapping[str, jax.Array], state: CoordinatesState, params: Any = None) -> tuple[dict, CoordinatesState]:
+        del params
+        tables = present(grads)
+        if not tables:
+            return dict(grads), state
+        (x,) = state.coordinates.values()
+        own, own_state = direction.update(tables, state.own)
+        shared, shared_state = direction.update(coefficients(tables, x), state.shared)
+        total = {
+            path: own[path] + factor * jnp.tensordot(x, shared[f"{_SHARED}{path}"], axes=1, precision="highest")
+            for path in tables
+        }
+        return {**grads, **total}, CoordinatesState(own_state, shared_state, state.coordinates)
+
+    return optax.GradientTransformation(init, update)
+
+
+@one_thread()
+def read_coordinates(place: str | os.PathLike, tokens: int, rows: int, required: bool = True) -> np.ndarray | None:
+    """Reads the coordinates of a transfer's tokens and makes them white.
+
+    X becomes X (X' X)^(-1/2), scaled to a mean square of 1 for the length of the rows that have some. So the elements of the
+    shared updates are, at first, about as large as those of the rows' own, and no coordinate moves faster than another.
+
+    Args:
+      place: a transfer_plan.npz, or a folder with one.
+      tokens: of the model.
+      rows: of its table, at least `tokens`; those behind get zeros.
+      required: whether it is a mistake where there is no plan, or one of a method that gives tokens none.
+
+    Returns:
+      float32 (rows, r), or None where there are none.
+
+    Raises:
+      UserError: it is no plan, of another vocabulary, or of a method that gives tokens no coordinates.
+    """
+    path = Path(place)
+    path = path / PLAN_FILE if path.is_dir() else path
+    if not required and not path.exists():
+        return None
+    plan = TransferPlan.load(path)
+    if len(plan) != tokens:
+        raise UserError(f"{path}: is of {len(plan):,} tokens and the model has {tokens:,}; expected the plan of its transfer")
+    none = plan.coordinates is None or not plan.coordinates.any()
+    if none and not required:
+        return None
+    if none:
+        raise UserError(
+            f"{path}: its method has given the tokens no coordinates; expected a transfer by anker, or by another method with "
+            "--regression; or leave coordinates out of optimizer.groups"
+        )
+    x = plan.coordinates.astype(np.float64)
+    variances, axes = np.linalg.eigh(x.T @ x)
+    found = variances > _NO_DIRECTION * variances[-1]
+    white = x @ (axes[:, found] / np.sqrt(variances[found])) @ axes[:, found].T
+    white *= np.sqrt(x.any(axis=1).sum() / found.sum())
+    return np.pad(white, ((0, rows - tokens), (0, 0))).astype(np.float32)
