@@ -42,10 +42,17 @@ def gather(workdirs: Sequence[tuple[str, Path]]) -> dict[str, Any]:
             found["held_out"] = held_out
             groups = run.config["optimizer"]["groups"]
             tokens = run.config["batch_size"] * run.config["block_length"]
-            runs = found["runs"].setdefault(place.name, {"start": run.method, "steps": run.planned_steps, "seeds": {}})
+            used = {
+                "muon": any(one.get("kind") == "muon" for one in groups),
+                "shared": any(one.get("coordinates") for one in groups),
+            }
+            recipe = "_".join(name for name in used if used[name]) or "adamw"
+            name = place.name if recipe == "adamw" else f"{place.name} {recipe}"
+            described = {"start": run.method, "recipe": recipe, "steps": run.planned_steps, "seeds": {}}
+            runs = found["runs"].setdefault(name, described)
             runs["seeds"][str(run.config["seed"])] = {
                 "rate": run.config["optimizer"]["peak_learning_rate"],
-                "tables": groups[0]["rate"] if groups else 1.0,
+                "tables": next((group["rate"] for group in groups if group["match"] == "embeddings"), 1.0),
                 "tried": [list(tried) for tried in record.tuning[place.name]],
                 "curve": [[one.step * tokens, round(one.bits_per_byte, 4)] for one in run.evaluations],
             }
@@ -77,13 +84,13 @@ def tokens_needed(ends: Sequence[tuple[float, float]], bits: float) -> float:
 def table(result: dict[str, Any]) -> str:
     """A line a run, by language, the best last: chosen rates, its end, and the tokens that FullRand needs for that."""
     lines = [
-        "| to | start | rate of the body | of tables | tokens | bits per byte before | after | FullRand needs | times |",
-        "|---|---|---:|---:|---:|---:|---:|---:|---:|",
+        "| to | start | recipe | rate of body | of tables | tokens | bits per byte before | after | FullRand needs | times |",
+        "|---|---|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     seeds_of, edge = {}, False
     for language, found in result["languages"].items():
         runs = found["runs"]
-        baseline = [run["seeds"] for run in runs.values() if run["start"] == BASELINE]
+        baseline = [run["seeds"] for run in runs.values() if run["start"] == BASELINE and run["recipe"] == "adamw"]
         seeds_of[language] = sorted({seed for run in runs.values() for seed in run["seeds"]})
         for run in sorted(runs.values(), key=lambda run: -_mean(run, -1)):
             tokens = next(iter(run["seeds"].values()))["curve"][-1][0]
@@ -95,7 +102,7 @@ def table(result: dict[str, Any]) -> str:
             cells = [_rates(run, "rate"), _rates(run, "tables")]
             edge = edge or any(cell.endswith("*") for cell in cells)
             cells += [_count(tokens), f"{_mean(run, 0):.3f}", f"{_mean(run, -1):.3f}{_spread(run)}", *_needed(needed, tokens)]
-            lines.append(f"| {language} | `{run['start']}` | " + " | ".join(cells) + " |")
+            lines.append(f"| {language} | `{run['start']}` | {run['recipe']} | " + " | ".join(cells) + " |")
     told = "; ".join(f"{language} {', '.join(seeds)}" for language, seeds in seeds_of.items())
     lines.append(
         f"\nSeeds: {told}; ± is the standard deviation over them. Of several chosen rates all are named"
@@ -159,7 +166,8 @@ def draw(result: dict[str, Any], path: Path) -> None:
             curve = [(points[0][0], statistics.fmean(bits for _, bits in points)) for points in zip(*seeds, strict=True)]
             if run["start"] == BASELINE:
                 baseline.append(curve[-1])
-            label = {} if run["start"] == BASELINE and len(baseline) > 1 else {"label": f"{run['start']}  {curve[-1][1]:.3f}"}
+            name = run["start"] if run["recipe"] == "adamw" else f"{run['start']}, {run['recipe']}"
+            label = {} if run["start"] == BASELINE and len(baseline) > 1 else {"label": f"{name}  {curve[-1][1]:.3f}"}
             colour = {"color": "0.6"} if run["start"] == BASELINE else {}
             # The first point, before training, has no place on a logarithmic axis.
             axes.plot(*zip(*curve[1:], strict=True), linewidth=1.4, marker="o", markersize=2.5, **colour, **label)

@@ -6,7 +6,8 @@ Command:  for seed in 0 1 2; do
           python -m benchmarks.arena de=runs/arena-de-0 de=runs/arena-de-1 de=runs/arena-de-2
           (English to German on bundled text, offline; lang=sw,data=data for another language, with the files that
           `python -m benchmarks.language_data --data=corpora --output=data` makes; starts=anker+salt+full_rand for other
-          methods, rates=, tables= and tuning= for what is tried, steps= and lengths= for how long)
+          methods, rates=, tables= and tuning= for what is tried, steps= and lengths= for how long; recipe=muon_shared or
+          another of docs/recipe.md in place of AdamW)
 Cost:     of a seed 36 runs of 60 steps and 8 of 200 to 800, 4,560 steps of 0.8 CPU seconds: an hour on 2 cores without
           other work. The same command goes on where it stopped.
 Expected: benchmarks/arena.json (seed 0, tuning=50), told in docs/evaluation.md: 2.066 bits per byte from `anker`, 2.094 from
@@ -27,6 +28,7 @@ from ml_collections import ConfigDict
 from configs import compare_initializers
 from wechsel_jax.errors import UserError
 from wechsel_jax.training import config_arguments, one_phase, trans_inner_phases
+from wechsel_jax.training.groups import RECIPES
 
 STARTS = "anker+WECHSEL+focus+fvt+trans_inner+full_rand"
 
@@ -36,6 +38,7 @@ def get_config(arguments: str = "") -> ConfigDict:
         arguments,
         **{"lang": (*compare_initializers.DICTIONARIES,), "data": "", "starts": STARTS, "seed": "0"},
         **{"steps": "200", "lengths": "1+2+4", "tuning": "60", "rates": "0.75e-3+1.5e-3+3e-3", "tables": "1+2.5"},
+        recipe=(*RECIPES,),
     )
     try:
         seed, steps, tuning = (int(chosen[name]) for name in ("seed", "steps", "tuning"))
@@ -52,6 +55,7 @@ def get_config(arguments: str = "") -> ConfigDict:
     training = config.training
     training.eval_every, training.checkpoint_every = max(1, steps // 8), steps
     training.keep, training.keep_best = 1, False
+    training.optimizer.groups = RECIPES[chosen["recipe"]]
     full_rand = {"phases": one_phase(warmup=0.5)}
     config.overrides = ConfigDict({"trans_inner": {"phases": trans_inner_phases(warmup=0.3)}, "full_rand": full_rand})
     runs = [start for start in starts if start != "full_rand"]

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from configs import wechsel_gpt2
 from wechsel_jax import demo
 from wechsel_jax.comparison import default_config
 from wechsel_jax.demo.settings import get_config as demo_config
@@ -65,6 +66,26 @@ def get_config(arguments: str = "") -> ConfigDict:
         {"model_type": "gpt2", "vocab_size": 8192, "n_embd": 128, "n_layer": 2, "n_head": 2, "n_positions": 128}
     )
     return config
+
+
+def study(arguments: str, small: int, papers: int, **own: str | tuple[str, ...]) -> tuple[ConfigDict, dict[str, str]]:
+    """Returns a comparison in one language, at a small scale or the paper's, and the arguments that say so.
+
+    Args:
+      arguments: lang=, data=, scale=, steps=, seed= and those of `own`.
+      small: steps of the small scale, where `arguments` name none.
+      papers: of the paper's.
+      own: name -> default or known values, as of `config_arguments`.
+    """
+    known = {"lang": (*DICTIONARIES,), "data": "", "scale": ("small", "paper"), "steps": "", "seed": "0"}
+    chosen = config_arguments(arguments, **own, **known)
+    paper = chosen["scale"] == "paper"
+    steps = int(chosen["steps"] or (papers if paper else small))
+    config = of_language(chosen["lang"], chosen["data"], steps)
+    if paper:
+        wechsel_gpt2.at_papers_scale(config, chosen["lang"], chosen["data"])
+    config.seed, config.training.steps = int(chosen["seed"]), steps
+    return config, chosen
 
 
 def of_language(language: str, data: str, steps: int) -> ConfigDict:

@@ -21,29 +21,19 @@ cc.en.300.bin and cc.LANG.300.bin of fastText; the paper took 4 days on a TPU v3
 
 from ml_collections import ConfigDict
 
-from configs import compare_initializers, wechsel_gpt2
-from wechsel_jax.training import config_arguments, one_phase, trans_inner_phases
+from configs import compare_initializers
+from wechsel_jax.training import one_phase, trans_inner_phases
 
 
 def get_config(arguments: str = "") -> ConfigDict:
-    chosen = config_arguments(
-        arguments,
-        **{"study": ("freezing", "relearning"), "lang": (*compare_initializers.DICTIONARIES,), "data": ""},
-        **{"scale": ("small", "paper"), "steps": "", "seed": "0", "methods": ""},
-    )
-    paper, language, data = chosen["scale"] == "paper", chosen["lang"], chosen["data"]
-    steps = int(chosen["steps"] or (75_000 if paper else 200))
-    config = compare_initializers.of_language(language, data, steps)
+    config, chosen = compare_initializers.study(arguments, 200, 75_000, study=("freezing", "relearning"), methods="")
     # The small runs are short, and random rows suffer from a short warm-up most.
-    warmup = 0.1 if paper else 0.3
-    if paper:
-        wechsel_gpt2.at_papers_scale(config, language, data)
+    warmup = 0.1 if chosen["scale"] == "paper" else 0.3
     training = config.training
-    training.steps, training.eval_every, training.checkpoint_every = steps, max(1, steps // 20), max(1, steps // 4)
-    config.seed = int(chosen["seed"])
+    training.eval_every, training.checkpoint_every = max(1, training.steps // 20), max(1, training.steps // 4)
 
     # The bundled vectors are of words alone; others know n-grams, too.
-    wechsel = "wechsel" if data else "wechsel_tfr"
+    wechsel = "wechsel" if chosen["data"] else "wechsel_tfr"
     if chosen["study"] == "relearning":
         training.phases = one_phase(warmup=warmup, trainable="embeddings")
         runs = [wechsel, "trans_inner", "anker"]

@@ -20,29 +20,19 @@ nothing. `data` then also holds cc.en.300.bin and cc.LANG.300.bin of fastText.
 
 from ml_collections import ConfigDict
 
-from configs import compare_initializers, wechsel_gpt2
-from wechsel_jax.training import config_arguments, one_phase, trans_inner_phases
+from configs import compare_initializers
+from wechsel_jax.training import one_phase, trans_inner_phases
 
 
 def get_config(arguments: str = "") -> ConfigDict:
-    chosen = config_arguments(
-        arguments,
-        **{"lang": (*compare_initializers.DICTIONARIES,), "data": "", "bytes": "1048576", "scale": ("small", "paper")},
-        **{"steps": "", "seed": "0"},
-    )
-    paper, language, data = chosen["scale"] == "paper", chosen["lang"], chosen["data"]
-    steps = int(chosen["steps"] or (250_000 if paper else 1_000))
-    config = compare_initializers.of_language(language, data, steps)
-    if paper:
-        wechsel_gpt2.at_papers_scale(config, language, data)
+    config, chosen = compare_initializers.study(arguments, 1_000, 250_000, bytes="1048576")
+    paper, training = chosen["scale"] == "paper", config.training
     # Vectors with n-grams, which the bundled ones have not; those of the sample are as wide as the source's.
     config.vectors.train_here, config.vectors.dimensions = not paper, 300 if paper else 100
-    training = config.training
-    training.steps, training.data.max_bytes = steps, int(chosen["bytes"])
+    training.data.max_bytes = int(chosen["bytes"])
     training.eval_every = training.checkpoint_every = 2_500 if paper else 25
     training.patience = 10_000 if paper else 200
     training.phases = one_phase(warmup=0.1 if paper else 0.3)
-    config.seed = int(chosen["seed"])
     config.variants = ConfigDict({"wechsel_sample": {"method": "wechsel", "target_vectors": "sample"}})
     config.overrides = ConfigDict({
         "trans_inner": {"phases": trans_inner_phases(warmup=0.1 if paper else 0.3)},

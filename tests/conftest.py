@@ -8,11 +8,13 @@ from pathlib import Path
 import jax
 import pytest
 
+from tests.quick import compile_quickly
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
-# What a program computes is what these are about. Optimised machine code for it takes two to three times as long to make.
-QUICKLY_COMPILED = {"evaluation", "models", "objectives", "training"}
+# What a program computes is what these are about. Machine code as users get it takes three to nine times as long to make.
+QUICKLY_COMPILED = {"evaluation", "models", "objectives", "tests", "training"}
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
@@ -22,9 +24,9 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 @pytest.fixture(scope="module", autouse=True)
 def quick_compilation(request: pytest.FixtureRequest) -> Iterator[None]:
-    jax.config.update("jax_disable_most_optimizations", request.path.parent.name in QUICKLY_COMPILED)
+    compile_quickly(request.path.parent.name in QUICKLY_COMPILED)
     yield
-    jax.config.update("jax_disable_most_optimizations", False)
+    compile_quickly(False)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -82,12 +82,11 @@ def test_flax_stays_where_models_are_and_torch_outside():
     assert not wrong
 
 
-def test_the_root_holds_six_modules():
+def test_the_root_holds_five_modules():
     assert sorted(path.name for path in ROOT.glob("*.py")) == [
         "__init__.py",
         "candidates.py",
         "cli.py",
-        "comparison.py",
         "errors.py",
         "program.py",
     ]

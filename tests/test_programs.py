@@ -13,7 +13,8 @@ from ml_collections import ConfigDict
 
 from tests.forked import run_module
 from wechsel_jax import demo
-from wechsel_jax.comparison import _evaluate, _validate
+from wechsel_jax.comparison.check import validate_comparison
+from wechsel_jax.comparison.scoring import score_models
 from wechsel_jax.errors import UserError
 from wechsel_jax.evaluation.labels import score_labelled
 from wechsel_jax.records.scores import ScoresRecord
@@ -37,7 +38,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess:
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory) -> tuple[Path, subprocess.CompletedProcess]:
     workdir = tmp_path_factory.mktemp("runs") / "demo"
-    return workdir, run("--config=configs/demo.py", f"--workdir={workdir}", *QUICK)
+    return workdir, run_module("train.compare", "--config=configs/demo.py", f"--workdir={workdir}", *QUICK)
 
 
 @pytest.mark.slow
@@ -118,28 +119,34 @@ def test_models_of_every_stage_are_fine_tuned(compared, tmp_path):
     config.evaluation.fine_tuning = ConfigDict({"topics": {"file": topics, **tuning}})
     # As a program gets it.
     config.lock()
-    _validate(config, workdir)
-    _evaluate(config, workdir)
+    validate_comparison(config, workdir)
+    score_models(config, workdir)
     found = [score for score in ScoresRecord.read(workdir / "scores.json").scores if score.task == "topics"]
     assert [score.model for score in found] == ["source", "full_rand 50 %", "full_rand"]
     assert len({score.facts["fine_tuned"] for score in found}) == len({score.facts["weights"] for score in found}) == 3
-    for score, folder in zip(found, ("source", "full_rand_50", "full_rand"), strict=True):
-        runs = [workdir / "fine_tuning" / "topics" / folder / f"seed-{seed}" for seed in (0, 1)]
-        each = [score_labelled(run, [topics]) for run in runs]
-        assert score.metrics["accuracy"] == np.mean([one.metrics["accuracy"] for one in each])
-        assert list(score.numerators) == list(np.mean([one.numerators for one in each], axis=0)) and score.metrics["seeds"] == 2
+    for score in found:
         assert score.settings["training"]["data"]["train"] == ["topics.tsv"] and "/" not in json.dumps(dict(score.settings))
+    runs = [workdir / "fine_tuning" / "topics" / "full_rand_50" / f"seed-{seed}" for seed in (0, 1)]
+    each, score = [score_labelled(run, [topics]) for run in runs], found[1]
+    assert score.metrics["accuracy"] == np.mean([one.metrics["accuracy"] for one in each]) and score.metrics["seeds"] == 2
+    assert list(score.numerators) == list(np.mean([one.numerators for one in each], axis=0))
     # Measured once: what was fine-tuned and scored stays.
     before = {path: path.stat().st_mtime_ns for path in (workdir / "fine_tuning").rglob("model.safetensors")}
-    _evaluate(config, workdir)
+    score_models(config, workdir)
     assert before == {path: path.stat().st_mtime_ns for path in (workdir / "fine_tuning").rglob("model.safetensors")}
     config.evaluation.during = (0.3,)
     with pytest.raises(UserError, match=r"evaluation\.during: 0\.3 of \d+ steps has no checkpoint that stays"):
-        _validate(config, workdir)
+        validate_comparison(config, workdir)
     config.unlock()
+    for name, other in (("full_rand_50", "full_rand 50 %"), ("source", "source")):
+        config.evaluation.during, config.methods = (0.5,), ("full_rand", name)
+        config.variants[name] = {"method": "full_rand"}
+        with pytest.raises(UserError, match=f"methods: the scores of '{name}' and '{other}' would not be told apart"):
+            validate_comparison(config, workdir)
     config.evaluation.during, config.evaluation.fine_tuning.topics.magic = (), 1
+    config.methods = ("full_rand",)
     with pytest.raises(UserError, match=r"evaluation\.fine_tuning\.topics\.magic: no such setting"):
-        _validate(config, workdir)
+        validate_comparison(config, workdir)
 
 
 @pytest.mark.slow
@@ -191,6 +198,7 @@ def test_mistakes_give_one_line_and_status_2(arguments, message, tmp_path):
         ("a.py", "def get_config():\n    return get_config()", "a.py: line 2: RecursionError"),
         ("a.py", "def get_config(:\n", "a.py"),
         ("a.py", "x = 1", "get_config"),
+        ("a.py", "def get_config():\n    return None", "get_config() returns no settings; expected those of default_config()"),
         ("a.json", "{}", "a.json: is no .py file; expected a Python file with get_config()"),
         ("a.py", "{demo}\n    c.transfer.magic = 1\n    return c", "transfer.magic: no such setting"),
         ("a.py", "{demo}\n    c.overrides.anker = dict(magic=1)\n    return c", "overrides.anker.magic: no such setting"),

@@ -10,9 +10,11 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from wechsel_jax import comparison
-from wechsel_jax.comparison import _tune, default_config
+from wechsel_jax.comparison import default_config, run
+from wechsel_jax.comparison import tuning as module
+from wechsel_jax.comparison.tuning import tune, with_rates
 from wechsel_jax.errors import UserError
+from wechsel_jax.training.groups import RECIPES
 
 STARTS = {"anker": "anker", "full_rand": "full_rand", "longer": "full_rand"}
 
@@ -37,16 +39,17 @@ def trained(monkeypatch):
     """The runs that were trained, in their order; the loss is least at 1e-3 for `anker` and at 4e-3 for FullRand's body."""
     runs = []
 
-    def train(config, run):
-        runs.append((run.name, config.copy_and_resolve_references()))
+    def train(config, workdir):
+        runs.append((workdir.name, config.copy_and_resolve_references()))
         rate, groups = config.optimizer.peak_learning_rate, config.optimizer.groups
-        best = 1e-3 if run.name.startswith("anker") else 4e-3
+        best = 1e-3 if workdir.name.startswith("anker") else 4e-3
         loss = 5 + abs(math.log(rate / best)) - 0.1 * bool(groups)
         line = {"kind": "eval", "step": config.steps, "loss": loss if rate < 1 else None, "perplexity": None}
-        (run / "checkpoints").mkdir(parents=True, exist_ok=True)
-        (run / "metrics.jsonl").write_text(json.dumps({**line, "step": 0}) + "\n" + json.dumps(line) + "\n")
+        (workdir / "checkpoints").mkdir(parents=True, exist_ok=True)
+        (workdir / "metrics.jsonl").write_text(json.dumps({**line, "step": 0}) + "\n" + json.dumps(line) + "\n")
 
-    monkeypatch.setattr(comparison, "train", train)
+    for place in (module, run):
+        monkeypatch.setattr(place, "train", train)
     return runs
 
 
@@ -59,7 +62,7 @@ def tuning(workdir: Path, rates=(1e-3, 2e-3, 4e-3), tables=(1.0, 2.5)):
 
 
 def test_every_start_tries_the_same_rates_on_text_of_its_own(workdir, trained):
-    found = _tune(tuning(workdir), workdir)
+    found = tune(tuning(workdir), workdir)
     pairs = [[rate, tables] for rate in (1e-3, 2e-3, 4e-3) for tables in (1.0, 2.5)]
     assert {name: [tried[:2] for tried in values] for name, values in found.items()} == dict.fromkeys(STARTS, pairs)
     best = {name: min(values, key=lambda tried: tried[-1])[:2] for name, values in found.items()}
@@ -75,7 +78,7 @@ def test_every_start_tries_the_same_rates_on_text_of_its_own(workdir, trained):
 
 
 def test_what_has_been_tried_is_not_trained_again_and_keeps_no_weights(workdir, trained):
-    first = _tune(tuning(workdir), workdir)
+    first = tune(tuning(workdir), workdir)
     assert not list(workdir.glob("tuning/*/checkpoints"))
     (name, _), *_ = trained
     shutil.rmtree(workdir / "tuning" / name)
@@ -83,14 +86,14 @@ def test_what_has_been_tried_is_not_trained_again_and_keeps_no_weights(workdir, 
     # A run that was killed before its last evaluation.
     cut = workdir / "tuning" / "full_rand-0.002-1" / "metrics.jsonl"
     cut.write_text(cut.read_text().splitlines()[0] + "\n")
-    assert _tune(tuning(workdir), workdir) == first
+    assert tune(tuning(workdir), workdir) == first
     assert [run for run, _ in trained] == [name, "full_rand-0.002-1"]
 
 
 def test_rates_that_lead_nowhere_are_left_out_and_refused_where_all_do(workdir, trained):
-    assert [tried[0] for tried in _tune(tuning(workdir, (1e-3, 2.0), (1.0,)), workdir)["anker"]] == [1e-3]
+    assert [tried[0] for tried in tune(tuning(workdir, (1e-3, 2.0), (1.0,)), workdir)["anker"]] == [1e-3]
     with pytest.raises(UserError, match="anker has no finite loss after 7 steps; expected lower ones"):
-        _tune(tuning(workdir, (3.0,), (1.0,)), workdir)
+        tune(tuning(workdir, (3.0,), (1.0,)), workdir)
 
 
 def test_runs_that_differ_in_their_training_alone_share_a_transfer(workdir, trained, monkeypatch):
@@ -101,15 +104,28 @@ def test_runs_that_differ_in_their_training_alone_share_a_transfer(workdir, trai
         output.mkdir(parents=True)
         (output / "transfer.json").write_text(json.dumps({"method": method, "number": len(made)}))
 
-    monkeypatch.setattr(comparison, "transfer", transfer)
-    monkeypatch.setattr(comparison, "_write_results", lambda *_: {})
+    monkeypatch.setattr(run, "transfer", transfer)
+    monkeypatch.setattr(run, "_write_results", lambda *_: {})
     config = tuning(workdir)
     config.text.validation = config.text.train
     config.variants.other = {"method": "full_rand", "overlap": "exact"}
     config.methods, config.tuning.rates = ("full_rand", "longer", "other"), ()
     for name in STARTS:
         shutil.rmtree(workdir / name)
-    comparison._compare(config, workdir)
+    run._compare(config, workdir)
     assert [(method, settings.get("overlap")) for method, settings in made] == [("full_rand", None), ("full_rand", "exact")]
     records = [json.loads((workdir / name / "transfer" / "transfer.json").read_text())["number"] for name in config.methods]
     assert records == [1, 1, 2] and [name for name, _ in trained] == [*config.methods]
+
+
+def test_rates_change_nothing_else_of_a_recipe():
+    training = default_config().training
+    for recipe in RECIPES:
+        training.optimizer.groups = RECIPES[recipe]
+        groups = [dict(group) for group in with_rates(training, 2e-3, 2.5).optimizer.groups]
+        assert groups[0]["match"] == "embeddings" and groups[0]["rate"] == 2.5
+        others = [{name: value for name, value in group.items() if name != "rate"} for group in groups]
+        plain = [{name: value for name, value in group.items() if name != "rate"} for group in RECIPES[recipe]]
+        assert others[-len(plain) :] == plain if plain else others == [{"match": "embeddings"}]
+    training.optimizer.groups = ()
+    assert with_rates(training, 1e-3, 1.0).optimizer.groups == () and training.optimizer.peak_learning_rate == 1e-3

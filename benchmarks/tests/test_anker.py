@@ -13,7 +13,7 @@ from benchmarks import anker
 from tests.records.runs import record as transfer_record
 from tests.test_configs import load
 from wechsel_jax import demo
-from wechsel_jax.comparison import _settings
+from wechsel_jax.comparison.settings import transfer_settings
 from wechsel_jax.errors import UserError
 from wechsel_jax.training.config import phases
 from wechsel_jax.transfers.settings import described_settings
@@ -198,7 +198,9 @@ def test_variants_change_what_their_names_say():
     config = load("anker", "variants=1,data=d,lang=sw")
     assert set(config.variants) < set(config.methods) and config.training.steps == 1
     inputs = {"dictionary": config.dictionary, "source_text": ("s",), "target_text": ("t",)}
-    settings = {name: _settings(config, name, inputs) for name in config.methods if config.variants.get(name, {}).get("method")}
+    settings = {
+        name: transfer_settings(config, name, inputs) for name in config.methods if config.variants.get(name, {}).get("method")
+    }
     assert settings["anker_dictionary_500"]["dictionary"] == "d/dictionaries/sw.500.tsv"
     assert settings["anker_no_learning"]["dictionary"] == "d/wechsel_wiktionary/swahili.tsv"
     assert settings["anker_dictionary_0"]["dictionary"] == "identical"
@@ -215,7 +217,7 @@ def test_a_masked_source_is_trained_masked():
 
 def test_text_of_another_domain_is_counted_and_not_trained_on():
     config = load("anker", "domain=other,data=d,lang=zh")
-    settings = _settings(config, "anker_other_domain", {"source_text": ("s",), "target_text": ("t",)})
+    settings = transfer_settings(config, "anker_other_domain", {"source_text": ("s",), "target_text": ("t",)})
     assert [*settings["source_text"], *settings["target_text"]] == ["d/en_other.train.txt", "d/zh_other.train.txt"]
     assert config.text.train == ("d/zh.train.txt",) and config.methods[-1] == "anker_other_domain"
     with pytest.raises(UserError, match="domain=other: no such text of fr; expected lang to be de, sw, zh"):

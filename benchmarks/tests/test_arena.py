@@ -57,7 +57,7 @@ def test_a_line_says_what_full_rand_needs_and_which_rate_is_at_the_edge(tmp_path
     }
     workdirs = [("de", write(tmp_path / str(seed), runs, seed)) for seed in (0, 1)]
     lines = table(gather(workdirs)).splitlines()
-    cells = {(line.split("|")[2].strip(), line.split("|")[5].strip()): line for line in lines[2:6]}
+    cells = {(line.split("|")[2].strip(), line.split("|")[6].strip()): line for line in lines[2:6]}
     assert list(cells)[-1] == ("`anker`", "0.20 M") and "more than 0.82 M | more than 4.0 |" in cells[("`anker`", "0.20 M")]
     # Two thirds of the way from 3 to 2.25 on a logarithmic scale from 1 to 4.
     assert f"| {4 ** (2 / 3):.1f} |" in cells[("`fvt`", "0.20 M")] and "| 0.004* |" in cells[("`fvt`", "0.20 M")]

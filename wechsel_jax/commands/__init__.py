@@ -5,12 +5,15 @@ flags), `ARGUMENTS` (what stands without a flag; "..." at the end: any number of
 which makes up for a missing argument).
 """
 
+import contextlib
 import difflib
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from absl import flags
+
+from wechsel_jax.errors import UserError
 
 _LARGEST_SIZE = 1 << 62
 
@@ -43,6 +46,17 @@ def longest_document(values: flags.FlagValues) -> None:
     """Defines the flag of what reads text that bounds its memory."""
     summary = "Refuse text with a longer line, row or document, e.g. 64MiB; in the worst case memory is 150 times as large."
     size(values, "max_document_bytes", "16MiB", summary)
+
+
+@contextlib.contextmanager
+def needs_training() -> Iterator[None]:
+    """Around the imports of a verb that trains: a package that is missing is one line, which names the extra."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name.startswith("wechsel_jax"):
+            raise
+        raise UserError(f"{error.name}: not installed; expected what trains models: pip install 'wechsel-jax[train]'") from None
 
 
 def nearest(given: str, known: Sequence[str]) -> str:

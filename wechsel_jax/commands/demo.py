@@ -8,7 +8,7 @@ again goes on where it stopped.
 
 from absl import flags
 
-from wechsel_jax.errors import UserError
+from wechsel_jax.commands import needs_training
 
 REQUIRED = ("workdir",)
 
@@ -27,13 +27,9 @@ def define(values: flags.FlagValues) -> None:
 def run(values: flags.FlagValues, arguments: list[str]) -> None:
     """Compares; what it finds is printed and written by the comparison itself."""
     del arguments
-    try:
+    with needs_training():
         from wechsel_jax.comparison import compare
         from wechsel_jax.demo.settings import get_config
-    except ModuleNotFoundError as error:
-        if error.name.startswith("wechsel_jax"):
-            raise
-        raise UserError(f"{error.name}: not installed; expected what trains models: pip install 'wechsel-jax[train]'") from None
 
     config = get_config()
     config.seed = values.seed

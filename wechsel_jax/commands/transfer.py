@@ -12,7 +12,7 @@
 
 from absl import flags
 
-from wechsel_jax.commands import choice, longest_document, number
+from wechsel_jax.commands import choice, longest_document, needs_training, number
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers.registry import METHODS
 from wechsel_jax.transfers.settings import described_settings
@@ -70,10 +70,6 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
         return
     if method := settings.pop("method"):
         raise UserError(f"--probe_steps={steps}: the method is named ({method}); expected one of the two")
-    try:
+    with needs_training():
         from wechsel_jax.candidates import transfer_by_probe
-    except ModuleNotFoundError as error:
-        if error.name.startswith("wechsel_jax"):
-            raise
-        raise UserError(f"{error.name}: not installed; expected what trains models: pip install 'wechsel-jax[train]'") from None
     transfer_by_probe(steps=steps, **settings)

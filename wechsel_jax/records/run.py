@@ -15,6 +15,8 @@ from wechsel_jax.records.state import DONE, FINISHED, State, find_state
 from wechsel_jax.records.transfer import RECORD_FILE, TransferRecord
 
 CONFIG_FILE, METRICS_FILE, MACHINE_FILE = "config.json", "metrics.jsonl", "machine.json"
+# Of a fine-tuning with several seeds, beside their workdirs.
+SEEDS_FILE = "seeds.json"
 SIDES = ("train", "validation")
 # Where `train.compare` puts the transfer of a run, the directory of a transfer itself, a copy of what the run began with.
 _TRANSFERS = ("transfer", ".", "model")
@@ -247,6 +249,21 @@ def read_metrics(path: str | Path) -> list[dict[str, Any]]:
             ) from error
         lines.append(line)
     return lines
+
+
+def seed_runs(workdir: str | Path) -> list[Path]:
+    """Returns the runs of a fine-tuning with several seeds; the directory itself where it is none.
+
+    Raises:
+      UserError: seeds.json is not as `training.finetune` writes it.
+    """
+    record = Path(workdir) / SEEDS_FILE
+    if not record.is_file():
+        return [Path(workdir)]
+    content = read_json(record, "what several seeds scored", "remove it, and run the fine-tuning again")
+    if problem := mismatch(content, {"seeds": [WHOLE]}):
+        raise UserError(f"{record}: {problem}, as a fine-tuning writes it; remove it, and run that again")
+    return [record.parent / f"seed-{seed}" for seed in content["seeds"]]
 
 
 def encode_line(line: Mapping[str, Any]) -> str:

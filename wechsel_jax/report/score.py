@@ -185,7 +185,8 @@ def _samples(facts: Mapping[str, Any]) -> list[str]:
 
 def origin_line(token: Mapping[str, Any], most: int | None = None) -> str:
     """Returns where a token came from, as `origins` and `score` tell it, with `most` source tokens at most."""
-    told = [f"{name} {weight:.3f}" for name, weight in token["sources"][:most]]
+    # The digits that the record has: rounded again, small weights would be 0.
+    told = [f"{name} {weight:.4g}" for name, weight in token["sources"][:most]]
     told += [f"{left} more"] if (left := len(token["sources"]) - len(told)) > 0 else []
     if not told and token["how"] == "mixed":
         told = ["of no source tokens, by the regression alone"]

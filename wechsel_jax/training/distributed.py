@@ -41,7 +41,8 @@ def start(settings: ConfigDict) -> None:
 
     Args:
       settings: `coordinator` "auto" (Cloud TPU, Slurm, MPI: JAX finds out) or "host:port" with `processes` and `process`, this
-        one's number from 0; empty for one process. `timeout` in seconds.
+        one's number from 0; empty for one process. `timeout` and `heartbeat`, after which a silent process counts as lost, in
+        seconds.
 
     Raises:
       UserError: the settings are incomplete, the port is taken, or "auto" finds nothing.
@@ -77,7 +78,12 @@ def start(settings: ConfigDict) -> None:
     deadline.daemon = True
     deadline.start()
     try:
-        jax.distributed.initialize(*arguments, initialization_timeout=settings.timeout + _MARGIN_SECONDS)
+        # A collective need not fail where its peer is gone: then only the missing heartbeats end the wait for it.
+        jax.distributed.initialize(
+            *arguments,
+            initialization_timeout=settings.timeout + _MARGIN_SECONDS,
+            heartbeat_timeout_seconds=settings.heartbeat,
+        )
     except (RuntimeError, ValueError) as error:
         raise _refused(settings, error) from error
     finally:

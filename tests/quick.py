@@ -1,0 +1,21 @@
+"""Machine code that is soon made, for tests of what a program computes and not of how fast."""
+
+import jax
+from jax._src import compiler
+
+# XLA's older generator takes a quarter of the newer one's time, and programs as small as these are not worth many parts.
+_OPTIONS = [("xla_cpu_use_fusion_emitters", False), ("xla_cpu_parallel_codegen_split_count", 1)]
+# JAX has no public place for compiler options of every program of a process.
+_plain = compiler.get_compile_options
+
+
+def _quick(*arguments, **named):
+    options = _plain(*arguments, **named)
+    options.env_option_overrides = [*_OPTIONS, *options.env_option_overrides]
+    return options
+
+
+def compile_quickly(quick: bool) -> None:
+    """Programs that are compiled from now on get plain machine code, or what users get."""
+    jax.config.update("jax_disable_most_optimizations", quick)
+    compiler.get_compile_options = _quick if quick else _plain

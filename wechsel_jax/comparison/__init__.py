@@ -1,0 +1,10 @@
+"""One source model, one new language, several initialisations, the same training for each: what `train.compare` runs.
+
+Read `settings.py` (the fields, and what each method gets of them), then `run.py`, from text to report. Aside: `check.py`
+(before anything is written), `inputs.py` (vectors and a helper), `tuning.py` (rates), `scoring.py` (tasks and fine-tuning).
+"""
+
+from wechsel_jax.comparison.run import BASELINE, compare
+from wechsel_jax.comparison.settings import AUTO, default_config
+
+__all__ = ["AUTO", "BASELINE", "compare", "default_config"]

@@ -1,0 +1,126 @@
+"""What cannot work is refused before anything is written; what other settings have made goes."""
+
+import contextlib
+import json
+import shutil
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from wechsel_jax.checkpoint import Checkpoint
+from wechsel_jax.comparison.scoring import fine_tuning_config, read_tasks, scored_models
+from wechsel_jax.comparison.settings import base_method, needs, needs_of_all, training_config
+from wechsel_jax.comparison.tuning import tuning_config
+from wechsel_jax.data.manifest import remove_prepared
+from wechsel_jax.errors import UserError
+from wechsel_jax.files import foreign, remove_leftovers, require_file
+from wechsel_jax.initializers import METHODS
+from wechsel_jax.text.parallel import PARALLEL
+from wechsel_jax.text.sources import find_sources
+from wechsel_jax.training import record_config, validate
+from wechsel_jax.training.config import as_dict
+from wechsel_jax.training.workdir import differences
+from wechsel_jax.transfers.settings import ALIGNED, IDENTICAL, described_settings
+
+SETTINGS = "config.json"
+
+
+def validate_comparison(config: ConfigDict, workdir: Path) -> None:
+    """Refuses what cannot work before anything is written, so that the corrected command finds a clean workdir."""
+    for name, variant in config.variants.items():
+        if "method" not in variant:
+            raise UserError(f"variants.{name}: has no method; expected one of {', '.join(sorted(METHODS))}")
+    unknown = sorted({base_method(config, method) for method in config.methods} - set(METHODS))
+    if unknown:
+        raise UserError(f"methods: unknown method {unknown[0]!r}; expected some of {', '.join(sorted(METHODS))}")
+    if not config.methods or len({*config.methods}) < len(config.methods):
+        raise UserError(f"methods: is {as_dict(config.methods)}; expected at least one method, and each once")
+    known = described_settings()
+    for where, given in [("transfer", config.transfer), *((f"variants.{name}", one) for name, one in config.variants.items())]:
+        wrong = sorted({*given} - {*known, "method"})
+        if wrong:
+            raise UserError(f"{where}.{wrong[0]}: no such setting; expected one of {', '.join(sorted(known))}")
+    for name, given in config.overrides.items():
+        wrong = sorted({*given} - {*config.training})
+        if wrong:
+            raise UserError(
+                f"overrides.{name}.{wrong[0]}: no such setting; expected one of {', '.join(sorted(config.training))}"
+            )
+    for name in ("train", "validation"):
+        if not config.text[name] and not (name == "validation" and config.training.data.validation_fraction):
+            raise UserError(f"text.{name}: no file given; expected text in the target language")
+    stray = sorted(set(config.overrides) - set(METHODS) - set(config.variants))
+    if stray:
+        raise UserError(f"overrides.{stray[0]}: no such method; expected one of {', '.join(sorted(METHODS))}, or of `variants`")
+    for files in config.text.values():
+        find_sources(files)
+    read_tasks(config)
+    Checkpoint.open(config.source)
+    if config.evaluation.tasks or config.evaluation.fine_tuning:
+        scored_models(config, workdir)
+    for name in config.evaluation.fine_tuning:
+        validate(fine_tuning_config(config, name, Path(config.source), workdir))
+    every = config.training.keep_every
+    for part in config.evaluation.during:
+        if not 0 < part < 1 or not every or round(part * config.training.steps) % every:
+            raise UserError(
+                f"evaluation.during: {part} of {config.training.steps} steps has no checkpoint that stays; expected a fraction "
+                f"between 0 and 1 whose step is a multiple of training.keep_every={every}"
+            )
+    needed = needs_of_all(config)
+    if "dictionary" in needed and config.dictionary not in (ALIGNED, IDENTICAL):
+        require_file(config.dictionary, "a dictionary of word pairs")
+    for name in config.methods:
+        if "parallel" in needs(config, name) and not (config.variants.get(name, {}).get("parallel") or config.parallel):
+            raise UserError(f"parallel: no file given, which {base_method(config, name)} reads; expected {PARALLEL}")
+    if not config.vectors.train_here:
+        for side in ("source", "target"):
+            if f"{side}_vectors" in needed:
+                require_file(config.vectors[side], "word vectors")
+    for method in config.methods:
+        base = training_config(config, method, workdir / method, workdir)
+        validate(base)
+        for rate in config.tuning.rates:
+            for tables in config.tuning.tables:
+                validate(tuning_config(config, base, workdir, rate, tables))
+
+
+def settle(config: ConfigDict, workdir: Path) -> None:
+    """Records the settings; until the first training has begun, others may take their place, and what depends on them goes.
+
+    Raises:
+      UserError: a method has been trained with other settings, or what depends on them holds what somebody added. (A helper
+        that has been trained stays; its own training refuses other settings.)
+    """
+    if (workdir / "tuning").exists() or any((workdir / method / SETTINGS).exists() for method in config.methods):
+        record_config(config, workdir)
+        return
+    remove_leftovers(workdir / SETTINGS)
+    old, now = {}, json.loads(json.dumps(as_dict(config)))
+    with contextlib.suppress(OSError, ValueError):
+        old = dict(json.loads((workdir / SETTINGS).read_bytes()))
+
+    fields = [name for name, _, _ in differences(old, now)]
+    changed = {name.split(".")[0].split("[")[0] for name in fields}
+
+    def differ(*names: str) -> bool:
+        return not changed.isdisjoint(names)
+
+    # The names are those of this comparison: a recorded one might lead anywhere.
+    writers = {"tokenizer": "tokenizer"} if differ("text", "tokenizer") else {}
+    writers |= {f"{name}/transfer": "transfer" for name in config.methods if changed}
+    there = [(workdir / name, writer) for name, writer in writers.items() if old and (workdir / name).exists()]
+    for place, writer in there:
+        if what := foreign(place, writer):
+            raise UserError(f"{place}: was made with other settings, and {what}; remove it yourself, or use another workdir")
+    for place, _ in there:
+        shutil.rmtree(place)
+    for side in ("train", "validation"):
+        other = differ("text", "tokenizer") or any(name.startswith("training.data.") for name in fields)
+        if old and other and (workdir / "data" / side).exists():
+            remove_prepared(workdir / "data" / side)
+    for name in ("source", "target", "native", "sample"):
+        if old and differ("text", "tokenizer", "vectors", *(("training",) if name == "sample" else ())):
+            (workdir / "vectors" / f"{name}.bin").unlink(missing_ok=True)
+    (workdir / SETTINGS).unlink(missing_ok=True)
+    record_config(config, workdir)

@@ -1,0 +1,76 @@
+"""What the methods of a comparison read and its settings do not name: word vectors and a helper model, made here."""
+
+import time
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from wechsel_jax.comparison.settings import SAMPLE, helper_config, needs_of_all
+from wechsel_jax.data.sample import write_sample
+from wechsel_jax.files import temporary_directory
+from wechsel_jax.training import train
+from wechsel_jax.vectors import train_vectors
+
+# As FOCUS trains its token vectors (deepfocus 1.0.1), but for dimensions and epochs.
+NATIVE_VECTORS = {"model": "cbow", "smallest_ngram": 3, "largest_ngram": 6, "min_count": 10}
+
+
+def make_inputs(config: ConfigDict, workdir: Path, seconds: dict[str, float]) -> dict[str, str]:
+    """Makes what the methods need and the config does not name; returns setting -> file or directory."""
+    needed, inputs = needs_of_all(config), {"dictionary": config.dictionary}
+    inputs |= {"source_text": config.text.source, "target_text": config.text.train, "parallel": config.parallel}
+    with timed(seconds, "vectors"):
+        for side, text in (("source", config.text.source), ("target", config.text.words or config.text.train)):
+            if f"{side}_vectors" not in needed:
+                continue
+            inputs[f"{side}_vectors"] = config.vectors[side]
+            if config.vectors.train_here:
+                output = workdir / "vectors" / f"{side}.bin"
+                if not output.exists():
+                    train_vectors(text, output, dim=config.vectors.dimensions, epochs=config.vectors.epochs)
+                inputs[f"{side}_vectors"] = str(output)
+        if any(config.variants.get(name, {}).get("target_vectors") == SAMPLE for name in config.methods):
+            inputs[SAMPLE] = str(_sampled_vectors(config, workdir))
+        if "native_vectors" in needed:
+            inputs["native_vectors"] = config.vectors.native or str(_native_vectors(config, workdir))
+    if "helper" in needed:
+        inputs["helper"] = config.helper.checkpoint
+        if not config.helper.checkpoint:
+            with timed(seconds, "helper"):
+                train(helper_config(config, workdir), workdir / "helper")
+            inputs["helper"] = str(workdir / "helper" / "export")
+    return inputs
+
+
+def _native_vectors(config: ConfigDict, workdir: Path) -> Path:
+    output = workdir / "vectors" / "native.bin"
+    if not output.exists():
+        options = {"dim": config.vectors.dimensions, "epochs": config.vectors.epochs, **NATIVE_VECTORS}
+        train_vectors(config.text.train, output, tokenizer=workdir / "tokenizer", **options)
+    return output
+
+
+def _sampled_vectors(config: ConfigDict, workdir: Path) -> Path:
+    output, data = workdir / "vectors" / "sample.bin", config.training.data
+    if not output.exists():
+        output.parent.mkdir(exist_ok=True)
+        with temporary_directory(output) as work:
+            fraction = 0.0 if config.text.validation else data.validation_fraction
+            sizes = {"max_bytes": data.max_bytes, "max_document_bytes": data.max_document_bytes}
+            write_sample(config.text.train, work / "sample.jsonl", validation_fraction=fraction, **sizes)
+            options = {"dim": config.vectors.dimensions, "epochs": config.vectors.epochs}
+            train_vectors([work / "sample.jsonl"], output, max_document_bytes=data.max_document_bytes, **options)
+    return output
+
+
+class timed:
+    """Adds the seconds that a block takes to `seconds[name]`."""
+
+    def __init__(self, seconds: dict[str, float], name: str):
+        self.seconds, self.name = seconds, name
+
+    def __enter__(self) -> None:
+        self.start = time.monotonic()
+
+    def __exit__(self, *_) -> None:
+        self.seconds[self.name] = self.seconds.get(self.name, 0.0) + round(time.monotonic() - self.start, 2)

@@ -1,0 +1,144 @@
+"""One source model, one new language, several initialisations, the same training for each: what `train.compare` runs."""
+
+import os
+import platform
+import shutil
+from pathlib import Path
+
+import jax
+from ml_collections import ConfigDict
+
+from wechsel_jax.candidates import transfer_by_probe
+from wechsel_jax.comparison.check import settle, validate_comparison
+from wechsel_jax.comparison.inputs import make_inputs, timed
+from wechsel_jax.comparison.scoring import score_models
+from wechsel_jax.comparison.settings import AUTO, base_method, named_method, training_config, transfer_settings
+from wechsel_jax.comparison.tuning import tune, with_rates
+from wechsel_jax.data import prepare, prepare_split
+from wechsel_jax.files import new_directory, refuse_workdir, temporary_directory
+from wechsel_jax.records import ComparisonRecord, read_run
+from wechsel_jax.records.comparison import COMPARISON_FILE
+from wechsel_jax.report import comparison_table, steps_needed, write_report
+from wechsel_jax.tokens import load_tokenizer
+from wechsel_jax.tokens.training import train_tokenizer
+from wechsel_jax.training import train
+from wechsel_jax.training.config import as_dict
+from wechsel_jax.training.workdir import has_begun, only_run
+from wechsel_jax.transfers.job import transfer
+
+BASELINE = "full_rand"
+
+
+def compare(config: ConfigDict, workdir: str | Path) -> dict:
+    """Initialises by every method of `config.methods`, trains each alike, and writes table, report and exports.
+
+    What is there already is kept, so the same command again goes on where it stopped. All transfers come before the first
+    training; until that has begun, settings may change, and what depends on them is made again.
+
+    Args:
+      config: fields as in `default_config`.
+      workdir: gets `tokenizer/`, `data/`, `vectors/` and `helper/` (where trained here), one training workdir a method with
+        its `transfer/` inside, `comparison.json`, `report.html`; `scores.json` and `scores.md` where `evaluation` has tasks;
+        `tuning/` where rates are tuned.
+
+    Returns:
+      What `comparison.json` holds: `methods[name]["evaluations"]` as [step, perplexity] pairs, `steps_needed`, `seconds`.
+
+    Raises:
+      UserError: a field is wrong, a file is missing, a method has been trained in `workdir` with another config, another
+        process is at work there, or it holds files of others.
+    """
+    refuse_workdir(workdir, has_begun, "a comparison")
+    workdir = Path(workdir)
+    validate_comparison(config, workdir)
+    with only_run(workdir):
+        settle(config, workdir)
+        return _compare(config, workdir)
+
+
+def _compare(config: ConfigDict, workdir: Path) -> dict:
+    seconds: dict[str, float] = {}
+    longest = {"max_document_bytes": config.training.data.max_document_bytes}
+    if not (workdir / "tokenizer").exists():
+        with timed(seconds, "tokenizer"):
+            options = as_dict(config.tokenizer)
+            if directory := options.pop("directory", ""):
+                tokenizer = load_tokenizer(directory)
+                with new_directory(workdir / "tokenizer", "tokenizer") as place:
+                    tokenizer.save_pretrained(place)
+            else:
+                train_tokenizer(config.text.train, output=workdir / "tokenizer", **longest, **options)
+    with timed(seconds, "data"):
+        sample = {"max_bytes": config.training.data.max_bytes, **longest}
+        if config.text.validation:
+            prepare(config.text.train, workdir / "tokenizer", workdir / "data" / "train", **sample)
+            prepare(config.text.validation, workdir / "tokenizer", workdir / "data" / "validation", **longest)
+        else:
+            fraction = config.training.data.validation_fraction
+            prepare_split(config.text.train, workdir / "tokenizer", workdir / "data", validation_fraction=fraction, **sample)
+    inputs = make_inputs(config, workdir, seconds)
+    # All before the first training, so that a mistake in the settings of one is found while they may still be changed.
+    starts: dict[str, Path] = {}
+    for method in config.methods:
+        place, settings = workdir / method / "transfer", transfer_settings(config, method, inputs)
+        # Runs that differ in their training alone begin with the same files.
+        twin = starts.setdefault(repr((named_method(config, method), sorted(settings.items()))), place)
+        if not place.exists():
+            print(f"== {method}: transfer", flush=True)
+            with timed(seconds, f"{method} transfer"):
+                if twin != place:
+                    with temporary_directory(place) as copied:
+                        shutil.copytree(twin, copied, dirs_exist_ok=True)
+                        os.rename(copied, place)
+                else:
+                    models, automatic = (config.source, workdir / "tokenizer", place), named_method(config, method) == AUTO
+                    if automatic and config.probe_steps:
+                        given = {"parallel": config.parallel} | settings
+                        transfer_by_probe(*models, steps=config.probe_steps, **given)
+                    else:
+                        transfer(*models, method=None if automatic else base_method(config, method), **settings)
+    tuned: dict[str, list] = {}
+    if config.tuning.rates:
+        with timed(seconds, "tuning"):
+            tuned = tune(config, workdir)
+    for method in config.methods:
+        print(f"== {method} (seed {config.seed})", flush=True)
+        run = workdir / method
+        training = training_config(config, method, run, workdir)
+        if method in tuned:
+            rate, tables, _ = min(tuned[method], key=lambda tried: tried[-1])
+            training = with_rates(training, rate, tables)
+        with timed(seconds, f"{method} training"):
+            train(training, run)
+    if config.evaluation.tasks or config.evaluation.fine_tuning:
+        with timed(seconds, "evaluation"):
+            score_models(config, workdir)
+    return _write_results(config, workdir, seconds, tuned)
+
+
+def _write_results(config: ConfigDict, workdir: Path, seconds: dict[str, float], tuned: dict[str, list]) -> dict:
+    runs = [workdir / method for method in config.methods]
+    curves = {run.name: [list(point) for point in read_run(run).curve] for run in runs}
+    earlier = ComparisonRecord.read(workdir).seconds if (workdir / COMPARISON_FILE).exists() else {}
+    result = ComparisonRecord(
+        methods={name: {"evaluations": curve} for name, curve in curves.items()},
+        steps_needed={
+            name: steps_needed(curves[BASELINE], curve)
+            for name, curve in curves.items()
+            if BASELINE in curves and name != BASELINE
+        },
+        seed=config.seed,
+        machine=_machine(),
+        seconds={**earlier, **seconds},
+        tuning=tuned or None,
+    )
+    result.write(workdir)
+    print(comparison_table(runs), flush=True)
+    report = write_report(runs, workdir / "report.html")
+    print(f"report: {report}\nmodels: " + ", ".join(str(run / "export") for run in runs), flush=True)
+    return vars(result)
+
+
+def _machine() -> str:
+    devices = f"{jax.device_count()} x {jax.devices()[0].device_kind}"
+    return f"{devices}, {os.cpu_count()} cores ({platform.machine()}), jax {jax.__version__}"
