@@ -190,12 +190,11 @@ def test_focus_with_vectors_of_words(world, command):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("other", [False, True], ids=["same", "other"])
-@pytest.mark.parametrize("method", ["salt", "omp", "clp", "clp_nearest"])
+@pytest.mark.parametrize("method", ["salt", "omp", "clp", "clp_nearest", "sava"])
 def test_methods_with_a_helper(world, helper, other_helper, make, method, other):
     helper = other_helper if other else helper
-    options = {"target_vectors": world.vectors("german")} if method == "salt" else {"atoms": 3}
-    if method.startswith("clp"):
-        options = {"neighbors": 4} if method == "clp_nearest" else {}
+    own = {"salt": {"target_vectors": world.vectors("german")}, "omp": {"atoms": 3}, "clp_nearest": {"neighbors": 4}}
+    options = own.get(method, {})
     made = make(method=method, helper=helper, **options)
     table = helper_table(made, helper)
     lacking = sum(not row.any() for row, token in zip(table, made.new, strict=True) if token != SPECIAL)
@@ -254,7 +253,15 @@ def expected_clp_nearest(world, made: Made, table: np.ndarray) -> dict[int, np.n
     return shares(made, same_strings(made), table, weigh)
 
 
+def expected_sava(world, made: Made, table: np.ndarray) -> dict[int, np.ndarray]:
+    shared = {i: s for i, s in same_strings(made).items() if table[i].any() and made.new[i] != SPECIAL}
+    affine = np.column_stack([table, np.ones(len(table))])
+    fitted = np.linalg.lstsq(affine[[*shared]], made.source[[*shared.values()]].astype(np.float64), rcond=None)[0]
+    return {int(i): affine[i] @ fitted for i in np.flatnonzero(table.any(axis=1)) if i not in same_strings(made)}
+
+
 _EXPECTED = {"salt": expected_salt, "omp": expected_omp, "clp": expected_clp, "clp_nearest": expected_clp_nearest}
+_EXPECTED["sava"] = expected_sava
 
 
 @pytest.mark.slow
@@ -534,3 +541,9 @@ def test_settings_that_are_not_read_are_mentioned(world, make):
     unread = [note.split()[0] for note in made.record["notes"] if note.endswith("but wechsel with parity does not use it.")]
     assert unread == ["overlap", "map"] and made.record["counts"]["copied"] == 1
     assert not any("same bytes" in rule for rule in made.record["behaviour"])
+
+
+def test_a_method_of_text_alone_says_that_it_reads_no_words():
+    given = {"dictionary": "pairs.tsv", "source_vectors": "en.bin", "target_vectors": "de.bin", "text_bytes": 5}
+    unread = {name: TransferSettings.filled(METHODS[name], **given).unused(METHODS[name]) for name in ("anker", "tokalign")}
+    assert unread == {"anker": (), "tokalign": ("source_vectors", "target_vectors", "dictionary")}

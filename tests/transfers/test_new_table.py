@@ -5,8 +5,9 @@ import math
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
+from tests.evaluation.tiny_models import save
 from wechsel_jax.commands import table as verb
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers.transforms import SHUFFLES, STANDARDIZATIONS, scalar_moments
@@ -37,6 +38,16 @@ def test_rows_of_word_vectors(glove):
     tokens = vocabulary_table(vocabulary("▁w5", "<pad>", "w6", "▁"), glove)
     assert tokens.found.tolist() == [True, False, True, False]
     np.testing.assert_array_equal(tokens.embeddings[[0, 2]], glove.rows(np.array([5, 6])))
+
+
+def test_a_damaged_model_makes_no_table(tmp_path):
+    directory = save(tmp_path / "model", "gpt2")
+    tensors = load_file(directory / "model.safetensors")
+    tensors["transformer.wte.weight"][7, 3] = np.nan
+    save_file(tensors, directory / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UserError, match=r"row 7 of transformer\.wte\.weight: NaN or infinity; expected finite numbers"):
+        make_table(tmp_path / "t.safetensors", tmp_path / "t.json", source=str(directory), tokenizer=str(directory))
+    assert not (tmp_path / "t.json").exists()
 
 
 def test_rows_of_a_model():

@@ -51,6 +51,7 @@ Temperature = Annotated[float, Setting("Of the softmax over similarities", 1e-6,
 WordStart = Annotated[
     float, Setting("Bonus to the similarity of tokens that both begin a word, or both do not", 0.0, 100.0, parity=0.0)
 ]
+Ridge = Annotated[float, Setting("Added to the diagonal of the least squares", 0.0, 1e6)]
 
 
 class Own(typing.NamedTuple):
@@ -84,8 +85,8 @@ class Method:
       helper: whether it needs the embeddings of a model of the target language.
       source_rows: whether the plan reads the rows of the source model's own table.
       head_rows: whether it reads those of its output head too, where that is another table.
-      text: makes the two sides of text of both languages, a dictionary and word vectors where there are some, see
-        `anker.sides.text_sides`; None where the method needs no text.
+      text: makes the two sides of text of both languages, and of a dictionary and word vectors where it takes them and there
+        are some, see `anker.sides.text_sides`; None where the method needs no text.
       overlap: which shared tokens it copies, one of `tokens.overlap.OVERLAPS`, unless the user says otherwise.
       noise: the distribution of random rows, see `draw_noise`, unless the user says otherwise.
       redraw_inner: every other tensor is drawn again too, see `full_rand.redraw`.
@@ -132,6 +133,11 @@ class Method:
                     default = inspect.signature(function).parameters[name].default
                     found[name] = Own(typing.get_args(hint)[0], default, setting)
         return found
+
+    @property
+    def takes_words(self) -> bool:
+        """Whether `text` takes a dictionary and word vectors besides."""
+        return self.text is not None and "dictionary" in inspect.signature(self.text).parameters
 
     @property
     def needs(self) -> tuple[str, ...]:

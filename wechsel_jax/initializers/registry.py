@@ -14,6 +14,8 @@ from wechsel_jax.initializers.ofa import OFA
 from wechsel_jax.initializers.omp import OMP
 from wechsel_jax.initializers.pieces import ASYMMETRIC, FVT
 from wechsel_jax.initializers.salt import SALT
+from wechsel_jax.initializers.sava import SAVA
+from wechsel_jax.initializers.tokalign import TOKALIGN
 from wechsel_jax.initializers.trans_inner import TRANS_INNER, TRANS_INNER_SHUFFLE
 from wechsel_jax.initializers.trans_tokenization import TRANS_TOKENIZATION
 from wechsel_jax.initializers.trelm import TRELM
@@ -28,11 +30,13 @@ METHODS: dict[str, Method] = {
         OFA,
         FOCUS,
         SALT,
+        SAVA,
         OMP,
         CLP,
         CLP_NEAREST,
         TRELM,
         TRANS_TOKENIZATION,
+        TOKALIGN,
         FVT,
         ASYMMETRIC,
         MEAN,

@@ -1,7 +1,6 @@
 """SALT: each new token's row in a model of the target language, mapped to the source model by its neighbors' linear map."""
 
 from collections.abc import Callable
-from typing import Annotated
 
 import numpy as np
 
@@ -9,7 +8,7 @@ from wechsel_jax import search
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers.anchors import anchored_plan, find_anchors, helper_rows
 from wechsel_jax.initializers.least_squares import Fit, least_squares
-from wechsel_jax.initializers.method import Method, Setting
+from wechsel_jax.initializers.method import Method, Ridge
 from wechsel_jax.initializers.plan import Side, TransferPlan, on_source_rows
 from wechsel_jax.tokens.overlap import Overlap
 
@@ -21,7 +20,7 @@ def salt(
     target: Side,
     *,
     overlap: Overlap,
-    ridge: Annotated[float, Setting("Added to the diagonal of the least squares", 0.0, 1e6)] = 0.0,
+    ridge: Ridge = 0.0,
     progress: Callable[[int, int], None] | None = None,
     notes: Callable[[str], None] | None = None,
 ) -> TransferPlan:

@@ -19,6 +19,7 @@ _SPACES = {
     False: "One rotation, learned from a dictionary, lays the source language's word vectors over the target language's.",
     True: "Tokens of both languages are described by how often the same anchors, pairs of tokens that mean the same, stand "
     "before and after them in text.",
+    "tokalign": "Both tokenizers cut the same text; a token of either is described by how similar it is to the shared ones.",
 }
 # What is said of a token without source tokens, by how its row was made.
 _NO_SOURCES = {"random": "random: nothing is known of it", "mixed": "the regression alone"}
@@ -113,10 +114,11 @@ def alignment(report: Report) -> list[Section]:
             alike.setdefault(alignment_table(run.transfer.alignment or {}, run.transfer.similarity or {}), []).append(run)
     if not alike:
         return []
-    kinds = dict.fromkeys(_anchored(run.transfer.alignment) for run in report.transferred if run.transfer.alignment)
+    found = [run.transfer.alignment for run in report.transferred if run.transfer.alignment]
+    kinds = dict.fromkeys("tokalign" if one.get("method") == "tokalign" else _anchored(one) for one in found)
     several = len(alike) > 1
     parts = [Section(report.names(runs), (table,)) if several else table for table, runs in alike.items()]
-    return [Section("How well the languages line up", (*(_SPACES[anchored] for anchored in kinds or (False,)), *parts))]
+    return [Section("How well the languages line up", (*(_SPACES[kind] for kind in kinds or (False,)), *parts))]
 
 
 def examples(report: Report) -> list[Section]:

@@ -40,8 +40,8 @@ _FRACTIONS = (1.0, 0.5, 0.25)
 _GAIN = 1e-4
 
 
-def require_family(checkpoint: Checkpoint) -> "tuple[Family, ModelConfig]":
-    """Returns the implementation of a model that is to be calibrated.
+def require_family(checkpoint: Checkpoint, setting: str = "calibrate") -> "tuple[Family, ModelConfig]":
+    """Returns the implementation of a model that has to be run, because of `setting`.
 
     Raises:
       UserError: there is none, or it does not read this checkpoint.
@@ -51,15 +51,15 @@ def require_family(checkpoint: Checkpoint) -> "tuple[Family, ModelConfig]":
     known = ", ".join(sorted(FAMILIES))
     if checkpoint.architecture not in FAMILIES:
         raise UserError(
-            f"calibrate: no {checkpoint.architecture} model is implemented here, so it cannot be run; expected one of {known}; "
-            "leave calibrate out"
+            f"{setting}: no {checkpoint.architecture} model is implemented here, so it cannot be run; expected one of {known}; "
+            f"leave {setting} out"
         )
     family = FAMILIES[checkpoint.architecture]
     try:
         config = family.config(checkpoint.config, dropout=0.0)
         family.from_hugging_face({name: checkpoint.read(name) for name in checkpoint.names()}, config, lazy=True)
     except UserError as error:
-        raise UserError(f"calibrate: {error}") from None
+        raise UserError(f"{setting}: {error}") from None
     return family, config
 
 

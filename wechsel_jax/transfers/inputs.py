@@ -118,7 +118,8 @@ def open_job(method: Method, settings: TransferSettings, source: str | os.PathLi
     if vocabulary.strings == target.strings and not settings.keep_source:
         notes.append("The target tokenizer has the source's tokens, in the same order: expected that of another language.")
     if method.text and settings.parity:
-        notes.append(f"parity was given, but {method.name} has no reference implementation: it only leaves the word start out.")
+        left = "only leaves the word start out" if "word_start" in method.settings else "changes nothing"
+        notes.append(f"parity was given, but {method.name} has no reference implementation that it repeats: it {left}.")
     chosen = f"{method.name} with parity" if settings.parity else method.name
     notes += [f"{name} was given, but {chosen} does not use it." for name in settings.unused(method)]
     mapping = parse_mapping(settings.map, vocabulary, target)
@@ -191,21 +192,21 @@ def _counts(job: Job, steps: Steps) -> tuple[np.ndarray | None, np.ndarray | Non
 
 
 def _text_sides(job: Job, steps: Steps) -> tuple[Side, Side, dict]:
-    settings, others, words = job.settings, (None, None), None
-    if settings.source_vectors:
-        *others, words = _shared_space(job, steps)
-    file = settings.dictionary if settings.dictionary not in (None, ALIGNED, IDENTICAL) else None
-    named = ("seed", "text_bytes", "text_field", "max_document_bytes", "keep_source")
-    own = {name: value for name, value in settings.own.items() if name in inspect.signature(job.method.text).parameters}
+    settings, others, words, dictionary = job.settings, (None, None), None, ()
+    if job.method.takes_words:
+        if settings.source_vectors:
+            *others, words = _shared_space(job, steps)
+        file = settings.dictionary if settings.dictionary not in (None, ALIGNED, IDENTICAL) else None
+        dictionary = read_dictionary(file) if file else [], file
+    # The dictionary is taken as its pairs.
+    taken = inspect.signature(job.method.text).parameters.keys() - {"dictionary"}
     with steps("making token vectors"):
         source, target, report, notes = job.method.text(
             Language(job.source_tokenizer, job.source, settings.source_text, others[0]),
             Language(job.target_tokenizer, job.target, settings.target_text, others[1]),
-            read_dictionary(file) if file else [],
-            file,
+            *dictionary,
             log=steps.log,
-            **{name: getattr(settings, name) for name in named},
-            **own,
+            **{name: value for name, value in settings.by_name().items() if name in taken},
         )
     job.notes.extend(notes)
     return source, target, report if words is None else report | {"word_vectors": words}

@@ -20,6 +20,7 @@ from wechsel_jax.tokens.files import reloads_alike
 from wechsel_jax.transfers.calibration import calibrate, require_family
 from wechsel_jax.transfers.choice import DEFAULT, choose_method
 from wechsel_jax.transfers.coverage import coverage
+from wechsel_jax.transfers.distillation import distill, require_reader
 from wechsel_jax.transfers.inputs import Job, make_sides, open_job
 from wechsel_jax.transfers.record import Steps, behaviour, examples, to_stderr
 from wechsel_jax.transfers.settings import TransferSettings
@@ -79,6 +80,8 @@ def transfer(
         chosen, filled = job.method, job.settings
     if filled.calibrate != "none":
         require_family(job.checkpoint)
+    if filled.distill:
+        require_reader(job.checkpoint)
     if filled.latent_dimension > job.checkpoint.hidden_size:
         raise UserError(
             f"latent_dimension {filled.latent_dimension}: the rows of {job.checkpoint.table} cannot have so many "
@@ -96,6 +99,7 @@ def transfer(
                 f"transformers' AutoTokenizer cuts text of a {job.checkpoint.architecture} model by the rule of its first "
                 "tokenizer, whatever tokenizer.json says: load this one with PreTrainedTokenizerFast.from_pretrained."
             )
+        _distil(job, plan, directory, steps)
         calibration = _calibration(job, directory, steps)
         # Reports judge by these, and need not read both models' tables again.
         measures = measure(plan, Checkpoint.open(directory), job.checkpoint, job.target, len(job.source))
@@ -195,6 +199,33 @@ def _plan(job: Job, source: Side, target: Side, steps: Steps) -> TransferPlan:
     return plan
 
 
+def _distil(job: Job, plan: TransferPlan, directory: Path, steps: Steps) -> None:
+    """Fits the rows of the written model that are not copied, where that is asked for."""
+    settings = job.settings
+    if not settings.distill:
+        return
+    with steps("fitting new rows to the source model"):
+        # What is copied means what it meant.
+        phrases = [piece if plan.copy[token] < 0 else piece[:0] for token, piece in enumerate(job.pieces())]
+        found = distill(
+            directory,
+            job.checkpoint,
+            job.source_tokenizer,
+            job.source,
+            phrases,
+            settings.target_text,
+            snippets=settings.distill,
+            log=steps.log,
+            **_of_text(settings),
+        )
+    job.notes.append(
+        "{tokens:,} tokens were fitted to the source model on {snippets:,} snippets; the mean squared difference of hidden "
+        "states on {held_out:,} others went from {loss[0]:.4g} to {loss[1]:.4g}{}.".format(
+            "" if found["kept"] else ", so their rows were left as they were", **found
+        )
+    )
+
+
 def _calibration(job: Job, directory: Path, steps: Steps) -> dict | None:
     """Calibrates the written model where that is asked for; returns what the record says of it."""
     settings = job.settings
@@ -206,15 +237,17 @@ def _calibration(job: Job, directory: Path, steps: Steps) -> dict | None:
             job.target_tokenizer,
             job.target,
             settings.target_text,
-            text_bytes=settings.text_bytes,
-            text_field=settings.text_field,
-            max_document_bytes=settings.max_document_bytes,
-            seed=settings.seed,
             log=steps.log,
+            **_of_text(settings),
         )
     if found["loss"][1] == found["loss"][0]:
         job.notes.append("Calibration was left out: on held-out text it did not lower the loss.")
     return found
+
+
+def _of_text(settings: TransferSettings) -> dict:
+    """How the target text is read, and what is drawn from it."""
+    return {name: getattr(settings, name) for name in ("text_bytes", "text_field", "max_document_bytes", "seed")}
 
 
 def _surgery(job: Job, plan: TransferPlan) -> Surgery:

@@ -269,7 +269,11 @@ def _model_table(path: str) -> tuple[np.ndarray, Vocabulary]:
             f"{path}: the tokenizer has {len(vocabulary)} ids, but {checkpoint.table} only {checkpoint.vocabulary_size} rows; "
             "expected a row for each id; use the tokenizer that the model was trained with"
         )
-    return checkpoint.read(checkpoint.table), vocabulary
+    rows = checkpoint.read(checkpoint.table)
+    damaged = np.flatnonzero(~np.isfinite(rows).all(axis=1))
+    if len(damaged):
+        raise UserError(f"{path}: row {damaged[0]} of {checkpoint.table}: NaN or infinity; expected finite numbers")
+    return rows, vocabulary
 
 
 def _one_of(what: str, given: dict) -> None:

@@ -142,6 +142,11 @@ def _table_rules(settings: TransferSettings) -> list[str]:
         changed = settings.latent_dimension or settings.standardize or settings.shuffle or calibrated
         kept = "ids" if changed else "ids and rows"
         rules.append(f"All source tokens keep their {kept}; the target tokenizer's new tokens were appended.")
+    if settings.distill:
+        rules.append(
+            f"Input rows of new tokens were fitted on at most {settings.distill} snippets of target_text each, to the source "
+            "model's hidden states behind its own tokens (Token Distillation), as far as held-out snippets agreed."
+        )
     if settings.calibrate != "none":
         rules.append(
             "The head was fitted so that the model's average prediction is the frequencies of tokens in target text, as far as "

@@ -23,6 +23,7 @@ INPUTS = ("source_vectors", "target_vectors", "dictionary", "helper", "source_te
 WITHOUT_DICTIONARY = ("adversarial", "similarities")
 _ALIGNMENT = ("alignment", "refine", "weighting", "normalize", "center")
 _TEXT = ("text_bytes", "text_field", "max_document_bytes")
+_WITH_TEXT = {"calibrate": "count tokens in", "distill": "find new tokens in"}
 _OVERLAP = ("overlap", "symbols", "map")
 # Settings of this module that some methods do not read.
 _SOME_READ = (*INPUTS, "token_vectors", *_ALIGNMENT, "max_words", *_OVERLAP, *_TEXT)
@@ -90,6 +91,15 @@ class TransferSettings:
     calibrate: _choice(
         "Fit average predictions to the frequencies in target_text, as far as that helps on held-out text", "none", "unigram"
     ) = "none"
+    distill: Annotated[
+        int,
+        Setting(
+            "Fit the input rows of new tokens to what the source model, which reads the language, makes of its own tokens, on "
+            "so many snippets of target_text for each; 0: do not",
+            0,
+            1 << 20,
+        ),
+    ] = 0
     pad_to: Annotated[int, Setting("Add rows until the vocabulary is a multiple of this; 0: none", 0, 1 << 16)] = 0
     keep_source: Annotated[bool, Setting("Keep every source token, and append the target tokenizer's new ones")] = False
     special_tokens: _choice(
@@ -170,17 +180,19 @@ class TransferSettings:
                 raise UserError(
                     f"{name} {value}: no reference implementation has it; expected {expected:g} with parity; leave one out"
                 )
-        if self.calibrate != "none":
+        for name, value in (("calibrate", self.calibrate), ("distill", self.distill)):
+            if value in ("none", 0):
+                continue
             if self.parity:
-                raise UserError(f"calibrate {self.calibrate}: no reference implementation has it; expected none with parity")
+                raise UserError(f"{name} {value}: no reference implementation has it; leave parity or {name} out")
             if self.factorised:
-                raise UserError(
-                    f"calibrate {self.calibrate}: changes tables that are written as factors too; expected one of the two"
-                )
+                raise UserError(f"{name} {value}: changes tables that are written as factors too; expected one of the two")
             if not self.target_text:
-                raise UserError(
-                    f"calibrate {self.calibrate}: no target_text; expected text in the target language to count tokens in"
-                )
+                raise UserError(f"{name} {value}: no target_text; expected text in the target language to {_WITH_TEXT[name]}")
+        if self.distill and (self.standardize or self.shuffle):
+            raise UserError(
+                f"distill {self.distill}: rows are fitted to the source's own tables; expected no standardize and no shuffle"
+            )
         if self.factorised and not self.latent_dimension:
             raise UserError("factorised: there is nothing to factorise; expected a latent_dimension above zero")
         if self.dictionary == ALIGNED and (self.refine or self.alignment != "procrustes"):
@@ -196,6 +208,8 @@ class TransferSettings:
             raise UserError(
                 f"keep_source: {method.name} draws every parameter again and keeps no token's row; choose another method"
             )
+        if method.redraw_inner and self.distill:
+            raise UserError(f"distill {self.distill}: {method.name} keeps nothing of the source model; choose another method")
         if method.helper and not self.helper:
             raise UserError(
                 f"method {method.name}: no helper; expected the directory or hub id of a model of the target language, whose "
@@ -214,7 +228,7 @@ class TransferSettings:
                 )
         needed = method.needs if self.alignment == "procrustes" else tuple(n for n in method.needs if n != "dictionary")
         missing = [name for name in needed if not getattr(self, name)]
-        if method.text and bool(self.source_vectors) != bool(self.target_vectors):
+        if method.takes_words and bool(self.source_vectors) != bool(self.target_vectors):
             raise UserError(
                 f"method {method.name}: word vectors of one language only; expected source_vectors and target_vectors; give "
                 "both or neither"
@@ -229,8 +243,8 @@ class TransferSettings:
                     f"{IDENTICAL!r} for words spelled the same, or {ALIGNED!r} for vectors that share a space already"
                 )
             raise UserError(f"method {method.name}: no {' and no '.join(missing)}; expected {expected}")
-        files = ("source_vectors", "target_vectors", "dictionary") if method.text else method.needs
-        for name in files:
+        files = ("source_vectors", "target_vectors", "dictionary") if method.takes_words else method.needs
+        for name in (name for name in files if name not in ("source_text", "target_text")):
             value = getattr(self, name)
             if name == "parallel":
                 for file in (file for given in value for file in given.split(BESIDE)):
@@ -242,7 +256,9 @@ class TransferSettings:
         """Names of the settings that differ from their defaults and that the method does not read."""
         reads = {*method.needs, *(("helper",) if method.helper else ()), *method.settings}
         if method.text:
-            reads |= {"dictionary", "source_vectors", "target_vectors", *_TEXT}
+            reads |= {*_TEXT}
+        if method.takes_words:
+            reads |= {"dictionary", "source_vectors", "target_vectors"}
             if self.source_vectors:
                 reads |= {"token_vectors", *_ALIGNMENT}
         if self.parallel:
@@ -253,7 +269,7 @@ class TransferSettings:
             reads |= {"token_vectors", *(("max_words",) if self.token_vectors == "tfr" else ())}
             if method.space == "both" and self.dictionary != ALIGNED:
                 reads |= {*_ALIGNMENT}
-        if self.calibrate != "none":
+        if self.calibrate != "none" or self.distill:
             reads |= {"target_text", *_TEXT}
         if "overlap" in method.options:
             reads |= {*_OVERLAP}
