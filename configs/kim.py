@@ -10,7 +10,8 @@ Before:   a tokenizer of the task's vocabulary and tables of its rows, for each 
 Behind the colon:
   task=     multi30k or iwslt (translation, BLEU), sst2 or mnli (classification, accuracy)
   rows=     glove (300 wide, 10 heads), bert or t5 (768, of T5's classifiers 512; 8 heads); width= and heads= are others
-  init=     xavier, pretrained, pretrained_xavier, shuffled, xavier_pretrained (tables 1 and 7)
+  init=     xavier, pretrained, pretrained_xavier, shuffled (all entries) or shuffled_rows (rows and columns; the paper can be
+            read as either), xavier_pretrained (tables 1 and 7)
   train=no positions=none   table 3's other rows; positions=paired has the exponents of Vaswani et al.
   tables=                   which sides of a translation begin with a table: both, source or target; the other with xavier
   source= target=           languages of a translation, de and en; kim= and data= the folders of the tables and of the data
@@ -48,7 +49,7 @@ FILES = {
     "mnli": ("{name}.jsonl", ("train", "validation_matched")),
 }
 WIDTHS = {"glove": (300, 10), "bert": (768, 8), "t5": (768, 8)}
-INITS = ("xavier", "pretrained", "pretrained_xavier", "shuffled", "xavier_pretrained")
+INITS = ("xavier", "pretrained", "pretrained_xavier", "shuffled", "shuffled_rows", "xavier_pretrained")
 FROZEN = "^(?!token_embedding|target_embedding)"
 
 

@@ -14,6 +14,9 @@ Cost:     of the paper's settings unknown: not run by this project. Shorter: `st
 of CdLM, `objective=brlm` bridge language modelling, and `tri_layer=0` leaves the TRILayer out (tables 7 and 8); see
 benchmarks/trelm.py for these at a small scale. `common` and `common_held_out` are text of both languages for the first phase
 alone (of `wechsel-jax align --aligner=none`); without, it reads the pairs. `parity=1` computes as the paper's public code does.
+
+`first=bert-english` is the paper's CdLM*: the model's vocabulary is the second language's alone, that of `first` the first's;
+the two share nothing, there is no table of languages, and CdLM and MLM take turns, step by step.
 """
 
 from ml_collections import ConfigDict
@@ -30,16 +33,17 @@ def get_config(arguments: str = "") -> ConfigDict:
         arguments,
         **{"model": "bert-joint", "pairs": "pairs", "held_out": "pairs.held-out", "text": "train.txt"},
         **{"validation": "valid.txt", "depth": "12", "steps": "1", "objective": ("cdlm", "tlm", "brlm")},
-        **{"tri_layer": ("1", "0"), "parity": ("0", "1"), "common": "", "common_held_out": ""},
+        **{"tri_layer": ("1", "0"), "parity": ("0", "1"), "first": "", "common": "", "common_held_out": ""},
     )
     middle = int(chosen["depth"]) // 2
     config = default_trelm_config()
-    config.source = chosen["model"]
+    config.source, config.first = chosen["model"], chosen["first"]
     config.tri_layer, config.parity = chosen["tri_layer"] == "1", chosen["parity"] == "1"
     for name in PHASES:
         phase = config[name]
         phase.objective = chosen["objective"] if name in ("forward", "backward") else "mlm"
-        phase.data.rows = {"commonality": "masked", "language": ""}.get(name, name)
+        in_turns = "_in_turns" if chosen["first"] else ""
+        phase.data.rows = {"commonality": "masked", "language": ""}.get(name, name + in_turns)
         sides = {"commonality": ("common", "common_held_out"), "language": ("text", "validation")}.get(
             name, ("pairs", "held_out")
         )

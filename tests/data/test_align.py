@@ -15,6 +15,8 @@ from wechsel_jax.data.parallel import ParallelRows
 from wechsel_jax.data.rows import with_special_tokens
 from wechsel_jax.errors import UserError
 from wechsel_jax.tokens import load_tokenizer
+from wechsel_jax.tokens.extension import place_beside
+from wechsel_jax.tokens.training import train_tokenizer
 
 WORDS = {"dog": "hund", "fox": "fuchs", "lazy": "faulen", "quick": "schnelle", "brown": "braune", "over": "uber"}
 
@@ -145,6 +147,36 @@ def test_text_that_is_not_parallel_makes_masked_rows_of_both_languages(text, tok
     rows.check(loaded.backend_tokenizer)
     with pytest.raises(UserError, match=r"made: was made with --aligner=none; expected links"):
         rows.check(loaded.backend_tokenizer, links=True)
+
+
+def test_separate_vocabularies_share_no_token(text, tokenizer, tmp_path):
+    """Each side has the tokens that its own tokenizer gives it, the first's behind the second's."""
+    train_tokenizer([text], 300, tmp_path / "first", style="roberta")
+    options = {"languages": ("en", "de"), "first_tokenizer": tmp_path / "first"}
+    facts = align_pairs([text], tokenizer, tmp_path / "pairs", **options)[""]
+    first, second = load_tokenizer(tmp_path / "first"), load_tokenizer(tokenizer)
+    assert facts["vocabulary_size"] == len(first) + len(second) and min(facts["linked"]) > 0.5
+    rows, lines = ParallelRows.open(tmp_path / "pairs", 64), [line.split("\t") for line in text.read_text().splitlines()]
+    batch = rows.padded(np.arange(20), 64)
+    for row in range(0, 20, 2):
+        around = second("")["input_ids"]
+        own = [token + len(second) for token in first(lines[row // 2][0], add_special_tokens=False)["input_ids"]]
+        assert batch["tokens"][row][batch["mask"][row]].tolist() == [around[0], *own, around[1]]
+        assert batch["targets"][row][batch["target_mask"][row]].tolist() == second(lines[row // 2][1])["input_ids"]
+    rows.check(place_beside(second, first)[0].backend_tokenizer)
+    with pytest.raises(UserError, match="was aligned with the tokens of another tokenizer"):
+        rows.check(place_beside(second, second)[0].backend_tokenizer)
+    # Pairs in which both languages have the second's tokens fit its ids, but not its meaning.
+    align_pairs([text], tokenizer, tmp_path / "joint")
+    with pytest.raises(UserError, match="joint: was aligned with one tokenizer for both languages; expected one of each"):
+        ParallelRows.open(tmp_path / "joint", 64).check(place_beside(second, first)[0].backend_tokenizer)
+
+
+def test_words_of_a_language_without_spaces_are_refused(tokenizer, tmp_path):
+    (tmp_path / "en-zh.tsv").write_text("the quick brown fox\t中国人民银行日本語の文章\n" * 3)
+    with pytest.raises(UserError, match="units 'words': what is between white space of zh has 12 tokens on average; expected"):
+        align_pairs([tmp_path / "en-zh.tsv"], tokenizer, tmp_path / "pairs", units="words")
+    assert align_pairs([tmp_path / "en-zh.tsv"], tokenizer, tmp_path / "pairs")[""]["pairs"] == 3
 
 
 def test_a_package_that_is_missing_is_named(text, tokenizer, tmp_path, monkeypatch):

@@ -79,6 +79,22 @@ def test_a_batch_is_a_function_of_seed_and_step(directory):
     assert rows.fingerprint != ParallelRows.open(directory, 40, "backward").fingerprint
 
 
+def test_in_turns_a_step_has_rows_of_one_kind_and_each_kind_has_every_pair(directory):
+    rows, mixed = ParallelRows.open(directory, 40, "backward_in_turns"), ParallelRows.open(directory, 40, "backward")
+    assert rows.kinds == mixed.kinds and rows.fingerprint != mixed.fingerprint
+    pairs = {11: 0, 51: 0, 21: 1, 61: 1, 31: 2, 71: 2}
+    seen = {True: [], False: []}
+    for step in range(6):
+        batch = rows.batch(step, 1, seed=3)
+        assert batch["masked"].tolist() == [step % 2 == 1]
+        seen[bool(step % 2)] += [pairs[token] for token in batch["targets"][:, 1].tolist()]
+        part = rows.batch(step, 1, seed=3, rows=np.asarray([0]))
+        np.testing.assert_array_equal(part["tokens"], batch["tokens"])
+        assert rows.positions(step, 1, seed=3) == batch["tokens"].size
+    # Each kind reads the same pairs in the same order, in a pass of six steps.
+    assert seen[True] == seen[False] and sorted(seen[True]) == [0, 1, 2]
+
+
 def test_an_evaluation_has_every_row_once(directory):
     batches = list(ParallelRows.open(directory, 40).evaluation_batches(4))
     assert np.concatenate([batch["row"] for batch in batches]).tolist() == [2, 3, 5, 0, 1, 4, -1, -1]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
-from tests.tiny_tokenizers import every_kind
+from tests.tiny_tokenizers import every_kind, wordpiece
 from wechsel_jax.data.examples import Example, Task, read_examples
 from wechsel_jax.data.rows import encode_examples, with_special_tokens
 from wechsel_jax.errors import UserError
@@ -54,6 +54,20 @@ def test_long_texts_are_cut_and_counted(roberta):
     rows = classified(roberta, length=16)
     assert rows.cut == 2 and np.diff(rows.starts).max() == 16
     assert rows.tokens[rows.starts[2] : rows.starts[3]][-1] == roberta.eos_token_id
+
+
+@pytest.mark.parametrize(("form", "target"), [("tagging", ("A",)), ("parsing", ((0, "A"),)), ("classification", "A")])
+def test_a_row_that_special_tokens_fill_is_refused(roberta, form, target):
+    examples = [Example("line 1", ("abc",), target)]
+    with pytest.raises(UserError, match="block_length: is 2; expected more than the 2 special tokens around a text"):
+        encode_examples(examples, roberta, form=form, labels=("A", "B"), length=2, pad_id=1)
+
+
+def test_text_without_a_token_is_refused():
+    # BERT's tokenizers take characters out that nobody sees.
+    examples = [Example(f"a.txt: line {line}", ("\u200b",), ("A",)) for line in (1, 3)]
+    with pytest.raises(UserError, match=r"a\.txt: line 1: no word from here on has a token"):
+        encode_examples(examples, wordpiece(), form="tagging", labels=("A", "B"), length=8, pad_id=0)
 
 
 def test_a_label_that_the_model_has_not_is_named(roberta):

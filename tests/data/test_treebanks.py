@@ -41,6 +41,7 @@ def test_words_are_counted_as_universal_dependencies_does(tmp_path, name):
         ("\t1\torphan", "\t0\tconj", r"line 11: is the second word with head 0; expected one"),
         ("Léa\t_\t_\t_\t_\t0", "Léa\t_\t_\t_\t_\t2", r"line 9: its heads lead into a cycle"),
         ("\t1\torphan", "\t3\torphan", r"line 11: its head is '3'; expected a word of the sentence, 1 to 2, or the root"),
+        ("\t1\torphan", f"\t{5000 * '1'}\torphan", r"line 11: its head is '1+'; expected"),
         ("\t1\torphan", "\t_\torphan", r"line 11: its head is '_'; expected"),
         ("\t1\torphan", "\t-1\torphan", r"line 11: its head is '-1'; expected"),
         ("\t1\torphan\t_", "\t1\torphan", r"line 11: has 9 columns; expected the 10 of CoNLL-U"),

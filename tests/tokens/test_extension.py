@@ -10,10 +10,20 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from tests.tiny_tokenizers import byte_bpe, edited, every_kind, real_tokenizer, sentencepiece_bpe, unigram, wordpiece, wrap
+from tests.tiny_tokenizers import (
+    LINES,
+    byte_bpe,
+    edited,
+    every_kind,
+    real_tokenizer,
+    sentencepiece_bpe,
+    unigram,
+    wordpiece,
+    wrap,
+)
 from wechsel_jax.errors import UserError
 from wechsel_jax.tokens import Vocabulary, load_tokenizer
-from wechsel_jax.tokens.extension import extend_tokenizer
+from wechsel_jax.tokens.extension import extend_tokenizer, is_beside, place_beside, unreached_from
 from wechsel_jax.tokens.overlap import match
 
 NEW_LINES = [
@@ -190,3 +200,24 @@ def test_real_tokenizers(data_directory, source, target, own, share):
             assert len(known) > 90
             plain = [" ".join(tokenizer.backend_tokenizer.normalizer.normalize_str(lines[i]).split()).encode() for i in known]
             assert [new.join(after[i]) for i in known] == plain
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_vocabulary_beside_another_shares_nothing_with_it(name, tmp_path):
+    """Text is cut as before, whatever it is, and token i of the other one is V + i, special where it was."""
+    second = every_kind()[name]
+    first = (wordpiece if name.startswith("byte") else byte_bpe)(*([] if name.startswith("byte") else [False]))
+    joined, size = place_beside(second, first)
+    joined.save_pretrained(tmp_path)
+    vocabularies = [Vocabulary.from_tokenizer(one) for one in (second, first, load_tokenizer(tmp_path))]
+    assert size == len(vocabularies[0]) == unreached_from(joined) and len(vocabularies[2]) == size + len(vocabularies[1])
+    assert vocabularies[2].strings[:size] == vocabularies[0].strings and unreached_from(second) is None
+    for i, string in enumerate(vocabularies[1].strings):
+        assert vocabularies[2].strings[size + i] == "\ufdd0" + string
+    assert [bool(role) for role in vocabularies[2].roles[size:]] == vocabularies[1].special.tolist()
+    for role in ("mask", "pad", "unk", "bos", "eos"):
+        assert vocabularies[2].id_with_role(role) == vocabularies[0].id_with_role(role)
+    loaded = load_tokenizer(tmp_path)
+    assert is_beside(loaded, first) and not is_beside(loaded, second) and not is_beside(second, first)
+    for text in (*LINES, *vocabularies[1].strings, *(f"{string} {string}" for string in vocabularies[1].strings)):
+        assert encode(loaded, text) == encode(second, text)

@@ -14,9 +14,11 @@ from transformers import PreTrainedTokenizerFast
 
 from tests.training.runs import last_step, lines_without_timing
 from wechsel_jax.checkpoint import Checkpoint
+from wechsel_jax.data.align import align_pairs
 from wechsel_jax.data.parallel import Sentences, write_pairs
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_directory
+from wechsel_jax.tokens import load_tokenizer
 from wechsel_jax.training import default_trelm_config, train, train_trelm
 from wechsel_jax.training.trelm import PHASES
 
@@ -27,23 +29,28 @@ SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 WORDS, STEPS = 20, 6
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A BERT of two layers, pairs in which the second language writes the first's words the other way round, and text."""
-    folder, generator = tmp_path_factory.mktemp("trelm"), random.Random(0)
-    names = [*SPECIAL, *(f"a{i}" for i in range(WORDS)), *(f"b{i}" for i in range(WORDS))]
+def write_bert(place, names, seed, hidden_size=16):
+    """Saves a BERT of two layers that is drawn from the seed, with words as its tokens."""
     backend = Tokenizer(models.WordPiece({name: i for i, name in enumerate(names)}, unk_token="[UNK]"))
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece()
     backend.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)])
     roles = {f"{role}_token": f"[{role.upper()}]" for role in ("pad", "unk", "cls", "sep", "mask")}
-    PreTrainedTokenizerFast(tokenizer_object=backend, **roles).save_pretrained(folder / "bert")
+    PreTrainedTokenizerFast(tokenizer_object=backend, **roles).save_pretrained(place)
     described = transformers.BertConfig(
-        vocab_size=len(names), hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
+        vocab_size=len(names), hidden_size=hidden_size, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
         max_position_embeddings=16,
     )  # fmt: skip
-    torch.manual_seed(0)
-    transformers.BertForMaskedLM(described).save_pretrained(folder / "bert")
+    torch.manual_seed(seed)
+    transformers.BertForMaskedLM(described).save_pretrained(place)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A BERT of two layers, pairs in which the second language writes the first's words the other way round, and text."""
+    folder, generator = tmp_path_factory.mktemp("trelm"), random.Random(0)
+    names = [*SPECIAL, *(f"a{i}" for i in range(WORDS)), *(f"b{i}" for i in range(WORDS))]
+    write_bert(folder / "bert", names, 0)
     facts = {"vocabulary_size": len(names), "before": [2], "after": [3], "pad_id": 0, "languages": ["a", "b"]}
     for name, count in (("pairs", 60), ("held-out", 12)):
         sizes = [generator.randint(2, 12) for _ in range(count)]
@@ -245,6 +252,45 @@ def test_what_does_not_fit_the_model_is_found_before_the_first_phase(settings, f
     # What has been made of other settings is not taken for that of these.
     with pytest.raises(UserError, match=r"config\.json: the run there has other settings: seed was 0, now 1"):
         train_trelm(settings(seed=1), tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_separate_vocabularies_end_as_a_model_of_the_second_language_alone(settings, folder, tmp_path):
+    """The paper's CdLM*: rows of both languages one behind the other, no table of languages, CdLM and MLM in turns."""
+    lines = [sentence.split() for sentence in (folder / "pairs.txt").read_text().splitlines()]
+    first = [*SPECIAL, *(f"a{i}" for i in range(WORDS))]
+    write_bert(tmp_path / "first", first, 1)
+    write_bert(tmp_path / "second", [*SPECIAL, *(f"b{i}" for i in reversed(range(WORDS)))], 2)
+    write_bert(tmp_path / "wide", first, 3, hidden_size=18)
+    pairs = [(" ".join(word.replace("b", "a") for word in line[::-1]), " ".join(line)) for line in lines]
+    (tmp_path / "en-de.tsv").write_text("".join(f"{one}\t{two}\n" for one, two in pairs))
+    apart = {"languages": ("en", "de"), "first_tokenizer": tmp_path / "first"}
+    align_pairs([tmp_path / "en-de.tsv"], tmp_path / "second", tmp_path / "pairs", **apart)
+    config = settings(source=str(tmp_path / "second"), first=str(tmp_path / "first"))
+    for name in PHASES[:3]:
+        config[name].data.train = config[name].data.validation = (str(tmp_path / "pairs"),)
+        config[name].data.rows += "_in_turns" * (name != "commonality")
+    wrong = copy.deepcopy(config)
+    for place, message in (("wide", r"first: .*wide: is another model than .*second; expected the one"), ("none", "no such")):
+        wrong.first = str(tmp_path / place)
+        with pytest.raises(UserError, match=message):
+            train_trelm(wrong, tmp_path / "run")
+    results = train_trelm(config, tmp_path / "run")
+    one, two, start = (tensors(place) for place in (tmp_path / "first", tmp_path / "second", tmp_path / "run" / "start"))
+    for name in ("bert.embeddings.word_embeddings.weight", "cls.predictions.bias"):
+        np.testing.assert_array_equal(start[name], np.concatenate([two[name], one[name]]))
+    assert "bert.embeddings.language_embeddings.weight" not in start
+    forward, backward = (tensors(tmp_path / "run" / name / "export") for name in ("forward", "backward"))
+    table, name = tensors(tmp_path / "run" / "combined"), "bert.embeddings.word_embeddings.weight"
+    size = len(SPECIAL) + WORDS
+    np.testing.assert_allclose(table[name], (forward[name][:size].astype(np.float64) + backward[name][:size]) / 2, rtol=1e-6)
+    losses = [json.loads(line) for line in (tmp_path / "run" / "forward" / "metrics.jsonl").read_text().splitlines()]
+    losses = [line["cdlm_loss"] for line in losses if line["kind"] == "eval"]
+    assert losses[-1] < losses[0]
+    place = tmp_path / "run" / results["model"]
+    model = transformers.AutoModelForMaskedLM.from_pretrained(place)
+    assert (type(model).__name__, model.config.num_hidden_layers, model.config.vocab_size) == ("BertForMaskedLM", 3, size)
+    assert load_tokenizer(place).get_vocab() == load_tokenizer(tmp_path / "second").get_vocab()
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from wechsel_jax.text.files import read_lines
 SYMMETRIES = ("none", "intersection", "union", "grow-diag", "grow-diag-final", "grow-diag-final-and")
 _LINKS = "the links of a pair on each line, as fast_align writes them: 0-0 1-2 2-1"
 # "p" stands for a possible link in files of people's links; what fast_align adds behind ":" or " ||| " is its score.
-_LINK = re.compile(r"(\d+)([-p?])(\d+)(?::\S*)?")
+_LINK = re.compile(r"(\d{1,9})([-p?])(\d{1,9})(?::\S*)?")
 _AROUND = tuple(place for place in itertools.product((-1, 0, 1), repeat=2) if place != (0, 0))
 
 

@@ -27,6 +27,8 @@ def define(values: flags.FlagValues) -> None:
     codes = "Codes of the first and the second language, e.g. en,de; found in names such as en-de.tsv."
     flags.DEFINE_list("languages", [], codes, **to)
     flags.DEFINE_string("tokenizer", None, "Of both languages: a directory, a tokenizer.json or a hub id.", **to)
+    apart = "Of the first language, where --tokenizer is of the second alone: separate vocabularies, see docs/trelm.md."
+    flags.DEFINE_string("first_tokenizer", None, apart, **to)
     flags.DEFINE_string("output", None, "Directory to write.", **to)
     known = (
         "What finds the links (diagonal: fast_align's model; eflomal: the package, other links each time; none: no links, for "

@@ -34,6 +34,8 @@ def define(values: flags.FlagValues) -> None:
     flags.DEFINE_integer("max_tokens", 128, "Of a translation at most.", **most)
     flags.DEFINE_integer("batch_size", 64, "Sentences at once.", **most)
     choice(values, "to", "second", ("first", "second"), "Of a model of TreLM: the language to write")
+    apart = "Of a model of TreLM with separate vocabularies: the tokenizer of its first language."
+    flags.DEFINE_string("first_tokenizer", None, apart, **to)
     counted = ("13a", "zh", "char", "intl", "none")
     choice(values, "tokenize", "13a", counted, "What BLEU counts, as sacrebleu calls it (13a: words, char: characters)")
     choice(values, "dtype", "float32", ("float32", "bfloat16"), "What matrix products compute in")
@@ -61,15 +63,19 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     from wechsel_jax.evaluation.crossing import cross
     from wechsel_jax.evaluation.loaded import LoadedModel
     from wechsel_jax.evaluation.translation import score_translations, translate, writes_lowercase
+    from wechsel_jax.models.trilayer import PREFIX
+    from wechsel_jax.tokens import load_tokenizer
 
-    crossing = bool(Checkpoint.open(arguments[0]).config.get("language_count"))
-    for name in ("beams", "length_penalty", "max_tokens") if crossing else ("to",):
+    crossing = str(Checkpoint.open(arguments[0]).config.get("model_type")).startswith(PREFIX)
+    for name in ("beams", "length_penalty", "max_tokens") if crossing else ("to", "first_tokenizer"):
         if values[name].present:
             raise UserError(f"--{name}: is not for {'a model of TreLM' if crossing else 'an encoder-decoder'}; leave it out")
     model = LoadedModel.open(arguments[0], dtype=values.dtype, translation=not crossing)
+    to = ("first", "second").index(values.to)
+    first = load_tokenizer(values.first_tokenizer) if values.first_tokenizer else None
     began = time.perf_counter()
     if crossing:
-        written = cross(model, lines["input"], to=("first", "second").index(values.to), batch_size=values.batch_size)
+        written = cross(model, lines["input"], to=to, batch_size=values.batch_size, first_tokenizer=first)
     else:
         names = ("beams", "length_penalty", "max_tokens", "batch_size")
         found = translate(model, lines["input"], **{name: values[name].value for name in names})
@@ -78,7 +84,8 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     print(*written, sep="\n")
     print(f"{len(written):,} sentences in {seconds:.1f} s", file=sys.stderr)
     if values.reference:
-        options = {"lowercase": writes_lowercase(model.target_tokenizer or model.tokenizer), "tokenize": values.tokenize}
+        writer = first if first and not to else model.target_tokenizer or model.tokenizer
+        options = {"lowercase": writes_lowercase(writer), "tokenize": values.tokenize}
         scores = score_translations(written, lines["reference"], **options)
         precisions = "/".join(f"{one:.1f}" for one in scores["precisions"])
         told = f"BLEU {scores['bleu']:.2f}, chrF {scores['chrf']:.2f}, BLEU-1/2/3/4 {precisions} ({scores['signature']})"

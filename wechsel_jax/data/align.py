@@ -25,11 +25,14 @@ from wechsel_jax.text.parallel import BESIDE, Pairs, language_codes, read_pairs
 from wechsel_jax.text.sources import find_sources, identify
 from wechsel_jax.tokens import load_tokenizer
 from wechsel_jax.tokens.encoding import around, encode, plain_backend
+from wechsel_jax.tokens.extension import place_beside
 
 ALIGNERS = ("diagonal", "eflomal", NO_ALIGNER)
 UNITS = ("tokens", "words", "special_tokens")
 # Texts that the tokenizer gets at once where places in the text are asked for.
 _GROUP = 1024
+# Of a word on average; whole sentences without spaces have more.
+_MOST_TOKENS = 8
 
 
 def align_pairs(
@@ -38,6 +41,7 @@ def align_pairs(
     output: str | os.PathLike,
     *,
     languages: Sequence[str] = (),
+    first_tokenizer: str | os.PathLike | None = None,
     aligner: str = "diagonal",
     units: str = "tokens",
     symmetry: str = "none",
@@ -55,6 +59,8 @@ def align_pairs(
       tokenizer: of both languages: a directory, a tokenizer.json or a hub id.
       output: the directory to write; it appears whole or not at all.
       languages: codes of the first and the second sentences; found in names such as en-de.tsv where none are given.
+      first_tokenizer: of the first language, where `tokenizer` is that of the second alone: they share no token, see
+        `place_beside`.
       aligner: "diagonal" (`align_diagonal`; the same links every time), "eflomal" (the package; others each time) or "none": no
         links, for text of two languages that is not parallel, or for objectives that read none.
       units: what is linked: "tokens" as TreLM does it, or "words" with white space between them, of which token k of n is
@@ -87,17 +93,31 @@ def align_pairs(
     if units == "special_tokens" and not links:
         raise UserError("units 'special_tokens': is for links from files; expected 'tokens' or 'words', or files of links")
     files = [part for name in texts for part in os.fspath(name).split(BESIDE)]
-    refuse_directory(output, "align", overwrite, [*files, *links, tokenizer])
+    read = [*files, *links, tokenizer, *([] if first_tokenizer is None else [first_tokenizer])]
+    refuse_directory(output, "align", overwrite, read)
     codes = language_codes(languages, texts)
     loaded = load_tokenizer(tokenizer)
     if loaded.pad_token_id is None:
         raise UserError(f"{tokenizer}: has no padding token, which stands for what is not linked; name one in its files")
     log("reading the parallel text")
     pairs = read_pairs(texts, codes, drop_empty=drop_empty, longest=max_document_bytes)
-    backend = plain_backend(loaded)
+    backend, behind = plain_backend(loaded), 0
     before, after = around(backend)
+    backends = [backend, backend]
+    if first_tokenizer is not None:
+        first = load_tokenizer(first_tokenizer)
+        loaded, behind = place_beside(loaded, first)
+        backend, backends = plain_backend(loaded), [plain_backend(first), backend]
     log("tokenising")
-    sides = tuple(_encoded(backend, text, units == "words") for text in (pairs.first, pairs.second))
+    given = zip(backends, (pairs.first, pairs.second), (behind, 0), strict=True)
+    sides = tuple(_encoded(one, text, units == "words", more) for one, text, more in given)
+    for code, side in zip(codes, sides, strict=True):
+        each = side.tokens.tokens.size / max(1, side.units.tokens.size)
+        if each > _MOST_TOKENS:
+            raise UserError(
+                f"units 'words': what is between white space of {code} has {each:.0f} tokens on average; expected a language "
+                "that is written with spaces between words; use units 'tokens'"
+            )
     extra = len(before) + len(after) if units == "special_tokens" else 0
     log("aligning")
     found = _found(pairs, sides, aligner, symmetry, links, extra, output, log)
@@ -120,6 +140,8 @@ def align_pairs(
         "validation_fraction": validation_fraction,
         "versions": {"tokenizers": tokenizers.__version__},
     }
+    if first_tokenizer is not None:
+        described["tokenizer"]["first"] = Path(first_tokenizer).name
     if links:
         described["aligner"]["links"] = identify(find_sources(list(links)), 1)[1]
     sizes = np.stack([side.tokens.sizes for side in sides])
@@ -166,9 +188,10 @@ def _joined(parts: Sequence[Sequence[int]]) -> Sentences:
     return Sentences(np.fromiter((token for part in parts for token in part), np.int64, starts[-1]), starts)
 
 
-def _encoded(backend: tokenizers.Tokenizer, texts: Sequence[str], words: bool) -> _Encoded:
+def _encoded(backend: tokenizers.Tokenizer, texts: Sequence[str], words: bool, more: int) -> _Encoded:
+    """Tokens with `more` added to their ids."""
     if not words:
-        tokens = _joined([list(ids) for ids in encode(backend, texts, special_tokens=False)])
+        tokens = _joined([[i + more for i in ids] for ids in encode(backend, texts, special_tokens=False)])
         return _Encoded(tokens, tokens, np.zeros(0, np.int64))
     numbers: dict[str, int] = {}
     ids, units, owners = [], [], []
@@ -177,7 +200,7 @@ def _encoded(backend: tokenizers.Tokenizer, texts: Sequence[str], words: bool) -
         for text, found in zip(group, backend.encode_batch(group, add_special_tokens=False), strict=True):
             spread = text.lower().split()
             units.append([numbers.setdefault(word, len(numbers)) for word in spread])
-            ids.append(found.ids)
+            ids.append([i + more for i in found.ids])
             # Lower case may be longer; where words begin is of the text itself. By a token's last character: its first may be
             # the space before the word.
             characters = np.fromiter(map(str.isspace, text), bool, len(text))

@@ -32,6 +32,10 @@ class Dataset(Protocol):
 
     def __len__(self) -> int: ...
 
+    def drawn(self, step: int, batch_size: int, seed: int) -> np.ndarray:
+        """int64 (B,): the rows of one step's batch."""
+        ...
+
     def batch(self, step: int, batch_size: int, seed: int, rows: Rows = ALL_ROWS) -> Batch:
         """The rows `rows` of the batch of a step; arrays whose first axis they are, "tokens" int32 (rows, L) among them."""
         ...
@@ -89,6 +93,10 @@ class TokenBlocks:
     def __len__(self) -> int:
         return self.stream.size // self.length
 
+    def drawn(self, step: int, batch_size: int, seed: int) -> np.ndarray:
+        """int64 (B,): the blocks of one step's batch, see `training_batch`."""
+        return training_indices(len(self), step, batch_size, seed)
+
     def batch(self, step: int, batch_size: int, seed: int, rows: Rows = ALL_ROWS) -> Batch:
         """See `training_batch`."""
         return training_batch(self, step, batch_size, seed, rows)
@@ -126,7 +134,7 @@ def training_batch(blocks: TokenBlocks, step: int, batch_size: int, seed: int, r
     Returns:
       {"tokens": int32 (rows, L)}.
     """
-    return {"tokens": blocks.blocks(training_indices(len(blocks), step, batch_size, seed)[rows])}
+    return {"tokens": blocks.blocks(blocks.drawn(step, batch_size, seed)[rows])}
 
 
 def training_indices(count: int, step: int, batch_size: int, seed: int) -> np.ndarray:

@@ -2,7 +2,6 @@
 
 import csv
 import dataclasses
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, NamedTuple
 
 from wechsel_jax.data.treebanks import read_trees
 from wechsel_jax.errors import UserError, one_line, parsing
+from wechsel_jax.files.json import parse_json
 from wechsel_jax.text.files import read_lines
 from wechsel_jax.text.parallel import BESIDE, read_pairs
 from wechsel_jax.text.sources import Source, find_sources
@@ -155,9 +155,11 @@ def _tagged(source: Source, task: Task) -> Iterator[Example]:
         else:
             word, *rest = line.split("\t") if "\t" in line else line.rsplit(None, 1)
             label = rest[-1].strip() if rest else ""
-        if not label:
+        if not label or not word:
+            missing = "label" if word else "word"
             raise UserError(
-                f"{source.name}: line {number}: has no label; expected a word and its label, and a blank line after a sentence"
+                f"{source.name}: line {number}: has no {missing}; expected a word and its label, and a blank line after a "
+                "sentence"
             )
         words.append(word)
         labels.append(label)
@@ -175,7 +177,7 @@ def _parsed(source: Source, task: Task) -> Iterator[Example]:
 def _questions(source: Source, task: Task) -> Iterator[Example]:
     for place, question, text, answers in _squad(source) if source.kind in ("text", "json") else _question_rows(source, task):
         for answer, start in answers:
-            if text[start : start + len(answer)] != answer or not answer:
+            if start < 0 or text[start : start + len(answer)] != answer or not answer:
                 raise UserError(
                     f"{place}: the answer {answer[:40]!r} does not stand at character {start} of the text; expected it there; "
                     "mend answer_start or remove the question"
@@ -188,7 +190,7 @@ def _questions(source: Source, task: Task) -> Iterator[Example]:
 def _squad(source: Source) -> Iterator[tuple[str, str, str, list[tuple[str, int]]]]:
     text = "\n".join(line for _, line in read_lines(source.place, _SQUAD))
     with parsing(source.name, _SQUAD):
-        articles = json.loads(text)["data"]
+        articles = parse_json(text.encode())["data"]
         paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
         found = [
             (
@@ -222,7 +224,11 @@ _READERS: dict[str, Callable[[Source, Task], Iterator[Example]]] = {
 
 def _rows(source: Source, task: Task, wanted: tuple[str, ...]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yields (place, column -> value) of a table's rows, all of which have the wanted columns."""
-    rows: Iterator[tuple[str, Mapping[str, Any]]] = {"text": _lines, "json": _json}.get(source.kind, _tables)(source, task)
+    rows: Iterator[tuple[str, Mapping[str, Any]]]
+    if source.kind == "text":
+        rows = _lines(source, task, wanted)
+    else:
+        rows = (_json if source.kind == "json" else _tables)(source, task)
     for place, row in rows:
         missing = [name for name in wanted if name not in row]
         if missing:
@@ -233,7 +239,7 @@ def _rows(source: Source, task: Task, wanted: tuple[str, ...]) -> Iterator[tuple
         yield place, row
 
 
-def _lines(source: Source, task: Task) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _lines(source: Source, task: Task, wanted: tuple[str, ...]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     lines = (line for _, line in read_lines(source.place, _WHAT))
     if ".csv" in Path(source.place).suffixes:
         reader = csv.reader((line + "\n" for line in lines), strict=True)
@@ -247,6 +253,9 @@ def _lines(source: Source, task: Task) -> Iterator[tuple[str, Mapping[str, Any]]
             continue
         if not columns:
             columns = tuple(fields)
+            if twice := [name for name in wanted if columns.count(name) > 1]:
+                problem = f"two columns are named {twice[0]!r}; expected one; rename the other"
+                raise UserError(f"{source.name}: line {number}: {problem}")
             continue
         if len(fields) != len(columns):
             raise UserError(
@@ -262,11 +271,9 @@ def _json(source: Source, task: Task) -> Iterator[tuple[str, Mapping[str, Any]]]
             continue
         place = f"{source.name}: line {number}"
         try:
-            row = json.loads(line)
+            row = parse_json(line.encode())
         except (ValueError, RecursionError) as error:
-            raise UserError(f"{place}: not JSON ({one_line(error)}); expected an object a line; mend the line") from None
-        if not isinstance(row, dict):
-            raise UserError(f"{place}: no JSON object; expected one a line, with the fields of an example")
+            raise UserError(f"{place}: {one_line(error)}; expected a JSON object a line; mend the line") from None
         yield place, row
 
 

@@ -42,14 +42,18 @@ class PaddedRows(abc.ABC):
     def padded(self, rows: np.ndarray, length: int) -> Batch:
         """Rows by their numbers, (m,), each padded to `length`: arrays whose first axis they are."""
 
+    def drawn(self, step: int, batch_size: int, seed: int) -> np.ndarray:
+        """int64 (B,): the rows of one step's batch, as `training_batch` draws them."""
+        return training_indices(len(self), step, batch_size, seed)
+
     def batch(self, step: int, batch_size: int, seed: int, rows: Rows = ALL_ROWS) -> Batch:
-        """The batch of one step, as `training_batch` draws it: what `padded` returns for its rows."""
-        chosen = training_indices(len(self), step, batch_size, seed)
+        """The batch of one step: what `padded` returns for the rows of `drawn`."""
+        chosen = self.drawn(step, batch_size, seed)
         return self.padded(chosen[rows], self._fitting(chosen))
 
     def positions(self, step: int, batch_size: int, seed: int) -> int:
         """How many positions the batch of a step has (of pairs: either side), padding included."""
-        return batch_size * self._fitting(training_indices(len(self), step, batch_size, seed))
+        return batch_size * self._fitting(self.drawn(step, batch_size, seed))
 
     def evaluation_batches(self, batch_size: int, limit: int | None = None, rows: Rows = ALL_ROWS) -> Iterator[Batch]:
         """Batches that hold every row once, the shortest first so that little is padded; the last one is filled up.

@@ -17,11 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import tokenizers
 
-from wechsel_jax.data.batches import Batch
+from wechsel_jax.data.batches import Batch, training_indices
 from wechsel_jax.data.padded import PaddedRows
 from wechsel_jax.errors import UserError, parsing
 from wechsel_jax.files import require_directory
 from wechsel_jax.files.json import NUMBER, TEXT, WHOLE, mismatch, read_json
+from wechsel_jax.tokens.extension import unreached_from
 
 FORMAT = 1
 FACTS = "pairs.json"
@@ -38,7 +39,11 @@ ROWS = {
     # Without masked rows.
     "forward_only": ((0, 1),),
     "backward_only": ((1, 0),),
+    # As forward and backward, but all rows of a step are of one kind, and the kinds take turns (table 8, CdLM*).
+    "forward_in_turns": ((0, 1), (1, 1)),
+    "backward_in_turns": ((1, 0), (1, 1)),
 }
+_IN_TURNS = "_in_turns"
 _ARRAYS = ("tokens.0", "tokens.1", "starts.0", "starts.1", "links.0", "links.1")
 _WHAT = "a directory that `wechsel-jax align` wrote"
 _AGAIN = "delete the directory and align the text again"
@@ -78,6 +83,7 @@ class ParallelRows(PaddedRows):
       sides: the first and the second sentences; memory-mapped where they lie on a disk.
       links: for each token of side 0, (T_0,), and of side 1, (T_1,), the place in the other sentence of the token that it is
         linked with, -1 where there is none.
+      in_turns: whether all rows of a training step are of one kind.
     """
 
     directory: Path
@@ -86,6 +92,7 @@ class ParallelRows(PaddedRows):
     kinds: tuple[tuple[int, int], ...]
     sides: tuple[Sentences, Sentences] = dataclasses.field(repr=False)
     links: tuple[np.ndarray, np.ndarray] = dataclasses.field(repr=False)
+    in_turns: bool = False
 
     @classmethod
     def open(cls, directory: str | os.PathLike, length: int, rows: str = "forward", verify: bool = False) -> "ParallelRows":
@@ -123,7 +130,8 @@ class ParallelRows(PaddedRows):
             if arrays[name].shape != (expected,):
                 raise UserError(f"{path}: has shape {arrays[name].shape}; expected ({expected},) as {FACTS} says; {_AGAIN}")
         first, second = (Sentences(arrays[f"tokens.{side}"], arrays[f"starts.{side}"]) for side in (0, 1))
-        return cls(directory, facts, length, ROWS[rows], (first, second), (arrays["links.0"], arrays["links.1"]))
+        links, in_turns = (arrays["links.0"], arrays["links.1"]), rows.endswith(_IN_TURNS)
+        return cls(directory, facts, length, ROWS[rows], (first, second), links, in_turns)
 
     def __len__(self) -> int:
         return self.facts["pairs"] * len(self.kinds)
@@ -136,7 +144,8 @@ class ParallelRows(PaddedRows):
     @cached_property
     def fingerprint(self) -> str:
         """sha256 of the pairs, their links and the kinds of rows."""
-        return hashlib.sha256(json.dumps([self.facts["sha256"], self.kinds], sort_keys=True).encode()).hexdigest()
+        described = [self.facts["sha256"], self.kinds, *([_IN_TURNS] if self.in_turns else [])]
+        return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
 
     def check(self, tokenizer: tokenizers.Tokenizer, links: bool = False) -> None:
         """Checks that the pairs fit a model and its objective.
@@ -153,6 +162,12 @@ class ParallelRows(PaddedRows):
             raise UserError(
                 f"{self.directory}: was aligned with the tokens of another tokenizer ({aligned.get('name')}); expected the "
                 "model's; align the text again with --tokenizer=MODEL"
+            )
+        behind = unreached_from(tokenizer)
+        if behind is not None and self.vocabulary_size <= behind:
+            raise UserError(
+                f"{self.directory}: was aligned with one tokenizer for both languages; expected one of each, as the model has "
+                "separate vocabularies; align the text again with --first_tokenizer"
             )
         if links and self.facts.get("aligner", {}).get("name") == NO_ALIGNER:
             raise UserError(f"{self.directory}: was made with --aligner=none; expected links; align the text with another one")
@@ -202,6 +217,13 @@ class ParallelRows(PaddedRows):
                 )
                 order[end - len(after) : end] = np.arange(placeholder - len(after), placeholder)
         return batch
+
+    def drawn(self, step: int, batch_size: int, seed: int) -> np.ndarray:
+        """int64 (B,): the rows of one step's batch; in turns, each kind of the same pairs before the next pairs."""
+        if not self.in_turns:
+            return super().drawn(step, batch_size, seed)
+        turn, kind = divmod(step, len(self.kinds))
+        return training_indices(self.facts["pairs"], turn, batch_size, seed) * len(self.kinds) + kind
 
     def _kept(self, pair: int, side: int, placeholder: bool) -> tuple[int, int]:
         """Where a sentence begins, and how many of its tokens a row holds."""

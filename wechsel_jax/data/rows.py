@@ -137,9 +137,12 @@ def encode_examples(
       directory: of the run's record of the data.
 
     Raises:
-      UserError: a label is not among `labels`, or a question leaves no room for its text.
+      UserError: a label is not among `labels`, a row or a question leaves no room for the text, or no word has a token.
     """
     backend = plain_backend(tokenizer)
+    special = backend.num_special_tokens_to_add(form == "classification" and len(examples[0].texts) > 1)
+    if length <= special:
+        raise UserError(f"block_length: is {length}; expected more than the {special} special tokens around a text; raise it")
     encode = {"classification": _classified, "tagging": _tagged, "answers": _windows, "parsing": _parsed}[form]
     numbers = {label: number for number, label in enumerate(labels)}
     parts: list[list[np.ndarray]] = []
@@ -158,6 +161,8 @@ def encode_examples(
         flat = (np.concatenate(tokens), np.concatenate(types), joined, np.concatenate(marks))
         parts.append([np.asarray(part, np.int32) for part in flat])
     tokens, types, targets, marks = (np.concatenate(part) for part in zip(*parts, strict=True))
+    if not tokens.size or (form in ("tagging", "parsing") and marks.max() < 0):
+        raise UserError(f"{examples[0].place}: no word from here on has a token; expected text that the tokenizer knows")
     return LabelledRows(
         directory=directory,
         form=form,

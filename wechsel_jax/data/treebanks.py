@@ -10,6 +10,7 @@ from wechsel_jax.text.files import read_lines
 
 # A range of words that are written as one, and a word that is not written.
 _NO_WORD = re.compile(r"\d+-\d+|\d+\.\d+")
+_HEAD = re.compile(r"[0-9]{1,9}")
 
 
 class Tree(NamedTuple):
@@ -67,7 +68,7 @@ def read_trees(path: str | os.PathLike, name: str) -> Iterator[Tree]:
 def _tree(rows: list[tuple[int, list[str]]], name: str) -> Tree:
     heads: list[int] = []
     for number, fields in rows:
-        head = int(fields[6]) if fields[6].isascii() and fields[6].isdecimal() else -1
+        head = int(fields[6]) if _HEAD.fullmatch(fields[6]) else -1
         if not 0 <= head <= len(rows):
             raise UserError(
                 f"{name}: line {number}: its head is {fields[6]!r}; expected a word of the sentence, 1 to {len(rows)}, or the "

@@ -13,12 +13,15 @@ from wechsel_jax.tokens.overlap import is_byte_fallback, match, match_special
 from wechsel_jax.tokens.splitting import cuts_at_marks, keep_marks
 
 if TYPE_CHECKING:
+    import tokenizers
     from transformers import PreTrainedTokenizerFast
 
 _ADVICE = "train the new tokenizer with the kind of the source's (wechsel-jax tokenizer), or replace the vocabulary instead"
 # A piece that the text never reaches (an added token is cut out of it before) still needs a score in a unigram model.
 _NEVER = 1000.0
 _ROUNDS = 4
+# A noncharacter of Unicode, which no text shall hold: no text is cut into a token that begins with it.
+_UNREACHED = "\ufdd0"
 
 
 def extend_tokenizer(source: "PreTrainedTokenizerFast", target: "PreTrainedTokenizerFast") -> "PreTrainedTokenizerFast":
@@ -74,6 +77,47 @@ def extend_tokenizer(source: "PreTrainedTokenizerFast", target: "PreTrainedToken
         state["model"]["vocab"] |= new
     _append_special(state, special, donor)
     return _rebuilt(source, state, known | new | special)
+
+
+def place_beside(second: "PreTrainedTokenizerFast", first: "PreTrainedTokenizerFast") -> tuple["PreTrainedTokenizerFast", int]:
+    """Makes one table of two vocabularies that share nothing but the special tokens around a text (Li et al., 2021, table 8).
+
+    Text is cut as `second` cuts it. No text gives the tokens behind: those of `first`, each with an id of its own, whether
+    `second` has the same one or not. Who cuts text with `first` adds the number that is returned to its ids.
+
+    Args:
+      second: V_2 ids, which stay.
+      first: V_1 ids, which become V_2, V_2 + 1, ...
+
+    Returns:
+      A tokenizer of V_2 + V_1 ids, and V_2.
+    """
+    state = json.loads(second.backend_tokenizer.to_str())
+    _anchor_added(state)
+    strings, size = Vocabulary.from_tokenizer(first).strings, len(Vocabulary.from_tokenizer(second))
+    # Ids without a token need a name, too: those behind them would not keep theirs.
+    names = {_UNREACHED + (string or f"<{i}>"): size + i for i, string in enumerate(strings)}
+    if isinstance(state["model"]["vocab"], dict):
+        state["model"]["vocab"] |= names
+    else:
+        lowest = min(score for _, score in state["model"]["vocab"])
+        state["model"]["vocab"] += [[name, lowest - _NEVER] for name in names]
+    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    added = json.loads(first.backend_tokenizer.to_str())["added_tokens"]
+    special = (_UNREACHED + token["content"] for token in added if token["special"])
+    state["added_tokens"] += [{"id": names[name], "content": name, **plain} for name in special]
+    return _rebuilt(second, state, second.get_vocab() | names), size
+
+
+def unreached_from(tokenizer: "PreTrainedTokenizerFast | tokenizers.Tokenizer") -> int | None:
+    """The first id of what `place_beside` has placed behind a vocabulary; None where nothing was."""
+    return min((i for token, i in tokenizer.get_vocab().items() if token.startswith(_UNREACHED)), default=None)
+
+
+def is_beside(tokenizer: "PreTrainedTokenizerFast", first: "PreTrainedTokenizerFast") -> bool:
+    """Whether `place_beside` has placed the tokens of `first` behind those of a tokenizer."""
+    known, behind = tokenizer.get_vocab(), unreached_from(tokenizer)
+    return behind is not None and all(known.get(_UNREACHED + token) == behind + i for token, i in first.get_vocab().items())
 
 
 def _require_fit(source, target, known: Vocabulary, other: Vocabulary, model: dict, donor: dict) -> None:

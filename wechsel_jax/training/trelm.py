@@ -3,12 +3,14 @@
 import contextlib
 import copy
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
+import numpy as np
 from ml_collections import ConfigDict
 
 from wechsel_jax.checkpoint import Checkpoint
@@ -18,7 +20,9 @@ from wechsel_jax.models import ModelConfig, family
 from wechsel_jax.models.family import Params
 from wechsel_jax.models.registry import FAMILIES
 from wechsel_jax.models.trilayer import PREFIX, begin, combine, fold
-from wechsel_jax.tokens import load_tokenizer
+from wechsel_jax.models.weights import flatten, unflatten
+from wechsel_jax.tokens import Vocabulary, load_tokenizer
+from wechsel_jax.tokens.extension import place_beside
 from wechsel_jax.training import distributed
 from wechsel_jax.training.config import default_config, phases, validate
 from wechsel_jax.training.distributed import broadcast_from_first
@@ -26,9 +30,12 @@ from wechsel_jax.training.exports import write_model
 from wechsel_jax.training.loop import train
 from wechsel_jax.training.optimizer import trainable_paths
 from wechsel_jax.training.placement import Placement
-from wechsel_jax.training.run_spec import build_run, check_pairs, described_model, find_data, open_data
+from wechsel_jax.training.run_spec import build_run, check_pairs, described_model, find_data, open_data, strip
 from wechsel_jax.training.step import INIT_STREAM, stream_key
 from wechsel_jax.training.workdir import check_config, has_begun, only_run, record_config
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 PHASES = ("commonality", "forward", "backward", "language")
 RESULTS, FOLDING = "trelm.json", "folding.json"
@@ -43,6 +50,9 @@ def default_trelm_config() -> ConfigDict:
     config = ConfigDict()
     # Directory of the model to begin with, whose vocabulary is that of both languages: an ordinary encoder, or a TreLM model.
     config.source = ""
+    # Directory of the same encoder with the first language's vocabulary, where that of `source` is the second's alone: the two
+    # languages share no token, and there is no table of languages (the paper's CdLM*, table 8); "": one vocabulary.
+    config.first = ""
     # Of the table of languages.
     config.seed = 0
     # Whether the model gets a TRILayer; without one, there is no cross-lingual objective (the paper's table 7).
@@ -89,7 +99,7 @@ def train_trelm(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
     own = ConfigDict({name: config[name] for name in config if name not in PHASES})
     with only_run(workdir) if first else contextlib.nullcontext():
         check_config(own, workdir)
-        model_type = _model_type(config.source)
+        model_type = _model_type(config.source, config.first)
         if first:
             # Before anything is made of them.
             record_config(own, workdir)
@@ -99,7 +109,7 @@ def train_trelm(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
             _once(workdir / "start", lambda place: _start(config, place))
         _check_models(runs)
         results = {name: _train(name, runs, workdir) for name in PHASES[:3]}
-        _once(workdir / "combined", lambda place: _combine(workdir, place))
+        _once(workdir / "combined", lambda place: _combine(config, workdir, place))
         if not config.fold_first:
             results["language"] = _train("language", runs, workdir)
         unfolded = workdir / ("combined" if config.fold_first else "language/export")
@@ -192,24 +202,58 @@ def _train(name: str, runs: Mapping[str, ConfigDict], workdir: Path) -> dict[str
     return train(runs[name], workdir / name)
 
 
-def _model_type(source: str) -> str:
-    found = str(Checkpoint.open(source).config.get("model_type"))
+def _model_type(source: str, first: str) -> str:
+    """The type of the source; `UserError` where it or the model of the first language alone is none to begin with."""
+    described = Checkpoint.open(source).config
+    found = str(described.get("model_type"))
     if PREFIX + found.removeprefix(PREFIX) not in FAMILIES:
         known = [name for name in FAMILIES if PREFIX + name in FAMILIES]
         raise UserError(f"source: {source}: a model of type {found}; expected an encoder: {', '.join(known)}")
+    if first:
+        if found.startswith(PREFIX):
+            raise UserError(f"first: goes with an ordinary encoder as source; expected none, as {source} is a {found}")
+        other, encoder = Checkpoint.open(first).config, family(found)
+        shapes = encoder.shapes(encoder.config(described).override(vocabulary_size=1))
+        if other.get("model_type") != found or shapes != encoder.shapes(encoder.config(other).override(vocabulary_size=1)):
+            raise UserError(f"first: {first}: is another model than {source}; expected the one that it was made of")
     return found
 
 
 def _start(config: ConfigDict, place: Path) -> None:
     source, params, _ = _read(config.source)
+    described, tokenizer, languages = source.config, None, 2
+    if config.first:
+        params, described, tokenizer = _beside(source, params, config.first)
+        languages = 0
     key = stream_key(config.seed, INIT_STREAM)
-    params, described = begin(params, source.config, key, tri_layer=config.tri_layer, parity=config.parity)
-    _write(source, params, described, place)
+    options = {"languages": languages, "tri_layer": config.tri_layer, "parity": config.parity}
+    params, described = begin(params, described, key, **options)
+    _write(source, params, described, place, tokenizer)
 
 
-def _combine(workdir: Path, place: Path) -> None:
-    forward, backward = (_read(workdir / name / "export") for name in ("forward", "backward"))
-    _write(forward[0], combine(forward[1], backward[1]), forward[0].config, place)
+def _beside(source: Checkpoint, params: Params, place: str) -> tuple[Params, dict[str, Any], "PreTrainedTokenizerFast"]:
+    """The source with the rows of the model at `place` behind its own, in everything that has a vocabulary axis."""
+    (first, rows, _), encoder = _read(place), family(source.config["model_type"])
+    tokenizer, size = place_beside(load_tokenizer(source.directory), load_tokenizer(first.directory))
+    added = len(tokenizer) - size
+
+    def joined(path: str, own: np.ndarray, other: np.ndarray) -> np.ndarray:
+        return np.concatenate([own[:size], other[:added]]) if re.search(encoder.token_parameters, path) else own
+
+    own, other = flatten(params), flatten(rows)
+    together = unflatten({path: joined(path, value, other[path]) for path, value in own.items()})
+    return together, source.config | {"vocab_size": len(tokenizer)}, tokenizer
+
+
+def _combine(config: ConfigDict, workdir: Path, place: Path) -> None:
+    (source, forward, of_model), (_, backward, _) = (_read(workdir / name / "export") for name in ("forward", "backward"))
+    params, described, tokenizer = combine(forward, backward), source.config, None
+    if config.first:
+        # What follows reads and writes the second language alone.
+        tokenizer = load_tokenizer(config.source)
+        described = described | {"vocab_size": len(Vocabulary.from_tokenizer(tokenizer))}
+        params = strip(params, family(described["model_type"]), of_model.override(vocabulary_size=described["vocab_size"]))
+    _write(source, params, described, place, tokenizer)
 
 
 def _fold(unfolded: Path, place: Path) -> None:
@@ -224,9 +268,15 @@ def _read(place: str | Path) -> tuple[Checkpoint, Params, ModelConfig]:
     return checkpoint, of_model.from_hugging_face({name: checkpoint.read(name) for name in checkpoint.names()}, config), config
 
 
-def _write(source: Checkpoint, params: Params, described: Mapping[str, Any], place: Path) -> None:
-    """Writes a model with the tokenizer of the one that it was made of, and with what was recorded of its transfer."""
-    tokenizer = load_tokenizer(source.directory)
+def _write(
+    source: Checkpoint,
+    params: Params,
+    described: Mapping[str, Any],
+    place: Path,
+    tokenizer: "PreTrainedTokenizerFast | None" = None,
+) -> None:
+    """Writes a model with a tokenizer, by default of the one that it was made of, and what was recorded of its transfer."""
+    tokenizer = tokenizer or load_tokenizer(source.directory)
     model = described_model(described, source.generation_config, tokenizer, default_config())
     write_model(model, params, "float32", place)
     record = source.directory / "transfer.json"
