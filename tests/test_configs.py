@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from ml_collections import ConfigDict
 
-from wechsel_jax.comparison import _settings, _training_config, _tuning_config, _validate
+from wechsel_jax.comparison.check import validate_comparison
+from wechsel_jax.comparison.settings import training_config, transfer_settings
+from wechsel_jax.comparison.tuning import tuning_config
 from wechsel_jax.errors import UserError
 from wechsel_jax.training import config_arguments, validate
 from wechsel_jax.training.config import phases
@@ -60,26 +62,26 @@ def test_some_methods_of_a_config_can_be_compared_alone(tmp_path):
     """The schedules that a config holds for its other methods are no mistake; those of an unknown one are."""
     config = load("demo")
     config.methods = ("anker",)
-    _validate(config, tmp_path)
+    validate_comparison(config, tmp_path)
     config.overrides.magic = ConfigDict({"phases": config.training.phases})
     with pytest.raises(UserError, match=r"overrides\.magic: no such method"):
-        _validate(config, tmp_path)
+        validate_comparison(config, tmp_path)
 
 
 def test_a_setting_for_all_goes_to_those_that_read_it_and_to_all_where_none_does():
     config = load("anker", "methods=anker+wechsel,data=d")
     config.transfer.rounds = 3
     inputs = {"dictionary": "d", **dict.fromkeys(("source_text", "target_text", "source_vectors", "target_vectors"), "x")}
-    anker_settings, wechsel_settings = (_settings(config, name, inputs) for name in config.methods)
+    anker_settings, wechsel_settings = (transfer_settings(config, name, inputs) for name in config.methods)
     assert anker_settings["rounds"] == 3 and "normalize" not in anker_settings
     assert wechsel_settings["normalize"] and "rounds" not in wechsel_settings
     config.methods = ("wechsel",)
-    assert _settings(config, "wechsel", inputs)["rounds"] == 3
+    assert transfer_settings(config, "wechsel", inputs)["rounds"] == 3
     config.variants = ConfigDict({"crossed": ConfigDict({"method": "wechsel", "regression": True})})
     config.methods, config.text.source = ("wechsel", "crossed"), ("en.txt",)
     # The regression counts tokens in the texts, which the method itself does not read.
-    assert _settings(config, "crossed", inputs)["source_text"] == "x"
-    assert "source_text" not in _settings(config, "wechsel", inputs)
+    assert transfer_settings(config, "crossed", inputs)["source_text"] == "x"
+    assert "source_text" not in transfer_settings(config, "wechsel", inputs)
 
 
 def test_wechsel_schedules_are_the_papers():
@@ -101,14 +103,14 @@ def test_wechsel_schedules_are_the_papers():
 
 def test_arena_tunes_every_start_alike_and_trains_full_rand_longer(tmp_path):
     config = load("arena", "starts=anker+fvt+full_rand,steps=80,lengths=1+4,rates=1e-3+2e-3+4e-3,tables=1+2.5,seed=3")
-    _validate(config, tmp_path)
+    validate_comparison(config, tmp_path)
     assert config.methods == ("anker", "fvt", "full_rand", "full_rand_x4") and config.seed == 3
     assert (config.tuning.rates, config.tuning.tables) == ((1e-3, 2e-3, 4e-3), (1.0, 2.5))
-    runs = {name: _training_config(config, name, tmp_path / name, tmp_path) for name in config.methods}
+    runs = {name: training_config(config, name, tmp_path / name, tmp_path) for name in config.methods}
     assert [run.steps for run in runs.values()] == [80, 80, 80, 320]
     assert all(step % run.eval_every == 0 for run in runs.values() for step in (run.steps,))
     # What decides about a rate is not what the arena is scored on.
-    tuned = _tuning_config(config, runs["anker"], tmp_path / "tuning", 2e-3, 2.5)
+    tuned = tuning_config(config, runs["anker"], tmp_path / "tuning", 2e-3, 2.5)
     assert tuned.data.validation == (str(tmp_path / "tuning" / "validation"),) != runs["anker"].data.validation
     assert tuned.optimizer.peak_learning_rate == 2e-3 and tuned.optimizer.groups == ({"match": "embeddings", "rate": 2.5},)
     with pytest.raises(UserError, match="lang=sw without data="):
@@ -117,8 +119,8 @@ def test_arena_tunes_every_start_alike_and_trains_full_rand_longer(tmp_path):
 
 def test_freezing_is_the_papers_figures_4_and_6_and_relearning_that_of_its_first_version(tmp_path):
     config = load("wechsel_freezing")
-    _validate(config, tmp_path)
-    runs = {name: phases(_training_config(config, name, tmp_path / name, tmp_path)) for name in config.methods}
+    validate_comparison(config, tmp_path)
+    runs = {name: phases(training_config(config, name, tmp_path / name, tmp_path)) for name in config.methods}
     assert len(runs) == 6
     for method in ("wechsel_tfr", "trans_inner", "trans_inner_shuffle"):
         assert [phase.trainable for phase in runs[method]] == ["all"]
@@ -126,8 +128,8 @@ def test_freezing_is_the_papers_figures_4_and_6_and_relearning_that_of_its_first
         assert (first.trainable, first.steps, second.trainable, second.end) == ("embeddings", 20, "all", 200)
         assert config.variants[f"{method}_freeze"].method == method
     config = load("wechsel_freezing", "study=relearning")
-    _validate(config, tmp_path)
-    (one,) = phases(_training_config(config, "wechsel_tfr", tmp_path / "run", tmp_path))
+    validate_comparison(config, tmp_path)
+    (one,) = phases(training_config(config, "wechsel_tfr", tmp_path / "run", tmp_path))
     assert (one.trainable, one.steps) == ("embeddings", 200)
     paper = load("wechsel_freezing", "scale=paper,data=d")
     assert "wechsel_freeze" in paper.methods and paper.vectors.source == "d/cc.en.300.bin"
@@ -137,10 +139,10 @@ def test_freezing_is_the_papers_figures_4_and_6_and_relearning_that_of_its_first
 
 def test_sizes_train_on_a_sample_and_one_run_has_its_word_vectors(tmp_path):
     config = load("wechsel_size", "bytes=262144")
-    _validate(config, tmp_path)
+    validate_comparison(config, tmp_path)
     assert config.training.data.max_bytes == 262_144 and config.training.patience == 200
     inputs = {"source_vectors": "s", "target_vectors": "all", "sample": "own", "dictionary": "d"}
-    found = {name: _settings(config, name, inputs)["target_vectors"] for name in ("wechsel", "wechsel_sample")}
+    found = {name: transfer_settings(config, name, inputs)["target_vectors"] for name in ("wechsel", "wechsel_sample")}
     assert found == {"wechsel": "all", "wechsel_sample": "own"}
     paper = load("wechsel_size", "scale=paper,data=d,lang=fr,bytes=16777216")
     assert (paper.source, paper.vectors.target, paper.tokenizer.vocabulary_size) == ("gpt2", "d/cc.fr.300.bin", 50_000)
@@ -179,6 +181,9 @@ def test_trelm_trains_what_the_paper_trains():
     short = load("trelm", "steps=0.001,objective=tlm,tri_layer=0,parity=1,depth=4")
     assert [short[name].steps for name in PHASES] == [20, 20, 20, 80] and phases(short.backward)[0].layers == ":2"
     assert (short.tri_layer, short.parity, short.forward.objective) == (False, True, "tlm")
+    apart = load("trelm", "first=bert")
+    assert [apart[name].data.rows for name in PHASES] == ["masked", "forward_in_turns", "backward_in_turns", ""]
+    assert apart.first == "bert" and config.first == ""
     given = load("trelm", "pairs=p,held_out=h,common=c,text=t,validation=v")
     read = {name: (given[name].data.train, given[name].data.validation) for name in PHASES}
     assert read == dict(zip(PHASES, ((("c",), ("h",)), (("p",), ("h",)), (("p",), ("h",)), (("t",), ("v",))), strict=True))
@@ -190,6 +195,7 @@ def test_trelm_trains_what_the_paper_trains():
         ("langauge=de", "'langauge=de' .* expected some of lang=, steps="),
         ("lang", "expected some of lang=, steps="),
         ("steps=3,lang=en", "expected lang to be one of de, sw"),
+        ("steps=3,lang=de,steps=4", "steps= stands twice behind the colon"),
     ],
 )
 def test_unknown_arguments_are_refused(arguments, named):

@@ -59,6 +59,8 @@ def run(module: str, function: str) -> None:
     def main(argv: Sequence[str]) -> None:
         if len(argv) > 1:
             raise UserError(f"unexpected argument {argv[1]!r}; flags start with --")
+        if flags.FLAGS["config"].present and not _CONFIG.value:
+            raise UserError("--config: get_config() returns no settings; expected those of default_config(), changed or not")
         for flag in ("config", "workdir"):
             if not flags.FLAGS[flag].value:
                 what = "is required" if flags.FLAGS[flag].value is None else "is empty (an unset variable of the shell?)"

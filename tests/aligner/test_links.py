@@ -38,6 +38,8 @@ def test_links_are_read_as_they_stand(written):
         ("0-0\n0-0\n", r"a\.links: has 2 lines; expected 3, one for each line"),
         ("0-0\n0-0\n0-0\n0-0\n", r"a\.links: has 4 lines; expected 3"),
         ("0-0\n0=0\n0-0\n", r"a\.links: line 2: '0=0' is no link; expected the links of a pair"),
+        # More digits than Python reads as a number.
+        (f"0-0\n0-{5000 * '1'}\n0-0\n", r"a\.links: line 2: '0-1{18}' is no link; expected the links of a pair"),
         ("0-0\n0-0\n0-0 0-7\n", r"a\.links: line 3: link 0-7 is out of range of sentences of 3 and 7 tokens"),
         ("0-0\n4-1\n0-0\n", r"a\.links: line 2: link 4-1 is out of range .*; the other way round it would fit"),
         ("0-0\n0-0 0-1 0-3 1-3\n0-0\n", None),

@@ -47,3 +47,12 @@ def test_pairs_are_compared_on_the_same_draws():
 def test_other_items_are_refused(other):
     with pytest.raises(UserError, match="expected scores of the same items"):
         paired_bootstrap(([1.0, 0.0] if other[0] else [], [1.0, 1.0] if other[0] else []), other)
+
+
+def test_where_nothing_was_to_be_found_the_score_is_0_as_seqeval_has_it():
+    f1 = pytest.importorskip("seqeval.metrics").f1_score
+    with pytest.warns(Warning):
+        expected = float(f1([["O", "O"]], [["O", "O"]]))
+    assert bootstrap(([0.0], [0.0])) == (expected, 0.0, 0.0)
+    # Two sentences, one of them without an entity: a quarter of the draws has none.
+    assert bootstrap(([0.0, 2.0], [0.0, 2.0])) == (1.0, 0.0, 1.0)

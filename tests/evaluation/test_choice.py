@@ -146,6 +146,7 @@ def test_every_real_file_is_read(data_directory):
         ("a.tsv", "sen\twrong_sen\n", "holds no item; expected a file of"),
         ("a.tsv", "sen\twrong_sen\na\tb\na b\n", "line 3: has 1 columns; expected 2, as the first line has; mend the line"),
         ("a.tsv", "sen\twrong_sen\na\t\n", r"line 2: 2 choices, of \[0, 1\] characters; expected two or more, none empty"),
+        ("a.tsv", "sen\tsen\twrong_sen\na\tb\tc\n", "two columns are named 'sen'; expected different names"),
         ("a.tsv", "good\tbad\na\tb\n", "its first record has the fields bad, good; expected those of minimal_pairs, blimp"),
         ("a.jsonl", '{"context": "x", "choices": ["a", "b"], "answer": 2}\n', "line 1: its answer is none of its 2 choices"),
         (
@@ -167,7 +168,21 @@ def test_every_real_file_is_read(data_directory):
         ("a.json", "[1]", "item 1: is no object"),
         ("a.json", json.dumps([OKAPI, OKAPI | {"answer": "F"}]), "item 2: field answer is 'F'; expected a letter from A to E"),
         ("a.json", json.dumps([OKAPI, OKAPI | {"answer": "E"}]), "item 2: its answer is none of its 4 choices"),
-        ("a.json", json.dumps([TRUTHFULQA | {"mc1_targets_labels": [1]}]), "item 1: .* has 1 labels for 2 choices"),
+        (
+            "a.json",
+            json.dumps([TRUTHFULQA | {"mc1_targets_labels": [1]}]),
+            "item 1: .* has 1 labels, 1 of them right, for 2 choices",
+        ),
+        (
+            "a.json",
+            json.dumps([TRUTHFULQA | {"mc1_targets_labels": [0, 0]}]),
+            "item 1: .* has 2 labels, 0 of them right, for 2 choices",
+        ),
+        (
+            "a.sw.jsonl",
+            json.dumps(XCOPA) + "\n" + json.dumps({k: v for k, v in XCOPA.items() if k != "label"}),
+            "line 2: field label is missing",
+        ),
         ("a.jsonl", json.dumps(XCOPA), "its name tells no language; expected one of et, ht, .*; say it: xcopa:LANGUAGE"),
         ("a.sw.jsonl", json.dumps(XCOPA | {"question": "why"}), "line 1: field question is 'why'; expected cause or effect"),
     ],

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.evaluation.tiny_models import save
+from tests.tiny_tokenizers import byte_bpe
 from wechsel_jax import cli
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.checkpoint.directory import write_checkpoint
@@ -17,6 +18,7 @@ from wechsel_jax.evaluation.loaded import LoadedModel
 from wechsel_jax.models import family
 from wechsel_jax.models.weights import unflatten
 from wechsel_jax.tokens import load_tokenizer
+from wechsel_jax.tokens.extension import place_beside
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -27,30 +29,47 @@ SENTENCES = ["der Hund", "die Katze und der Hund, die Katze!", "x", "ein Haus am
 @pytest.fixture(scope="module")
 def half(tmp_path_factory):
     """A TreLM model of a BERT of two layers with large random weights, so that it writes something else at each place."""
-    folder, generator = tmp_path_factory.mktemp("crossing"), np.random.default_rng(2)
+    folder = tmp_path_factory.mktemp("crossing")
     source = Checkpoint.open(save(folder / "bert", "bert"))
-    described = source.config | {"model_type": "tri-bert", "language_count": 2, "tri_layer": True}
-    tri, tokenizer = family("tri-bert"), load_tokenizer(source.directory)
+    return made(source, folder / "half", load_tokenizer(source.directory), 2)
+
+
+@pytest.fixture(scope="module")
+def apart(half, tmp_path_factory):
+    """The same without languages, and with the tokens of another tokenizer behind its own; that one, and where they begin."""
+    first = byte_bpe(False)
+    joined, behind = place_beside(half.tokenizer, first)
+    source = Checkpoint.open(half.directory.parent / "bert")
+    return made(source, tmp_path_factory.mktemp("apart") / "half", joined, 0), first, behind
+
+
+def made(source, place, tokenizer, languages):
+    generator = np.random.default_rng(2)
+    described = source.config | {"model_type": "tri-bert", "language_count": languages, "tri_layer": True}
+    described["vocab_size"] = max(len(tokenizer), described["vocab_size"])
+    tri = family("tri-bert")
     config = tri.config(described)
     drawn = {path: 0.5 * generator.normal(size=shape) + path.endswith("scale") for path, shape in tri.shapes(config).items()}
     drawn["head/bias"][tokenizer.sep_token_id] += 2.0
-    (folder / "half").mkdir()
+    place.mkdir()
     params = unflatten({path: value.astype(np.float32) for path, value in drawn.items()})
-    write_checkpoint(folder / "half", described, tri.to_hugging_face(params, config), tokenizer)
-    return LoadedModel.open(folder / "half")
+    write_checkpoint(place, described, tri.to_hugging_face(params, config), tokenizer)
+    return LoadedModel.open(place)
 
 
-def reference(half, sentence, to):
+def reference(half, ids, to, plain):
     """What a BERT of transformers with a layer more predicts; languages and positions are added by hooks."""
     params = half.parameters
     tensors = half.family.to_hugging_face(jax.tree.map(np.asarray, params), half.config)
-    languages = torch.tensor(tensors.pop("bert.embeddings.language_embeddings.weight"))
+    languages = torch.zeros(2, 1)
+    if half.config.language_count:
+        languages = torch.tensor(tensors.pop("bert.embeddings.language_embeddings.weight"))
     renamed = {
         name.replace("encoder.layer.1.", "encoder.layer.2.").replace("encoder.tri_layer.", "encoder.layer.1."): torch.tensor(x)
         for name, x in tensors.items()
     }
-    fields = transformers.AutoConfig.from_pretrained(half.directory.parent / "bert")
-    fields.num_hidden_layers = 3
+    fields = transformers.AutoConfig.from_pretrained(plain)
+    fields.num_hidden_layers, fields.vocab_size = 3, half.config.vocabulary_size
     oracle = transformers.BertForMaskedLM(fields).eval()
     oracle.load_state_dict(renamed, strict=False)
     positions = oracle.bert.embeddings.position_embeddings.weight
@@ -60,7 +79,6 @@ def reference(half, sentence, to):
             lambda _, given: (given[0] + languages[to] + positions[: given[0].shape[1]], *given[1:])
         ),
     ]
-    ids = half.tokenizer(sentence)["input_ids"]
     with torch.no_grad():
         logits = oracle(torch.tensor([ids])).logits[0].numpy()
     for hook in hooks:
@@ -68,21 +86,63 @@ def reference(half, sentence, to):
     return logits
 
 
+def without_repetitions(guessed, separator):
+    kept = []
+    for token in guessed:
+        if token == separator:
+            break
+        if not kept or token != kept[-1]:
+            kept.append(int(token))
+    return kept
+
+
 @pytest.mark.parametrize("to", [0, 1])
 def test_translations_are_the_likeliest_tokens_of_transformers_without_repetitions(half, to):
     written, found = cross(half, SENTENCES, to=to), []
     for sentence in SENTENCES:
-        guessed = reference(half, sentence, to).argmax(axis=1)[1:]
-        kept = []
-        for token in guessed:
-            if token == half.tokenizer.sep_token_id:
-                break
-            if not kept or token != kept[-1]:
-                kept.append(int(token))
+        ids = half.tokenizer(sentence)["input_ids"]
+        guessed = reference(half, ids, to, half.directory.parent / "bert").argmax(axis=1)[1:]
+        kept = without_repetitions(guessed, half.tokenizer.sep_token_id)
         found.append((len(guessed), len(kept), half.tokenizer.decode(kept, skip_special_tokens=True).strip()))
     assert written == [text for *_, text in found]
     assert any(written), "something shall be written"
     assert len({*written}) > 1 and any(kept < size for size, kept, _ in found)
+
+
+@pytest.mark.parametrize("to", [0, 1])
+def test_with_separate_vocabularies_each_language_has_its_own_tokens(half, apart, to):
+    """What is read has the tokens of its language, and of what transformers computes only those of the other are written."""
+    model, first, behind = apart
+    second, found = half.tokenizer, []
+    special = [token in second.all_special_ids for token in range(behind)]
+    for sentence in SENTENCES:
+        ids = second(sentence)["input_ids"]
+        if to:
+            own = first(sentence, add_special_tokens=False)["input_ids"]
+            ids = [ids[0], *(token + behind for token in own), ids[-1]]
+        logits = reference(model, ids, to, half.directory.parent / "bert")
+        logits[:, behind:] = logits[:, behind:] if to == 0 else -np.inf
+        logits[:, :behind] = np.where(np.asarray(special) | (to == 1), logits[:, :behind], -np.inf)
+        kept = without_repetitions(logits.argmax(axis=1)[1:], second.sep_token_id)
+        text = second.decode(kept, skip_special_tokens=True)
+        found.append((text if to else first.decode([token - behind for token in kept if token >= behind])).strip())
+    assert cross(model, SENTENCES, to=to, first_tokenizer=first) == found and len({*found}) > 1
+    own = "that of the first language"
+    for which, tokenizer, expected in ((model, None, own), (model, second, own), (half, first, "none")):
+        with pytest.raises(UserError, match=f"first_tokenizer: .*: expected {expected}"):
+            cross(which, SENTENCES, to=to, first_tokenizer=tokenizer)
+
+
+def test_the_verb_reads_the_first_tokenizer(half, apart, tmp_path, capsys):
+    model, first, _ = apart
+    first.save_pretrained(tmp_path / "first")
+    (tmp_path / "source").write_text("\n".join(SENTENCES) + "\n")
+    flags = [f"--input={tmp_path / 'source'}", f"--first_tokenizer={tmp_path / 'first'}"]
+    cli.main(["translate", str(model.directory), *flags])
+    assert capsys.readouterr().out == "\n".join(cross(model, SENTENCES, first_tokenizer=first)) + "\n"
+    with pytest.raises(SystemExit):
+        cli.main(["translate", str(half.directory), *flags])
+    assert "first_tokenizer: " in capsys.readouterr().err
 
 
 def test_the_language_and_nothing_else_decides(half):

@@ -229,6 +229,12 @@ def test_mistakes_are_told(model, settings, message):
         generate(model, **{"prompts": ["a"], **settings})
 
 
+def test_scores_that_are_no_numbers_make_no_text(model):
+    damaged = dataclasses.replace(model, parameters=jax.tree.map(lambda one: one * np.nan, model.parameters))
+    with pytest.raises(UserError, match="the score of a token is no number; expected weights that give one"):
+        generate(damaged, PROMPTS, max_tokens=NEW)
+
+
 def test_a_masked_model_writes_nothing(model):
     with pytest.raises(UserError, match="a roberta model fills masks and writes no text; expected a causal model"):
         generate(dataclasses.replace(model, family=family("roberta")), ["a"])
@@ -297,5 +303,7 @@ def test_mistakes_of_the_verb_are_one_line(model, chat_model, capsys, tmp_path):
     assert "empty.txt: holds nothing but white space" in mistake(capsys, place, f"--prompts={tmp_path / 'empty.txt'}")
     (chat_model / "chat_template.jinja").write_text("{{ raise_exception('no users here') }}")
     assert "its chat template takes no user's turn (no users here)" in mistake(capsys, chat_model, "--prompt=a", "--chat")
+    (chat_model / "chat_template.jinja").write_text("{{ 1 // 0 }}")
+    assert "its chat template takes no user's turn (integer division" in mistake(capsys, chat_model, "--prompt=a", "--chat")
     (chat_model / "generation_config.json").write_text(json.dumps({"do_sample": True, "temperature": "hot"}))
     assert "generation_config.json: temperature is 'hot'" in mistake(capsys, chat_model, "--prompt=a")

@@ -1,5 +1,8 @@
 """Against lm-eval's `HFLM` with torch, item by item; pseudo-likelihoods against a loop over torch's model."""
 
+import dataclasses
+
+import jax
 import numpy as np
 import pytest
 import torch
@@ -126,6 +129,12 @@ def test_what_cannot_be_predicted(both):
         loglikelihoods(ours, [("The dog", "")])
     with pytest.raises(UserError, match="is a causal model; expected a masked language model"):
         pseudo_loglikelihoods(ours, [("", "The dog")])
+
+
+def test_a_loss_that_is_no_number_is_no_score(both):
+    damaged = dataclasses.replace(both[0], parameters=jax.tree.map(lambda one: one * np.nan, both[0].parameters))
+    with pytest.raises(UserError, match="the loss of a token is no finite number; expected weights that give one"):
+        loglikelihoods(damaged, [("The dog", " sleeps")])
 
 
 @pytest.fixture(scope="module")

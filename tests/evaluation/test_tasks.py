@@ -61,6 +61,20 @@ def test_what_is_there_is_not_measured_again(scores, place, capsys, monkeypatch)
     assert "measured before" in capsys.readouterr().out and scores.read_bytes() == before
 
 
+def test_what_another_process_adds_meanwhile_stays(scores, place, tmp_path, monkeypatch):
+    file, theirs = tmp_path / "scores.json", ScoresRecord.read(scores)
+
+    def measured(_model, _place, **_settings):
+        theirs.write(file)
+        return tasks.Result("acc", {"acc": 1.0}, [1], [1])
+
+    monkeypatch.setitem(tasks.FORMS, "labels", measured)
+    asked = tasks.Task("ours", "labels", str(place / "pairs.tsv"))
+    found = tasks.evaluate({"english": demo.path("english-gpt2")}, [asked], output=file)
+    assert [one.task for one in found.scores] == [one.task for one in ScoresRecord.read(file).scores]
+    assert [one.task for one in found.scores] == ["night", "pairs.tsv", "ours"]
+
+
 def test_other_text_or_settings_under_the_same_name_are_refused(scores, place, capsys, tmp_path):
     (tmp_path / "other.txt").write_text("Another text.\n")
     before = scores.read_bytes()
@@ -173,12 +187,33 @@ def test_a_missing_extra_is_one_line(place):
     assert (done.returncode, done.stderr) == (2, expected)
 
 
+PARSED = {
+    **{"model": "a", "task": "b", "form": "labels", "main": "las", "metrics": {"las": 0.5, "uas": 0.75}},
+    **{"numerators": [2, 0, 0], "denominators": [3, 0, 1], "files": [], "settings": {}},
+    "facts": {"weights": "0", "tokenizer": "1", "parameters": 3},
+}
+
+
+@pytest.mark.parametrize("ending", ["md", "csv", "svg"])
+def test_parsers_have_tables_too(tmp_path, capsys, ending):
+    (tmp_path / "scores.json").write_text(json.dumps({"format": 1, "scores": [PARSED]}))
+    cli.main(["report", f"{tmp_path}/scores.json", f"--output={tmp_path}/table.{ending}"])
+    # A third of the draws from three items have none with a denominator, or fewer.
+    assert "labelled attachment, %" in capsys.readouterr().out and "nan" not in (tmp_path / f"table.{ending}").read_text()
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         ({"format": 2, "scores": []}, "is of format 2; expected 1 at most; update wechsel-jax"),
         ({"scores": []}, "has no format"),
         ({"format": 1, "scores": [{"model": "a"}]}, "field scores.0.task is missing"),
+        ({"format": 1, "scores": []}, "hold no score; expected what"),
+        ({"format": 1, "scores": [PARSED | {"main": "nonsense", "metrics": {"nonsense": 1}}]}, "is in 'nonsense'; expected"),
+        ({"format": 1, "scores": [PARSED | {"metrics": {"uas": 1}}]}, "field metrics.las is missing"),
+        ({"format": 1, "scores": [PARSED | {"numerators": [], "denominators": []}]}, "a, b: has no items"),
+        ({"format": 1, "scores": [PARSED | {"form": "text"}]}, "field metrics.bits_per_byte is missing"),
+        ({"format": 1, "scores": [PARSED | {"facts": PARSED["facts"] | {"parameters": "x"}}]}, "facts.parameters is 'x'"),
     ],
 )
 def test_damaged_files_of_scores(tmp_path, capsys, content, message):

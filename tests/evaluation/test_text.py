@@ -140,3 +140,9 @@ def test_a_masked_model_predicts_each_token_from_all_others(masked):
 def test_what_cannot_be_scored_is_said(causal, options, documents, message):
     with pytest.raises(UserError, match=message):
         score_text(causal[0], documents, **options)
+
+
+def test_a_text_without_a_token_is_said(masked):
+    # BERT's tokenizer takes characters out that nobody sees.
+    with pytest.raises(UserError, match=r"has no token that .* could predict"):
+        score_text(masked[0], ["\u200b"])

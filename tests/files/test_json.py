@@ -78,3 +78,8 @@ def test_what_is_no_finite_number(value):
 def test_the_first_field_that_is_another_is_named(value, told):
     expected = {"name": TEXT, "rows": [{"at": (TEXT, NUMBER), "more?": ANY}], "counts?": {"*": WHOLE}, "left?": TEXT}
     assert mismatch(value, expected) == told
+
+
+def test_what_may_be_anything_must_be_there():
+    assert mismatch({"answer": None}, {"answer": ANY}) is None
+    assert mismatch({"items": [{}]}, {"items": [{"answer": ANY}]}) == "field items.0.answer is missing; expected anything"

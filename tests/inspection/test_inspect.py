@@ -73,7 +73,8 @@ def test_a_row_of_the_regression_alone_says_so():
     token = {"target": "heit", "token_id": 7, "how": "mixed", "sources": []}
     assert origin_line(token) == "heit (7): mixed: of no source tokens, by the regression alone"
     assert origin_line({"target": "a", "how": "random", "sources": []}) == "a: random"
-    assert origin_line({"target": "a", "how": "mixed", "sources": [["b", 0.5], ["c", 0.5]]}, 1) == "a: mixed: b 0.500, 1 more"
+    token = {"target": "a", "how": "mixed", "sources": [["b", 0.00012], ["c", 0.5]]}
+    assert origin_line(token, 1) == "a: mixed: b 0.00012, 1 more"
 
 
 @pytest.mark.parametrize("option", ["--json", "--nojson"])

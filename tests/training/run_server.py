@@ -74,10 +74,12 @@ def run(
     """Trains."""
     import jax
 
+    from tests.quick import compile_quickly
+
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", devices)
     # As in the process of the tests, whose compiled programs serve here too.
-    jax.config.update("jax_disable_most_optimizations", True)
+    compile_quickly(True)
     from wechsel_jax.program import program
     from wechsel_jax.training import default_config, default_trelm_config, train, train_trelm
 

@@ -55,8 +55,7 @@ class Runs:
 
     def __init__(self, folder: Path):
         self.folder, self._number = folder, itertools.count()
-        # XLA's older generator of machine code takes half the time; these runs are compared with each other.
-        environment = {**os.environ, "PYTHONPATH": str(ROOT), "XLA_FLAGS": "--xla_cpu_use_fusion_emitters=false"}
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
         command = [sys.executable, str(Path(__file__).with_name("run_server.py"))]
         self._server = subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True

@@ -31,6 +31,7 @@ def test_a_good_config_passes(make_config):
         ({"mask_rate": 0.0}, "mask_rate"),
         ({"patience": -1}, "patience"),
         ({"distributed__timeout": 0}, "distributed.timeout"),
+        ({"distributed__heartbeat": 0}, "distributed.heartbeat"),
         ({"data__validation_fraction": 1.0}, "data.validation_fraction"),
         ({"data__validation_fraction": 0.1}, "data.validation names files already"),
         ({"data__max_bytes": -1}, "data.max_bytes"),

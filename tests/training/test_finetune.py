@@ -19,6 +19,7 @@ from wechsel_jax.data.examples import Task, read_examples
 from wechsel_jax.errors import UserError
 from wechsel_jax.evaluation.labels import score_labelled
 from wechsel_jax.records import read_run
+from wechsel_jax.records.run import seed_runs
 from wechsel_jax.records.scores import ScoresRecord
 from wechsel_jax.report import write_report
 from wechsel_jax.training import finetune, one_phase, train
@@ -325,6 +326,9 @@ def test_seeds_give_mean_and_spread(settings, tmp_path, capsys):
     assert json.loads((tmp_path / "runs" / "seeds.json").read_text()) == found
     assert "accuracy: " in capsys.readouterr().out
     assert finetune(config, tmp_path / "runs") == found
+    # What is scored as their mean, whatever else lies there.
+    (tmp_path / "runs" / "seed-notes").mkdir()
+    assert seed_runs(tmp_path / "runs") == [tmp_path / "runs" / f"seed-{seed}" for seed in (5, 6)]
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_every_setting_is_read(make_config, tmp_path, read, monkeypatch):
     config.phases, config.steps = one_phase(warmup=0.0), 4
     with pytest.raises(UserError, match="finite"):
         loop.train(config, tmp_path / "nonfinite")
-    config.distributed.update({"coordinator": "localhost:1", "processes": 2, "process": 1, "timeout": 1})
+    config.distributed.update({"coordinator": "localhost:1", "processes": 2, "process": 1, "timeout": 1, "heartbeat": 1})
     monkeypatch.setattr(jax.distributed, "initialize", lambda *_, **__: None)
     distributed.start(config.distributed)
     assert leaves(as_dict(config)) - names == {"epochs", "seeds", *(f"task.{name}" for name in config.task)}

@@ -17,6 +17,7 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.evaluation.loaded import LoadedModel
 from wechsel_jax.evaluation.translation import score_translations, translate
 from wechsel_jax.records import read_run
+from wechsel_jax.records.scores import ScoresRecord
 from wechsel_jax.tokens.task_vocabulary import task_tokenizer
 from wechsel_jax.training import finetune, one_phase, train
 from wechsel_jax.training.exports import export_checkpoint
@@ -187,6 +188,12 @@ def test_a_classifier_learns_from_a_table(settings, sentences, tmp_path):
     tensors = safetensors.numpy.load_file(tmp_path / "run" / "export" / "model.safetensors")
     table = safetensors.numpy.load_file(sentences / "source.safetensors")["embeddings"]
     np.testing.assert_array_equal(tensors["src_tok_emb.embedding.weight"], table)
+    cli.main(
+        ["evaluate", str(tmp_path / "run"), f"--labels={tmp_path / 'validation.tsv'}", f"--output={tmp_path / 'scores.json'}"]
+    )
+    (score,) = ScoresRecord.read(tmp_path / "scores.json").scores
+    assert score.metrics["accuracy"] == pytest.approx(found["score"])
+    assert score.facts["embedding_parameters"] == table.size and score.facts["vocabulary_size"] == len(table)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from wechsel_jax import comparison
+from wechsel_jax.comparison import check
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import RECORD, new_directory
 from wechsel_jax.training import record_config, train
@@ -116,14 +117,14 @@ def test_a_comparison_of_a_version_without_a_free_setting_goes_on(tmp_path):
     (tmp_path / "anker").mkdir()
     (tmp_path / "anker" / "config.json").write_text("{}")
     config.methods = ("anker",)
-    comparison._settle(config, tmp_path)
+    check.settle(config, tmp_path)
     recorded = json.loads((tmp_path / "config.json").read_text())
     del recorded["transfer"]["max_document_bytes"], recorded["helper"]["training"]["data"]["max_document_bytes"]
     (tmp_path / "config.json").write_text(json.dumps(recorded))
-    comparison._settle(config, tmp_path)
+    check.settle(config, tmp_path)
     config.transfer.neighbors = 3
     with pytest.raises(UserError, match=r"transfer\.neighbors was 10, now 3; expected the same"):
-        comparison._settle(config, tmp_path)
+        check.settle(config, tmp_path)
 
 
 def test_settings_of_a_comparison_may_change_until_a_method_is_trained(tmp_path):
@@ -147,7 +148,7 @@ def test_settings_of_a_comparison_may_change_until_a_method_is_trained(tmp_path)
         for name, value in changes.items():
             group, _, field = name.partition("__")
             (config[group] if field else config)[field or group] = value
-        comparison._settle(config, workdir)
+        check.settle(config, workdir)
         return [name for name in made if (workdir / name).exists()]
 
     workdir = tmp_path / "run"

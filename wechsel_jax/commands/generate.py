@@ -144,7 +144,8 @@ def _turn(model: "LoadedModel", prompt: str) -> list[int]:
     try:
         talk = [{"role": "user", "content": prompt}]
         text = tokenizer.apply_chat_template(talk, tokenize=False, add_generation_prompt=True)
-    except (jinja2.TemplateError, TypeError, ValueError) as error:
+    # A template is a program: it may divide by zero.
+    except (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         reason = one_line(error)
         raise UserError(f"{model.directory}: its chat template takes no user's turn ({reason}); leave out --chat") from None
     # The template writes the tokens that begin a text itself.

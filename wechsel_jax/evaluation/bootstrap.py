@@ -40,7 +40,7 @@ def bootstrap(items: Items, *, resamples: int = 2_000, seed: int = 0) -> Interva
     0.75
     """
     (values,) = _resampled([items], resamples, seed)
-    return Interval(_score(items), *map(float, np.quantile(values, (0.025, 0.975))))
+    return Interval(score(items), *map(float, np.quantile(values, (0.025, 0.975))))
 
 
 def paired_bootstrap(a: Items, b: Items, *, resamples: int = 2_000, seed: int = 0) -> Difference:
@@ -59,11 +59,16 @@ def paired_bootstrap(a: Items, b: Items, *, resamples: int = 2_000, seed: int = 
     change = first - second
     low, high = np.quantile(change, (0.025, 0.975))
     p_value = min(1.0, 2 * min((change <= 0).mean(), (change >= 0).mean()))
-    return Difference(_score(a) - _score(b), float(low), float(high), float(p_value))
+    return Difference(score(a) - score(b), float(low), float(high), float(p_value))
 
 
-def _score(items: Items) -> float:
-    return float(np.sum(items[0]) / np.sum(items[1]))
+def score(items: Items) -> float:
+    """Returns what the items make up; 0 where all denominators are 0, as seqeval has the F1 where there is no entity."""
+    return float(_divided(np.sum(items[0]), np.sum(items[1])))
+
+
+def _divided(numerators: np.ndarray, denominators: np.ndarray) -> np.ndarray:
+    return numerators / np.where(denominators == 0, np.inf, denominators)
 
 
 def _resampled(models: Sequence[Items], resamples: int, seed: int) -> list[np.ndarray]:
@@ -77,5 +82,5 @@ def _resampled(models: Sequence[Items], resamples: int, seed: int) -> list[np.nd
     for start in range(0, resamples, max(1, _AT_ONCE // size)):
         drawn = rng.integers(0, size, (min(max(1, _AT_ONCE // size), resamples - start), size))
         for (numerators, denominators), values in zip(parts, found, strict=True):
-            values.append(numerators[drawn].sum(axis=1) / denominators[drawn].sum(axis=1))
+            values.append(_divided(numerators[drawn].sum(axis=1), denominators[drawn].sum(axis=1)))
     return [np.concatenate(values) for values in found]

@@ -168,7 +168,8 @@ def _truthfulqa(kind: str) -> Callable[[Mapping[str, Any], str], Item]:
         choices, labels = record[f"{kind}_targets_choices"], record[f"{kind}_targets_labels"]
         if len(labels) != len(choices) or not any(labels):
             raise ValueError(
-                f"field {kind}_targets_labels has {len(labels)} labels for {len(choices)} choices; expected as many"
+                f"field {kind}_targets_labels has {len(labels)} labels, {sum(map(bool, labels))} of them right, for "
+                f"{len(choices)} choices; expected as many, and one that is right"
             )
         right = tuple(number for number, label in enumerate(labels) if label)
         return Item(_TRUTHFULQA.format(_clean(record["question"])), tuple(choices), right if kind == "mc2" else right[:1])
@@ -317,6 +318,8 @@ def _records(path: str | os.PathLike) -> Iterator[tuple[str, dict[str, Any]]]:
             yield f"line {number}", record
     else:
         names = next(lines)[1].split("\t")
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise UserError(f"{path}: two columns are named {twice[0]!a}; expected different names; mend the first line")
         for number, line in lines:
             values = line.split("\t")
             if len(values) != len(names):

@@ -22,6 +22,8 @@ from wechsel_jax.tokens.encoding import around, encode
 _SHORTEST = 16
 # New tokens for which a cache has slots at first: each step reads all slots, and most texts end before `max_tokens`.
 _FIRST_SLOTS = 128
+# In the place of a token where the model gives no numbers.
+_NOTHING = -1
 
 
 @dataclass(frozen=True)
@@ -209,6 +211,11 @@ def _write(
                 cache = _grown(cache, slots)
             ahead, cache = _next_tokens(*static, model.parameters, new, one, cache, key, drawn, np.int32(index), *settings)
         for writer, token_id in zip(writers, np.asarray(new)[:, 0].tolist(), strict=False):
+            if token_id == _NOTHING and not writer.end:
+                raise UserError(
+                    f"{model.directory}: the score of a token is no number; expected weights that give one; `wechsel-jax "
+                    "inspect` looks at them"
+                )
             writer.add(token_id)
         if all(writer.end for writer in writers):
             return
@@ -246,13 +253,17 @@ def _next_tokens(
     """Reads tokens (B, L), prompts or one new token of each; returns what follows each row's last, (B, 1), and the cache."""
     hidden, cache = of_model.extend(parameters, config, tokens, mask, cache, dtype=jnp.dtype(dtype))
     scores = of_model.logits(parameters, config, hidden[:, -1], dtype=jnp.dtype(dtype))
-    if not drawing:
-        return scores.argmax(axis=-1).astype(jnp.int32)[:, None], cache
-    scores = scores / temperature
-    if cutting:
-        scores = likeliest(scores, top_p)
-    keys = jax.vmap(lambda number: jax.random.fold_in(jax.random.fold_in(key, number), index))(numbers)
-    return jax.vmap(jax.random.categorical)(keys, scores).astype(jnp.int32)[:, None], cache
+    if drawing:
+        scores = scores / temperature
+        if cutting:
+            scores = likeliest(scores, top_p)
+        keys = jax.vmap(lambda number: jax.random.fold_in(jax.random.fold_in(key, number), index))(numbers)
+        found = jax.vmap(jax.random.categorical)(keys, scores)[:, None]
+    else:
+        found = scores.argmax(axis=-1, keepdims=True)
+    # NaN counts as the largest.
+    found = jnp.where(jnp.isnan(jnp.take_along_axis(scores, found, axis=-1)), _NOTHING, found)
+    return found.astype(jnp.int32), cache
 
 
 def likeliest(scores: jax.Array, top_p: jax.Array) -> jax.Array:

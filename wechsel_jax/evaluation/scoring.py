@@ -260,6 +260,11 @@ def score_rows(model: LoadedModel, rows: Sequence[Row]) -> list[tuple[np.ndarray
             waiting = (numbers, running)
             bar.update(len(numbers))
     read()
+    if not all(np.isfinite(nats).all() for nats, _ in found):
+        raise UserError(
+            f"{model.directory}: the loss of a token is no finite number; expected weights that give one; `wechsel-jax "
+            "inspect` looks at them"
+        )
     return found
 
 

@@ -15,9 +15,12 @@ import numpy as np
 
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.errors import UserError
+from wechsel_jax.evaluation import bootstrap
 from wechsel_jax.evaluation.loaded import LoadedModel
 from wechsel_jax.files.json import read_json
+from wechsel_jax.models.vanilla import MODEL_TYPE
 from wechsel_jax.records.machine import versions
+from wechsel_jax.records.run import seed_runs
 from wechsel_jax.records.scores import Score, ScoresRecord
 from wechsel_jax.text.parts import read_documents
 from wechsel_jax.text.sources import file_hash, find_sources, identify
@@ -154,7 +157,7 @@ def labels(
     from wechsel_jax.evaluation.labels import score_labelled
 
     options = {"texts": texts or None, "label": label or None, "columns": columns or None, "language": language or None}
-    every = [score_labelled(one, [place], **options) for one in _seeds(directory)]
+    every = [score_labelled(one, [place], **options) for one in seed_runs(directory)]
     metrics = {name: float(np.mean([one.metrics[name] for one in every])) for name in every[0].metrics}
     if len(every) > 1:
         metrics |= {"seeds": len(every), "spread": float(np.std([one.metrics[every[0].metric] for one in every], ddof=1))}
@@ -162,7 +165,8 @@ def labels(
         np.mean([getattr(one, name) for one in every], axis=0) for name in ("numerators", "denominators")
     )
     # The mean of the seeds' F1 is not quite the F1 of the means, which is what the items make up.
-    return Result(every[0].metric, metrics | {every[0].metric: sum(numerators) / sum(denominators)}, numerators, denominators)
+    metrics[every[0].metric] = bootstrap.score((numerators, denominators))
+    return Result(every[0].metric, metrics, numerators, denominators)
 
 
 def probe(
@@ -272,6 +276,9 @@ def evaluate(
             machine={"device_kind": device.device_kind, "devices": jax.local_device_count(), "versions": versions()},
             seconds=round(time.monotonic() - began, 3),
         )
+        if output is not None and Path(output).exists():
+            # Another process may have added to it meanwhile.
+            record = ScoresRecord.read(output)
         record = record.with_score(score)
         if output is not None:
             record.write(output)
@@ -305,11 +312,6 @@ def _identify(task: Task) -> list[dict[str, Any]]:
     return identify(find_sources(places, task.settings.get("text_field", "text")), 1)[1]
 
 
-def _seeds(workdir: str | os.PathLike) -> list[Path]:
-    """The runs of a fine-tuning with several seeds; the directory itself where it is none."""
-    return sorted(Path(workdir).glob("seed-*")) or [Path(workdir)]
-
-
 def _export(place: str | os.PathLike) -> str | os.PathLike:
     """The model of a run's workdir; any other place as it is."""
     export = Path(place) / "export"
@@ -318,18 +320,24 @@ def _export(place: str | os.PathLike) -> str | os.PathLike:
 
 def _weights(place: str | os.PathLike) -> str:
     """One sha256 of the weights of a model directory or a run, or of all seeds of a fine-tuning."""
-    folders = [Path(_export(run)) for run in _seeds(place)]
+    folders = [Path(_export(run)) for run in seed_runs(place)]
     found = [file_hash(path) for folder in folders for path in sorted(folder.glob("*.safetensors"))]
     return hashlib.sha256("".join(found).encode()).hexdigest()
 
 
 def _facts(place: str | os.PathLike) -> dict[str, Any]:
-    checkpoint = Checkpoint.open(_export(_seeds(place)[0]) if Path(place).is_dir() else place)
+    checkpoint = Checkpoint.open(_export(seed_runs(place)[0]) if Path(place).is_dir() else place)
     directory = checkpoint.directory
     tokenizers = [path for name in ("tokenizer.json", "tokenizer.model", "vocab.txt") if (path := directory / name).is_file()]
-    stored = {name: tensor for name, tensor in checkpoint.tensors.items() if name not in checkpoint.tied_copies()}
-    sizes = {name: math.prod(tensor.shape) for name, tensor in stored.items()}
-    tables = sum(sizes.get(tensor.name, 0) for tensor in checkpoint.vocabulary_tensors())
+    sizes = {name: math.prod(tensor.shape) for name, tensor in checkpoint.tensors.items()}
+    if checkpoint.architecture == MODEL_TYPE:
+        # Made here alone: no surgery knows it, and it stores nothing twice.
+        tables = [name for name in sizes if name.endswith("_tok_emb.embedding.weight")]
+        size = checkpoint.config["vocab_size"]
+    else:
+        sizes = {name: count for name, count in sizes.items() if name not in checkpoint.tied_copies()}
+        tables = [tensor.name for tensor in checkpoint.vocabulary_tensors()]
+        size = checkpoint.vocabulary_size
     transfer = directory / "transfer.json"
     method = read_json(transfer, "what a transfer recorded").get("method") if transfer.is_file() else None
     return {
@@ -338,8 +346,8 @@ def _facts(place: str | os.PathLike) -> dict[str, Any]:
         "weights": _weights(place if Path(place).is_dir() else directory),
         "tokenizer": file_hash(tokenizers[0]) if tokenizers else "",
         "parameters": sum(sizes.values()),
-        "embedding_parameters": tables,
-        "vocabulary_size": checkpoint.vocabulary_size,
+        "embedding_parameters": sum(sizes.get(name, 0) for name in tables),
+        "vocabulary_size": size,
         **({"method": method} if isinstance(method, str) else {}),
     }
 

@@ -106,6 +106,8 @@ def score_text(model: LoadedModel, documents: Sequence[str], *, window: int = 0,
         for (_, places), (found, _) in zip(group, score_rows(model, [row for row, _ in group]), strict=True):
             nats[places], predicted[places] = found, True
     counted, apart = predicted & of_text, predicted & ~of_text
+    if not counted.any():
+        raise UserError(f"the text has no token that {model.directory} could predict; expected more text")
     return TextScores(
         nats=np.bincount(owner[counted], nats[counted], len(documents)),
         tokens=np.bincount(owner[counted], minlength=len(documents)),

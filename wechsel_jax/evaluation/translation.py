@@ -86,7 +86,7 @@ def translate(
 
 
 def sentence_batches(
-    model: LoadedModel, sentences: Sequence[str], batch_size: int
+    model: LoadedModel, sentences: Sequence[str], batch_size: int, rows: Sequence[Sequence[int]] | None = None
 ) -> Iterator[tuple[list[int], np.ndarray, np.ndarray]]:
     """Yields the numbers of some sentences, the longest first, their tokens int32 (B, L) and which are real, bool (B, L).
 
@@ -94,6 +94,7 @@ def sentence_batches(
       model: whose tokenizer cuts them; what is longer than it reads is cut off.
       sentences: to read.
       batch_size: rounded up to a multiple of the model's devices; there may be fewer sentences than rows.
+      rows: their tokens, where another tokenizer than the model's has cut them.
 
     Raises:
       UserError: a sentence is empty.
@@ -102,8 +103,9 @@ def sentence_batches(
         if not sentence.strip():
             raise UserError(f"sentence {number}: is empty; expected text; remove it")
     backend, longest = plain_backend(model.tokenizer), model.config.max_length
-    backend.enable_truncation(longest)
-    rows = [found.ids for found in backend.encode_batch([sentence.strip() for sentence in sentences])]
+    if rows is None:
+        backend.enable_truncation(longest)
+        rows = [found.ids for found in backend.encode_batch([sentence.strip() for sentence in sentences])]
     count, pad_id = -(-batch_size // model.rows) * model.rows, padding_id(None, model.tokenizer)
     order = sorted(range(len(rows)), key=lambda i: (-len(rows[i]), i))
     for start in range(0, len(order), count):

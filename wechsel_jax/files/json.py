@@ -95,6 +95,8 @@ def mismatch(value: Any, expected: Any, field: str = "") -> str | None:
             plain = name.removesuffix("?")
             if name == "*":
                 parts += [(name, item, kind) for name, item in value.items()]
+            elif plain == name and kind == ANY and name not in value:
+                return f"field {ascii(f'{field}.{name}' if field else name)[1:-1]} is missing; expected {ANY}"
             elif plain == name or value.get(plain) is not None:
                 parts.append((plain, value.get(plain), kind))
     elif isinstance(expected, list) and isinstance(value, list):

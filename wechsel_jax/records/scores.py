@@ -18,15 +18,20 @@ _SCORE = {
     "task": TEXT,
     "form": TEXT,
     "main": TEXT,
-    "metrics": {},
+    "metrics": {"phenomena?": {"*": {}}},
     "numerators": [NUMBER],
     "denominators": [NUMBER],
     "files": [{"name": TEXT, "sha256": TEXT, "bytes?": WHOLE}],
     "settings": {},
-    "facts": {"weights": TEXT, "tokenizer": TEXT},
+    "facts": {
+        **{"weights": TEXT, "tokenizer": TEXT},
+        **dict.fromkeys(("parameters?", "embedding_parameters?", "vocabulary_size?"), WHOLE),
+    },
     "machine?": {},
     "seconds?": NUMBER,
 }
+# Of the form "text".
+_TEXT_METRICS = dict.fromkeys(("bits_per_byte", "bits_per_word", "bytes_per_token", "unknown_tokens"), NUMBER)
 
 
 @dataclass(frozen=True)
@@ -101,6 +106,13 @@ class ScoresRecord:
             if len(one.numerators) != len(one.denominators):
                 counts = f"{len(one.numerators)} numerators and {len(one.denominators)} denominators"
                 raise UserError(f"{file}: {one.model}, {one.task}: {counts}; expected as many; {_ADVICE}")
+            needed = {one.main: NUMBER} | (_TEXT_METRICS if one.form == "text" else {})
+            if one.form == "text" and "perplexity" not in one.metrics:
+                needed["pseudo_perplexity"] = NUMBER
+            problem = mismatch(one.metrics, needed, "metrics")
+            if problem or not one.numerators or min(one.denominators) < 0:
+                problem = problem or "has no items, or negative denominators"
+                raise UserError(f"{file}: {one.model}, {one.task}: {problem}; {_ADVICE}")
         return cls(tuple(scores))
 
     def with_score(self, score: Score) -> Self:

@@ -24,7 +24,7 @@ MEASURES = {
     "acc_norm": ("accuracy by length, %", False, 100.0, 1),
     "accuracy": ("accuracy, %", False, 100.0, 1),
     "f1": ("F1, %", False, 100.0, 1),
-    "exact": ("exact match, %", False, 100.0, 1),
+    "las": ("labelled attachment, %", False, 100.0, 1),
 }
 ENDINGS = (".md", ".csv", ".tex", ".svg", ".png")
 _COLUMNS = ("model", "task", "form", "group", "metric", "value", "low", "high", "items", "weights")
@@ -45,6 +45,11 @@ def read_scores(files: Sequence[str | Path]) -> ScoresRecord:
             if score.key in places:
                 where = f"{score.model}, {score.task}: is in {places[score.key]}, too"
                 raise UserError(f"{file}: {where}; expected one score for a model and a task; leave one of the files out")
+            if score.main not in MEASURES:
+                known = ", ".join(MEASURES)
+                raise UserError(
+                    f"{file}: {score.model}, {score.task}: is in {score.main!r}; expected {known}; update wechsel-jax"
+                )
             places[score.key] = file
             other = asked.setdefault(score.task, score)
             if other.asked() != score.asked():
@@ -58,6 +63,8 @@ def read_scores(files: Sequence[str | Path]) -> ScoresRecord:
                     f"{file}: {score.model}: other weights in {score.task} than in {named.task}; expected one model a name"
                 )
             record = record.with_score(score)
+    if not record.scores:
+        raise UserError(f"{', '.join(map(str, files))}: hold no score; expected what `wechsel-jax evaluate` measured")
     return record
 
 
@@ -151,7 +158,7 @@ def _models(record: ScoresRecord) -> list[Section]:
             str(one.get("method", NO_VALUE)),
             number(one.get("vocabulary_size")),
             number(one.get("parameters")),
-            f"{100 * one['embedding_parameters'] / one['parameters']:.0f} %" if one.get("parameters") else NO_VALUE,
+            f"{100 * one.get('embedding_parameters', 0) / one['parameters']:.0f} %" if one.get("parameters") else NO_VALUE,
             one["weights"][:12],
         )
         for model, one in facts.items()

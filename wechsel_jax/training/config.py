@@ -188,6 +188,8 @@ def default_config() -> ConfigDict:
     config.distributed.process = -1
     # Seconds that processes wait for each other at the start.
     config.distributed.timeout = 300
+    # Seconds without a sign of life after which a process counts as lost. A thread that computes nothing else gives the signs.
+    config.distributed.heartbeat = 30
     return config
 
 
@@ -219,9 +221,11 @@ def validate(config: ConfigDict) -> None:
     if config.model.dropout is not None:
         _check("model.dropout", config.model.dropout, 0 <= config.model.dropout < 1, "a rate from 0 to less than 1")
     _check("model.remat", config.model.remat, config.model.remat in REMATS, ", ".join(REMATS))
-    multiple, timeout = config.model.pad_vocabulary, config.distributed.timeout
+    multiple = config.model.pad_vocabulary
     _check("model.pad_vocabulary", multiple, 1 <= multiple <= _MOST_ROWS, f"a number from 1 (no padding) to {_MOST_ROWS}")
-    _check("distributed.timeout", timeout, 1 <= timeout <= _MOST_SECONDS, f"1 to {_MOST_SECONDS} seconds")
+    for name in ("timeout", "heartbeat"):
+        seconds = config.distributed[name]
+        _check(f"distributed.{name}", seconds, 1 <= seconds <= _MOST_SECONDS, f"1 to {_MOST_SECONDS} seconds")
     profiled_steps(config.profile_steps)
     _check_task(config)
     optimizer = config.optimizer
@@ -276,7 +280,7 @@ def config_arguments(given: str, /, **known: str | tuple[str, ...]) -> dict[str,
     Raises:
       UserError: a part is not name=value, has a name that the file does not know or a value that it does not take.
     """
-    chosen = {name: value if isinstance(value, str) else value[0] for name, value in known.items()}
+    chosen: dict[str, str] = {}
     for part in (part for part in given.split(",") if part):
         name, equals, value = part.partition("=")
         if not equals or name not in known:
@@ -284,8 +288,10 @@ def config_arguments(given: str, /, **known: str | tuple[str, ...]) -> dict[str,
             raise UserError(f"--config: {part!r} behind the colon is not known; expected some of {names}")
         if not isinstance(known[name], str) and value not in known[name]:
             raise UserError(f"--config: {part!r} behind the colon; expected {name} to be one of {', '.join(known[name])}")
+        if name in chosen:
+            raise UserError(f"--config: {name}= stands twice behind the colon; expected it once")
         chosen[name] = value
-    return chosen
+    return {name: value if isinstance(value, str) else value[0] for name, value in known.items()} | chosen
 
 
 def _check_fields(values: Mapping[str, Any], defaults: Mapping[str, Any], prefix: str) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 import wechsel_jax
-from wechsel_jax.data import Dataset, training_indices
+from wechsel_jax.data import Dataset
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file
 from wechsel_jax.training.config import as_dict
@@ -190,7 +190,7 @@ def stop_report(
       skipped: earlier steps whose updates were skipped.
     """
     step = line["step"]
-    chosen = training_indices(len(data), step - 1, config.batch_size, config.seed)
+    chosen = data.drawn(step - 1, config.batch_size, config.seed)
     tokens = np.ascontiguousarray(data.batch(step - 1, config.batch_size, config.seed)["tokens"])
     report = {
         **{name: line[name] for name in ("step", "phase", "learning_rate")},

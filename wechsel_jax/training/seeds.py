@@ -12,12 +12,11 @@ from ml_collections import ConfigDict
 from wechsel_jax.data.examples import FORMS
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file, refuse_workdir
+from wechsel_jax.records.run import SEEDS_FILE
 from wechsel_jax.training import distributed
 from wechsel_jax.training.config import validate
 from wechsel_jax.training.loop import train
 from wechsel_jax.training.workdir import check_config, has_begun, only_run, record_config
-
-SEEDS = "seeds.json"
 
 
 def finetune(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
@@ -62,7 +61,7 @@ def finetune(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
     found = {"metric": metric, "seeds": list(results), "scores": scores}
     if distributed.is_first():
         record_config(config, workdir)
-        with new_file(workdir / SEEDS, "w") as handle:
+        with new_file(workdir / SEEDS_FILE, "w") as handle:
             json.dump(found, handle, indent=1)
     of_all = scores.get("score", scores.get(metric))
     print(f"{found['metric']}: {of_all['mean']:.4f} +- {of_all['spread']:.4f} ({len(results)} seeds)")

@@ -47,9 +47,11 @@ _LATER = {name: as_dict(default_config()[name]) for name in ("epochs", "seeds", 
     "fork": "",
     "parity": False,
     "rows": "",
+    "first": "",
 }
 _LATER |= {"target_tokenizer": "", "target_embeddings": "", "bleu": False, "directory": "", "probe_steps": 0}
 # Of a comparison.
+_LATER |= {"parallel": [], "pivots": 300, "distill": 0}
 _LATER |= {"tuning": {"rates": [], "tables": [1.0], "steps": 60, "held_out": 0.02, "eval_batches": 20}}
 
 
