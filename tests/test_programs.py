@@ -212,6 +212,12 @@ def test_mistakes_give_one_line_and_status_2(arguments, message, tmp_path):
             "{demo}\n    c.evaluation.tasks.x = dict(form='text', file='a', magic=1)\n    return c",
             "evaluation.tasks.x.magic: text has no such setting",
         ),
+        (
+            "a.py",
+            "{demo}\n    c.evaluation.tasks.x = dict(form='text', file='a', window=-5)\n    return c",
+            "evaluation.tasks.x.window: is -5; expected a whole number, 0 or more",
+        ),
+        ("a.py", "{demo}\n    c.tuning.update(dict(rates=(1e-3,), held_out=2.0))\n    return c", "tuning.held_out: is 2.0"),
     ],
 )
 def test_what_a_configuration_does_wrong_is_one_line(name, code, message, tmp_path):

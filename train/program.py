@@ -57,6 +57,7 @@ def run(module: str, function: str) -> None:
             raise UserError(_said(error, file)) from error
 
     def main(argv: Sequence[str]) -> None:
+        logging.set_verbosity(logging.WARNING)
         if len(argv) > 1:
             raise UserError(f"unexpected argument {argv[1]!r}; flags start with --")
         if flags.FLAGS["config"].present and not _CONFIG.value:
@@ -67,7 +68,8 @@ def run(module: str, function: str) -> None:
                 raise UserError(f"--{flag} {what}; see {name} --help")
         getattr(importlib.import_module(module), function)(_CONFIG.value, _WORKDIR.value)
 
-    logging.set_verbosity(logging.WARNING)
+    # What the flags warn of is a mistake here, and one line.
+    logging.set_verbosity(logging.ERROR)
     app.run(main, flags_parser=parse)
 
 

@@ -77,6 +77,8 @@ def validate_comparison(config: ConfigDict, workdir: Path) -> None:
         for side in ("source", "target"):
             if f"{side}_vectors" in needed:
                 require_file(config.vectors[side], "word vectors")
+    if config.tuning.rates and not 0 < config.tuning.held_out < 1:
+        raise UserError(f"tuning.held_out: is {config.tuning.held_out}; expected a share of the text above 0 and below 1")
     for method in config.methods:
         base = training_config(config, method, workdir / method, workdir)
         validate(base)

@@ -49,7 +49,7 @@ class Task:
         """Returns a task with all of its settings.
 
         Raises:
-          UserError: the form is unknown, or has no such setting.
+          UserError: the form is unknown, or has no such setting, or one that is counted is no whole number.
         """
         if form not in FORMS:
             raise UserError(f"{name}: form {form!r} is not known; expected one of {', '.join(FORMS)}")
@@ -57,6 +57,9 @@ class Task:
         known = {one.name: one.default for one in parameters}
         if unknown := sorted({*given} - {*known}):
             raise UserError(f"{name}.{unknown[0]}: {form} has no such setting; expected some of {', '.join(known)}")
+        for key, value in given.items():
+            if type(known[key]) is int and (type(value) is not int or value < 0):
+                raise UserError(f"{name}.{key}: is {value!r}; expected a whole number, 0 or more")
         settings = known | given
         if missing := [key for key, value in settings.items() if value is inspect.Parameter.empty]:
             raise UserError(f"{name}: {missing[0]} is missing, which {form} needs")
