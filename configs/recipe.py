@@ -1,10 +1,12 @@
 """Optimizers and rates beside starts: the demonstration's German, each start with each recipe. Runs offline.
 
 Command:  python -m train.compare --config=configs/recipe.py --workdir=runs/recipe
-          (--config=configs/recipe.py:starts=anker+fvt,recipes=muon,steps=400 takes others)
-Cost:     6 runs of 200 steps, 40 minutes on 2 CPU cores without other work.
+          (--config=configs/recipe.py:starts=anker+wechsel_tfr-regression,recipes=muon_shared,steps=400,lang=sw,data=data takes
+          others; `-regression` behind a start is `transfer --regression`, and data= is of benchmarks.language_data)
+Cost:     10 runs of 200 steps, an hour on 2 CPU cores without other work.
 Expected: from WECHSEL-TFR's rows perplexity ends at 319 with AdamW, 281 with two rates and 270 with Muon, from `anker`'s at
-          260 with AdamW and 245 with Muon; docs/recipe.md says what that does and does not show.
+          260, 253 and 245, at 248 with AdamW where rows also move together and at 233 with Muon and that; docs/recipe.md
+          says what it does and does not show.
 """
 
 from ml_collections import ConfigDict
