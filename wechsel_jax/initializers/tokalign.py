@@ -19,7 +19,6 @@ from wechsel_jax.initializers.plan import Side, TransferPlan
 from wechsel_jax.search.threads import one_thread
 from wechsel_jax.text.files import LONGEST_DOCUMENT
 from wechsel_jax.tokens.overlap import Overlap, find_overlap
-from wechsel_jax.vectors.glove import glove_vectors
 
 # Those of GloVe in the authors' scripts.
 _WINDOW, _LEAST_COUNT, _DIMENSIONS = 15, 5, 300
@@ -62,8 +61,9 @@ def same_text_sides(
     Raises:
       UserError: a file is damaged or empty, or no shared token occurs often enough.
     """
-    # Here, since who lists the methods' settings need not load the libraries that read text.
+    # Here, since who lists the methods' settings need not load the libraries that read text and vectors.
     from wechsel_jax.tokens.text import BOUNDARY, read_token_ids
+    from wechsel_jax.vectors.glove import glove_vectors
 
     texts = list(dict.fromkeys((source.text, target.text)))
 

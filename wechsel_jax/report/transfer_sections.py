@@ -118,7 +118,7 @@ def alignment(report: Report) -> list[Section]:
     kinds = dict.fromkeys("tokalign" if one.get("method") == "tokalign" else _anchored(one) for one in found)
     several = len(alike) > 1
     parts = [Section(report.names(runs), (table,)) if several else table for table, runs in alike.items()]
-    return [Section("How well the languages line up", (*(_SPACES[kind] for kind in kinds or (False,)), *parts))]
+    return [Section("How well the languages line up", (*(_SPACES[kind] for kind in kinds), *parts))]
 
 
 def examples(report: Report) -> list[Section]:
