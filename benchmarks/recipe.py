@@ -4,8 +4,13 @@
     python -m benchmarks.recipe de=runs/recipe-0 de=runs/recipe-1 sw=runs/recipe-sw
 
 A run that has not ended is left out. What the file holds of other runs and seeds stays.
+
+    python -m benchmarks.recipe --shuffled runs/recipe-0/anker_muon_shared
+
+trains that run once more, beside it, with each token given the coordinates of another: whether it matters what they say.
 """
 
+import dataclasses
 import json
 import statistics
 import sys
@@ -13,10 +18,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from wechsel_jax.files.json import read_json
+from wechsel_jax.initializers import TransferPlan
 from wechsel_jax.records import read_run
+from wechsel_jax.training import default_config, train
 from wechsel_jax.training.groups import RECIPES
 
 OUTPUT = Path(__file__).with_name("recipe.json")
+SHUFFLED = "_shuffled"
 
 
 def gather(workdirs: Sequence[tuple[str, Path]], before: dict[str, Any]) -> dict[str, Any]:
@@ -29,7 +40,13 @@ def gather(workdirs: Sequence[tuple[str, Path]], before: dict[str, Any]) -> dict
         if run.last_step != run.planned_steps:
             continue
         optimizer, name = run.config["optimizer"], place.name
-        recipe = max((recipe for recipe in RECIPES if name.endswith(f"_{recipe}")), key=len)
+        known = (*RECIPES, *(f"{recipe}{SHUFFLED}" for recipe in RECIPES))
+        # A file of coordinates is told by its name: where it lies says nothing.
+        groups = [
+            {key: Path(value).name if key == "coordinates" else value for key, value in group.items()}
+            for group in optimizer["groups"]
+        ]
+        recipe = max((recipe for recipe in known if name.endswith(f"_{recipe}")), key=len)
         found = runs.setdefault(
             f"{language}/{run.planned_steps}/{name}",
             {
@@ -37,7 +54,7 @@ def gather(workdirs: Sequence[tuple[str, Path]], before: dict[str, Any]) -> dict
                 "start": name.removesuffix(f"_{recipe}"),
                 "recipe": recipe,
                 "peak_learning_rate": optimizer["peak_learning_rate"],
-                "groups": optimizer["groups"],
+                "groups": groups,
                 "steps": run.planned_steps,
                 "seeds": {},
             },
@@ -70,7 +87,27 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def shuffled(run: Path) -> None:
+    """Trains a run of configs/recipe.py whose rows move together once more, with coordinates of other tokens."""
+    place = run.with_name(f"{run.name}{SHUFFLED}")
+    config = default_config()
+    with config.unlocked(), config.ignore_type():
+        config.update(read_json(run / "config.json", "the settings of a run", "name a run of configs/recipe.py"))
+    plan = TransferPlan.load(Path(config.model.checkpoint) / "transfer_plan.npz")
+    with_some, coordinates = np.flatnonzero(plan.coordinates.any(axis=1)), plan.coordinates.copy()
+    coordinates[with_some] = coordinates[np.random.default_rng(0).permutation(with_some)]
+    file = run.with_name(f"{place.name}.npz")
+    dataclasses.replace(plan, coordinates=coordinates).save(file)
+    config.optimizer.groups = tuple(
+        {**group, "coordinates": str(file)} if "coordinates" in group else group for group in config.optimizer.groups
+    )
+    train(config, place)
+
+
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["--shuffled"]:
+        shuffled(Path(sys.argv[2]))
+        sys.exit()
     there = json.loads(OUTPUT.read_text(encoding="utf-8")) if OUTPUT.exists() else {}
     named = [(name, Path(place)) for name, place in (argument.split("=", 1) for argument in sys.argv[1:])]
     gathered = gather(named, there)
