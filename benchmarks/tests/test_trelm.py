@@ -22,7 +22,8 @@ def test_the_table_has_the_means_of_the_seeds():
     def run(byte, first):
         stage = {"bits_per_byte": byte, "bits_per_token": 2 * byte}
         ways = {way: {"precisions": [first, 2.0, 0.0, 0.0]} for way in trelm.WAYS}
-        return {"commonality": {name: value + 1 for name, value in stage.items()}, **ways, "end": stage}
+        before = {"commonality": {name: value + 1 for name, value in stage.items()}}
+        return {**before, **ways, "end": stage, "parsing": {"uas": first / 50, "las": first / 100}}
 
     plain = {"end": {"bits_per_byte": 3.0, "bits_per_token": 6.0}}
     result = {"runs": {"mlm": {"0": plain}, "trelm": {"0": run(1.0, 10.0), "1": run(2.0, 20.0)}}, "steps": 280}
@@ -30,8 +31,8 @@ def test_the_table_has_the_means_of_the_seeds():
     cells = [[cell.strip() for cell in line.split("|")[3:-1]] for line in lines[2:4]]
     ways = "15.0 / 2.0 / 0.0 / 0.0"
     assert cells == [
-        ["2", "1.500 ± 0.707", "3.000 ± 1.414", "4.000 ± 1.414", ways, ways],
-        ["1", "3.000", "6.000", "", "", ""],
+        ["2", "1.500 ± 0.707", "3.000 ± 1.414", "4.000 ± 1.414", ways, ways, "30.0 ± 14.1", "15.0 ± 7.1"],
+        ["1", "3.000", "6.000", "", "", "", "", ""],
     ]
     assert "after 280 steps" in lines[-1]
 
