@@ -90,8 +90,8 @@ def read_coordinates(place: str | os.PathLike, tokens: int, rows: int, required:
 
     Args:
       place: a transfer_plan.npz, or a folder with one.
-      tokens: of the model.
-      rows: of its table, at least `tokens`; those behind get zeros.
+      tokens: of the tokenizer.
+      rows: of the model's table, at least `tokens`; those behind get zeros.
       required: whether it is a mistake where there is no plan, or one of a method that gives tokens none.
 
     Returns:
@@ -106,7 +106,9 @@ def read_coordinates(place: str | os.PathLike, tokens: int, rows: int, required:
         return None
     plan = TransferPlan.load(path)
     if len(plan) != tokens:
-        raise UserError(f"{path}: is of {len(plan):,} tokens and the model has {tokens:,}; expected the plan of its transfer")
+        raise UserError(
+            f"{path}: is of {len(plan):,} tokens and the tokenizer has {tokens:,}; expected its transfer's plan"
+        )
     none = plan.coordinates is None or not plan.coordinates.any()
     if none and not required:
         return None

@@ -173,7 +173,7 @@ def assign(
       family: of the model.
       config: of the model.
       shapes: "/"-joined path -> shape of every parameter.
-      tokens: that the model has, without rows that fill its tables up.
+      tokens: of the tokenizer; tables may have rows of padding behind theirs.
       checkpoint: that the run begins from.
 
     Raises:

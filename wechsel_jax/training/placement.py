@@ -69,7 +69,8 @@ class Placement:
         # Without groups a run is what it was before there were any.
         self._grouping = None
         if config.optimizer.groups:
-            given = {"tokens": spec.model.config.vocabulary_size, "checkpoint": config.model.checkpoint}
+            # A transfer's plan is of the tokenizer's tokens; the checkpoint may have rows of padding behind them.
+            given = {"tokens": len(spec.model.vocabulary), "checkpoint": config.model.checkpoint}
             self._grouping = assign(groups, family, spec.model.device_config, shapes, **given)
             for group in (group for group in groups if group.coordinates):
                 together = [path for path in self._grouping.coordinates if self._grouping.group(path) is group]
