@@ -6,8 +6,9 @@ Command:  for seed in 0 1 2; do
           python -m benchmarks.arena de=runs/arena-de-0 de=runs/arena-de-1 de=runs/arena-de-2
           (English to German on bundled text, offline; lang=sw,data=data for another language, with the files that
           `python -m benchmarks.language_data --data=corpora --output=data` makes; starts=anker+salt+full_rand for other
-          methods, rates=, tables= and tuning= for what is tried, steps= and lengths= for how long; recipe=muon_shared or
-          another of docs/recipe.md in place of AdamW)
+          methods, `-regression` behind one is `transfer --regression`, and parallel=FILE+FILE for those that read parallel
+          text; rates=, tables= and tuning= for what is tried, steps= and lengths= for how long; recipe=muon_shared or another
+          of docs/recipe.md in place of AdamW)
 Cost:     of a seed 36 runs of 60 steps and 8 of 200 to 800, 4,560 steps of 0.8 CPU seconds: an hour on 2 cores without
           other work. The same command goes on where it stopped.
 Expected: benchmarks/arena.json (seed 0, tuning=50), told in docs/evaluation.md: 2.066 bits per byte from `anker`, 2.094 from
@@ -36,7 +37,7 @@ STARTS = "anker+WECHSEL+focus+fvt+trans_inner+full_rand"
 def get_config(arguments: str = "") -> ConfigDict:
     chosen = config_arguments(
         arguments,
-        **{"lang": (*compare_initializers.DICTIONARIES,), "data": "", "starts": STARTS, "seed": "0"},
+        **{"lang": (*compare_initializers.DICTIONARIES,), "data": "", "parallel": "", "starts": STARTS, "seed": "0"},
         **{"steps": "200", "lengths": "1+2+4", "tuning": "60", "rates": "0.75e-3+1.5e-3+3e-3", "tables": "1+2.5"},
         recipe=(*RECIPES,),
     )
@@ -50,6 +51,7 @@ def get_config(arguments: str = "") -> ConfigDict:
     starts = chosen["starts"].replace("WECHSEL", "wechsel" if chosen["data"] else "wechsel_tfr").split("+")
     config = compare_initializers.of_language(chosen["lang"], chosen["data"], steps)
     config.seed = seed
+    config.parallel = tuple(file for file in chosen["parallel"].split("+") if file)
     config.tuning.update({"rates": rates, "tables": tables, "steps": tuning})
 
     training = config.training
@@ -59,6 +61,7 @@ def get_config(arguments: str = "") -> ConfigDict:
     full_rand = {"phases": one_phase(warmup=0.5)}
     config.overrides = ConfigDict({"trans_inner": {"phases": trans_inner_phases(warmup=0.3)}, "full_rand": full_rand})
     runs = [start for start in starts if start != "full_rand"]
+    config.variants.update({start: compare_initializers.variant(start) for start in runs})
     for length in lengths if "full_rand" in starts else ():
         runs.append("full_rand" if length == 1 else f"full_rand_x{length}")
         if length > 1:

@@ -35,6 +35,8 @@ VARIANTS = {
     "tran": {"method": "wechsel", "weights": "sparsemax", "dictionary": "identical"},
     "focus_words": {"method": "focus", "token_vectors": "ngram"},
 }
+# Behind a start: the rows are a regression's, from its own vectors, as `transfer --regression` makes them.
+REGRESSION = "-regression"
 
 
 def get_config(arguments: str = "") -> ConfigDict:
@@ -58,13 +60,7 @@ def get_config(arguments: str = "") -> ConfigDict:
     schedules = {"trans_inner": trans_inner_phases(warmup=0.3), "full_rand": one_phase(warmup=0.5)}
     for method in {*config.methods} & {*schedules} if steps > 1 else ():
         config.overrides[method] = ConfigDict({"phases": schedules[method]})
-    helper = config.helper.training
-    _training(helper, 400)
-    helper.phases = one_phase(warmup=0.1)
-    helper.eval_every = 400
-    helper.model.config = ConfigDict(
-        {"model_type": "gpt2", "vocab_size": 8192, "n_embd": 128, "n_layer": 2, "n_head": 2, "n_positions": 128}
-    )
+    _helper(config.helper.training)
     return config
 
 
@@ -97,9 +93,25 @@ def of_language(language: str, data: str, steps: int) -> ConfigDict:
     if not data and language != "de":
         raise UserError(f"--config: lang={language} without data=; expected the folder of benchmarks.language_data")
     config = get_config(f"lang={language},data={data},steps={steps}") if data else demo_config()
+    if not data:
+        _helper(config.helper.training)
     config.overrides = ConfigDict()
     config.training.steps = steps
     return config
+
+
+def variant(start: str) -> ConfigDict:
+    """The settings of a start such as `anker` or `wechsel-regression`, as `variants` has them."""
+    return ConfigDict({"method": start.removesuffix(REGRESSION)} | ({"regression": True} if start.endswith(REGRESSION) else {}))
+
+
+def _helper(training: ConfigDict) -> None:
+    _training(training, 400)
+    training.phases = one_phase(warmup=0.1)
+    training.eval_every = 400
+    training.model.config = ConfigDict(
+        {"model_type": "gpt2", "vocab_size": 8192, "n_embd": 128, "n_layer": 2, "n_head": 2, "n_positions": 128}
+    )
 
 
 def _training(training: ConfigDict, steps: int) -> None:

@@ -18,8 +18,6 @@ from wechsel_jax.training.groups import RECIPES
 
 # Highest rates of the body; `RECIPES` says how much faster the tables learn. AdamW's is the demonstration's.
 RATES = {"adamw": 1.5e-3, "two_rates": 1.6e-3, "muon": 3e-3, "shared": 1.5e-3, "muon_shared": 3e-3}
-# Behind a start: the rows are a regression's, from its own vectors, as `transfer --regression` makes them.
-REGRESSION = "-regression"
 
 
 def get_config(arguments: str = "") -> ConfigDict:
@@ -41,8 +39,7 @@ def get_config(arguments: str = "") -> ConfigDict:
             if recipe not in RECIPES:
                 raise UserError(f"--config: recipes={recipe}: expected some of {', '.join(RECIPES)}")
             runs.append(f"{start}_{recipe}")
-            regression = {"regression": True} if start.endswith(REGRESSION) else {}
-            config.variants[runs[-1]] = ConfigDict({"method": start.removesuffix(REGRESSION), **regression})
+            config.variants[runs[-1]] = compare_initializers.variant(start)
             config.overrides[runs[-1]] = ConfigDict(
                 {"optimizer": {"peak_learning_rate": RATES[recipe], "groups": RECIPES[recipe]}}
             )

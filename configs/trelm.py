@@ -13,7 +13,9 @@ Cost:     of the paper's settings unknown: not run by this project. Shorter: `st
 `depth` is the model's number of layers, of which half are frozen. `objective=tlm` takes translation language modelling in place
 of CdLM, `objective=brlm` bridge language modelling, and `tri_layer=0` leaves the TRILayer out (tables 7 and 8); see
 benchmarks/trelm.py for these at a small scale. `common` and `common_held_out` are text of both languages for the first phase
-alone (of `wechsel-jax align --aligner=none`); without, it reads the pairs. `parity=1` computes as the paper's public code does.
+alone (of `wechsel-jax align --aligner=none`); without, it reads the pairs. `parity=1` computes
+as the paper's public code does. `nsp=1` adds next sentence prediction, the paper's secondary objective, to the last phase;
+`text` and `validation` then have a sentence a line and a blank line between documents.
 
 `first=bert-english` is the paper's CdLM*: the model's vocabulary is the second language's alone, that of `first` the first's;
 the two share nothing, there is no table of languages, and CdLM and MLM take turns, step by step.
@@ -33,7 +35,7 @@ def get_config(arguments: str = "") -> ConfigDict:
         arguments,
         **{"model": "bert-joint", "pairs": "pairs", "held_out": "pairs.held-out", "text": "train.txt"},
         **{"validation": "valid.txt", "depth": "12", "steps": "1", "objective": ("cdlm", "tlm", "brlm")},
-        **{"tri_layer": ("1", "0"), "parity": ("0", "1"), "first": "", "common": "", "common_held_out": ""},
+        **{"tri_layer": ("1", "0"), "parity": ("0", "1"), "first": "", "common": "", "common_held_out": "", "nsp": ("0", "1")},
     )
     middle = int(chosen["depth"]) // 2
     config = default_trelm_config()
@@ -62,4 +64,6 @@ def get_config(arguments: str = "") -> ConfigDict:
         phase.phases = ({"name": name, "fraction": 1.0, "warmup_steps": warmup, "layers": layers, **trains},)
         phase.eval_every = phase.checkpoint_every = max(1, min(2_500, phase.steps // 8))
         phase.log_every = 100
+    if chosen["nsp"] == "1":
+        config.language.objective, config.language.data.documents = "mlm_nsp", "paragraphs"
     return config
