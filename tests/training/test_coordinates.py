@@ -9,7 +9,7 @@ import torch
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers import TransferPlan
 from wechsel_jax.models import family
-from wechsel_jax.training.coordinates import read_coordinates, scale_by_coordinates
+from wechsel_jax.training.coordinates import read_coordinates, scale_by_coordinates, with_coordinates
 from wechsel_jax.training.groups import assign, read_groups
 
 GPT2 = family("gpt2")
@@ -52,7 +52,7 @@ def test_the_sum_of_both_is_what_torch_trains(factor):
         logits = inputs @ params["table"].T + params["bias"]
         return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
 
-    direction = scale_by_coordinates(optax.scale_by_adam(b1=0.9, b2=0.98, eps=1e-6), x, factor)
+    direction = scale_by_coordinates(optax.scale_by_adam(b1=0.9, b2=0.98, eps=1e-6), x.shape[1], factor)
 
     @jax.jit
     def step(params, state):
@@ -60,6 +60,8 @@ def test_the_sum_of_both_is_what_torch_trains(factor):
         return jax.tree.map(lambda value, one: value - 1e-2 * one, params, directions), state
 
     params, state = start, direction.init(start)
+    here = jax.NamedSharding(jax.make_mesh((1,), ("data",)), jax.P())
+    state = with_coordinates(state, dict.fromkeys(start, x), jax.tree.map(lambda _: here, state))
     for _ in range(10):
         params, state = step(params, state)
     for name in start:
@@ -131,6 +133,6 @@ def test_of_embeddings_those_of_tokens_move_together_where_there_are_coordinates
 
 
 def test_a_phase_that_trains_no_table_of_tokens_has_no_state():
-    direction = scale_by_coordinates(optax.identity(), np.ones((30, 4), np.float32), 1.0)
+    direction = scale_by_coordinates(optax.identity(), 4, 1.0)
     state = direction.init({"layers": optax.MaskedNode()})
     assert not jax.tree.leaves(state) and direction.update({"layers": optax.MaskedNode()}, state)[1] == state

@@ -8,16 +8,19 @@ import jax
 import numpy as np
 import pytest
 from ml_collections import ConfigDict
+from orbax.checkpoint import StandardCheckpointer
 
 from tests.training.conftest import MODEL
 from tests.training.runs import assert_same_run
 from tests.training.test_coordinates import write_plan
 from wechsel_jax.errors import UserError
+from wechsel_jax.initializers import TransferPlan
 from wechsel_jax.models import family
 from wechsel_jax.models.weights import flatten, unflatten
 from wechsel_jax.objectives import make_objective
 from wechsel_jax.tokens import load_tokenizer
 from wechsel_jax.training import default_config, sharding, train, validate
+from wechsel_jax.training.coordinates import read_coordinates
 from wechsel_jax.training.groups import assign, read_groups
 from wechsel_jax.training.metrics import final_metrics, read_metrics
 from wechsel_jax.training.optimizer import make_optimizer, trainable_paths
@@ -182,6 +185,10 @@ def test_a_run_with_groups_goes_on_exactly(finished, tmp_path):
     lines = [line for line in read_metrics(workdir / "metrics.jsonl") if line["kind"] == "train"]
     later = [line for line in lines if line["phase"] == "all"]
     assert "update_norm/layers/mlp" in later[-1] and not any("update_norm/position_embedding" in line for line in lines)
+    saved = jax.tree_util.tree_leaves_with_path(StandardCheckpointer().restore(workdir / "checkpoints" / "20" / "state"))
+    (x,) = (value for path, value in saved if "rows/token_embedding/embedding" in jax.tree_util.keystr(path))
+    plan = config.optimizer.groups[0]["coordinates"]
+    np.testing.assert_array_equal(x, read_coordinates(plan, len(TransferPlan.load(Path(plan))), len(x)))
     train(config, cut(workdir, tmp_path / "run"))
     assert_same_run(workdir, tmp_path / "run")
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.sharding import NamedSharding
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers import TransferPlan
@@ -29,7 +30,7 @@ class CoordinatesState(NamedTuple):
     Attributes:
       own: of each row's own updates.
       shared: of the updates of the coordinates' coefficients.
-      coordinates: {key: float32 (V, r)}, one array; a run that goes on takes them from here.
+      coordinates: {key: float32 (V, r)}, one array, see `with_coordinates`; a run that goes on takes them from here.
     """
 
     own: Any
@@ -37,18 +38,16 @@ class CoordinatesState(NamedTuple):
     coordinates: dict[str, jax.Array]
 
 
-def scale_by_coordinates(
-    direction: optax.GradientTransformation, coordinates: np.ndarray, factor: float
-) -> optax.GradientTransformation:
+def scale_by_coordinates(direction: optax.GradientTransformation, rank: int, factor: float) -> optax.GradientTransformation:
     """Returns directions for tables whose rows E_i + x_i K are trained by both summands, of which only the sum is kept.
 
     With gradient G (V, d) of a table and coordinates X (V, r), the coefficients K (r, d) have the gradient X' G. The direction
     of the table is direction(G) + factor * X direction(X' G). So what is learnt about frequent tokens moves rare ones with
-    similar coordinates.
+    similar coordinates. X begins as zeros; `with_coordinates` puts them into the first state.
 
     Args:
       direction: of Adam, for instance; elementwise.
-      coordinates: X, float32 (V, r); of rows that share nothing, zeros.
+      rank: r.
       factor: how large the shared updates are beside the rows' own.
     """
 
@@ -60,9 +59,10 @@ def scale_by_coordinates(
         return {f"{_SHARED}{path}": jnp.tensordot(x, table, axes=(0, 0), precision="highest") for path, table in tables.items()}
 
     def init(params: Mapping[str, jax.Array]) -> CoordinatesState:
-        tables, x = present(params), jnp.asarray(coordinates)
-        zeros = jax.tree.map(jnp.zeros_like, coefficients(tables, x))
-        return CoordinatesState(direction.init(tables), direction.init(zeros), {f"{ROWS}{min(tables)}": x} if tables else {})
+        tables = present(params)
+        shared = {f"{_SHARED}{path}": jnp.zeros((rank, *table.shape[1:])) for path, table in tables.items()}
+        x = {f"{ROWS}{path}": jnp.zeros((tables[path].shape[0], rank)) for path in sorted(tables)[:1]}
+        return CoordinatesState(direction.init(tables), direction.init(shared), x)
 
     def update(grads: Mapping[str, jax.Array], state: CoordinatesState, params: Any = None) -> tuple[dict, CoordinatesState]:
         del params
@@ -79,6 +79,28 @@ def scale_by_coordinates(
         return {**grads, **total}, CoordinatesState(own_state, shared_state, state.coordinates)
 
     return optax.GradientTransformation(init, update)
+
+
+def with_coordinates(opt_state: Any, coordinates: Mapping[str, np.ndarray], shardings: Any) -> Any:
+    """Returns a first state that has the coordinates.
+
+    They are not made by the compiled function that makes the rest: as a constant of it, those of a vocabulary of 256,000 tokens
+    would be compiled for longer than a step takes.
+
+    Args:
+      opt_state: of an optimizer with `scale_by_coordinates` in it.
+      coordinates: path -> float32 (V, r), of `Grouping`; of rows that share nothing, zeros.
+      shardings: a tree like `opt_state`, of `NamedSharding`.
+    """
+
+    def placed(path: tuple, value: jax.Array, where: NamedSharding) -> jax.Array:
+        key = next((entry.key for entry in reversed(path) if isinstance(entry, jax.tree_util.DictKey)), "")
+        if not key.startswith(ROWS):
+            return value
+        x = coordinates[key.removeprefix(ROWS)]
+        return jax.make_array_from_callback(x.shape, where, lambda index: x[index])
+
+    return jax.tree_util.tree_map_with_path(placed, opt_state, shardings)
 
 
 @one_thread()
@@ -106,9 +128,7 @@ def read_coordinates(place: str | os.PathLike, tokens: int, rows: int, required:
         return None
     plan = TransferPlan.load(path)
     if len(plan) != tokens:
-        raise UserError(
-            f"{path}: is of {len(plan):,} tokens and the tokenizer has {tokens:,}; expected its transfer's plan"
-        )
+        raise UserError(f"{path}: is of {len(plan):,} tokens and the tokenizer has {tokens:,}; expected its transfer's plan")
     none = plan.coordinates is None or not plan.coordinates.any()
     if none and not required:
         return None

@@ -52,8 +52,8 @@ def make_optimizer(
         return {path: x + rates[path] * params[path] if applies[path] else x for path, x in directions.items()}
 
     directions = {"adamw": adam, "muon": scale_by_muon(grouping.axes, flatten(shardings or {}))}
-    for path, coordinates in grouping.coordinates.items():
-        directions[str(grouping.of[path])] = scale_by_coordinates(adam, coordinates, grouping.group(path).shared)
+    for path, x in grouping.coordinates.items():
+        directions[str(grouping.of[path])] = scale_by_coordinates(adam, x.shape[1], grouping.group(path).shared)
     return optax.chain(clip, optax.partition(directions, kinds), optax.stateless(decay))
 
 

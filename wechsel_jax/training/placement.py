@@ -16,6 +16,7 @@ from wechsel_jax.training import sharding
 from wechsel_jax.training.checkpoints import Checkpoints
 from wechsel_jax.training.config import as_dict
 from wechsel_jax.training.config import phases as make_phases
+from wechsel_jax.training.coordinates import with_coordinates
 from wechsel_jax.training.groups import assign, read_groups
 from wechsel_jax.training.optimizer import make_optimizer, split, trainable_paths
 from wechsel_jax.training.run_spec import RunSpec
@@ -63,7 +64,7 @@ class Placement:
         shapes = family.shapes(spec.model.device_config)
         self._shapes = unflatten({path: jax.ShapeDtypeStruct(shape, np.float32) for path, shape in shapes.items()})
         self._parameter_shardings, notes = sharding.parameter_shardings(self.mesh, family.sharding_rules, shapes)
-        for note in notes:
+        for note in (*notes, *filter(None, [spec.note])):
             say(note)
         groups = read_groups([as_dict(group) for group in config.optimizer.groups])
         # Without groups a run is what it was before there were any.
@@ -98,9 +99,12 @@ class Placement:
           params: on the devices.
           before: optimizer state of the phase before, for a phase that goes on with it.
         """
-        phase = self.phases[index]
+        phase, shardings = self.phases[index], self._shardings(index)
         previous = before if phase.keep_optimizer else None
-        return start_phase(params, phase.start, self._optimizer, self._trainable[index], self._shardings(index), previous)
+        state = start_phase(params, phase.start, self._optimizer, self._trainable[index], shardings, previous)
+        if self._grouping is None:
+            return state
+        return state._replace(opt_state=with_coordinates(state.opt_state, self._grouping.coordinates, shardings.opt_state))
 
     def restore(self, checkpoints: Checkpoints, step: int) -> TrainState:
         """Returns the state that a checkpoint holds; after the last update of a phase, that is the next one's first state."""
