@@ -4,9 +4,10 @@ Command:  python -m train.finetune --workdir=DIR \
             --config=configs/finetune.py:task=xnli,lang=de,model=roberta-german,data=labelled --config.seeds=3
 Tasks:    `xnli` (pairs, accuracy; from files it trains on the 2,490 development pairs and is scored on the test set), `wikiann`
           (entities, micro F1), `pos` (word classes of a UD treebank, accuracy), `parsing` (its trees, LAS; `lang` is the
-          treebank's name, as Indonesian-GSD), `sib200` (topics), `tnews` and `ocnli` (of CLUE, in Chinese: topics of titles, in
-          FewCLUE's few examples, and inference), `xquad` (answers, F1; it trains on SQuAD's file). Behind the colon `train=`
-          and `validation=` name other files or data sets, and `--config.task.*` their columns:
+          treebank's name, as Indonesian-GSD), `srl` (semantic roles in columns as CoNLL 2005 has them, F1; none are free, so
+          it has been tried with small files alone), `sib200` (topics), `tnews` and `ocnli` (of CLUE, in Chinese: topics of
+          titles, in FewCLUE's few examples, and inference), `xquad` (answers, F1; it trains on SQuAD's file). Behind the colon
+          `train=` and `validation=` name other files or data sets, and `--config.task.*` their columns:
           `train=hf://facebook/xnli:train#de` is the paper's training set.
 Cost:     XNLI's 2,490 development pairs with a RoBERTa of 6 x 384: about 2 minutes a pass on 2 CPU cores. The paper's training
           set has 392,702 pairs.
@@ -53,6 +54,7 @@ TASKS = {
         "ud/{lang}-train.conllu.gz",
         "ud/{lang}-dev.conllu.gz",
     ),
+    "srl": ({"objective": "roles", "batch_size": 32, "epochs": 10.0}, {}, "srl/{lang}-train.txt", "srl/{lang}-test.txt"),
     "tnews": (
         {"objective": "classification", "batch_size": 32, "epochs": 10.0},
         {"texts": ("sentence",), "label": "label_desc"},

@@ -3,6 +3,7 @@
 Command:  python -m train.compare --config=configs/wechsel_freezing.py --workdir=runs/freezing
           python -m train.compare --config=configs/wechsel_freezing.py:study=relearning --workdir=runs/relearning
           wechsel-jax inspect runs/relearning/wechsel_tfr/export --before=runs/relearning/wechsel_tfr/transfer
+          python -m train.compare --config=configs/wechsel_freezing.py:study=bound,first=1600 --workdir=runs/bound
           (German on bundled text, offline; other languages with lang= and data=, the folder of
           `python -m benchmarks.language_data`; steps= and seed=; the paper's scale: scale=paper,data=data)
 Cost:     six runs of 200 steps of 0.8 CPU seconds, 20 minutes on 2 CPU cores; relearning three. Not run yet.
@@ -14,6 +15,8 @@ study=freezing    WECHSEL, TransInner and its shuffled rows, each with all param
                   six; methods=trans_inner+trans_inner_freeze for some.
 study=relearning  WECHSEL, TransInner and `anker` with everything but the embeddings frozen to the end (first version, section
                   5.4.1, French and Chinese); `inspect` says how far they moved (its Figure 6).
+study=bound       What rows can be worth at most: `anker` with the embeddings alone for the `first` steps, under the body that
+                  has learnt English, then everything for `steps`. No figure of the papers.
 
 Of the paper's scale are 75,000 steps of 512 x 512 tokens, with the settings of configs/wechsel_gpt2.py. `data` then also holds
 cc.en.300.bin and cc.LANG.300.bin of fastText; the paper took 4 days on a TPU v3-8 for 250,000 such steps.
@@ -26,7 +29,7 @@ from wechsel_jax.training import one_phase, trans_inner_phases
 
 
 def get_config(arguments: str = "") -> ConfigDict:
-    config, chosen = compare_initializers.study(arguments, 200, 75_000, study=("freezing", "relearning"), methods="")
+    config, chosen = compare_initializers.study(arguments, 200, 75_000, study=("freezing", "relearning", "bound"), methods="", first="1600")
     # The small runs are short, and random rows suffer from a short warm-up most.
     warmup = 0.1 if chosen["scale"] == "paper" else 0.3
     training = config.training
@@ -37,6 +40,14 @@ def get_config(arguments: str = "") -> ConfigDict:
     if chosen["study"] == "relearning":
         training.phases = one_phase(warmup=warmup, trainable="embeddings")
         runs = [wechsel, "trans_inner", "anker"]
+    elif chosen["study"] == "bound":
+        first, steps = int(chosen["first"]), training.steps
+        # Of the tables alone about the 4e-3 that they have beside a body that learns, too (docs/recipe.md).
+        alone = {"name": "embeddings", "steps": first, "trainable": "embeddings", "warmup": 0.05, "peak": 2.5}
+        training.phases = (alone, {"name": "all", "steps": steps, "trainable": "all", "warmup": warmup})
+        training.steps = first + steps
+        training.eval_every, training.checkpoint_every = max(1, first // 8), first
+        runs = ["anker"]
     else:
         training.phases = one_phase(warmup=warmup)
         methods = (wechsel, "trans_inner", "trans_inner_shuffle")
