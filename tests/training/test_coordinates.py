@@ -5,11 +5,13 @@ import numpy as np
 import optax
 import pytest
 import torch
+import transformers
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers import TransferPlan
 from wechsel_jax.models import family
-from wechsel_jax.training.coordinates import read_coordinates, scale_by_coordinates, with_coordinates
+from wechsel_jax.training import coordinates
+from wechsel_jax.training.coordinates import own_coordinates, read_coordinates, scale_by_coordinates, with_coordinates
 from wechsel_jax.training.groups import assign, read_groups
 
 GPT2 = family("gpt2")
@@ -79,6 +81,30 @@ def test_coordinates_are_white_and_of_length_one_in_the_mean(tmp_path):
     np.testing.assert_allclose(gram, gram[0, 0] * np.eye(4), atol=1e-5)
 
 
+def test_own_coordinates_are_the_orthogonal_factor_of_the_table(tmp_path):
+    """The polar decomposition's, by the SVD, of the tokens' rows; of padding there are none. In blocks as in one."""
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=40))
+    model.save_pretrained(tmp_path)
+    table = model.transformer.wte.weight.detach().numpy()[:36].astype(np.float64)
+    left, _, right = np.linalg.svd(table, full_matrices=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(coordinates, "_ROWS_AT_ONCE", 7)
+        ours = own_coordinates(tmp_path, tokens=36, rows=48)
+    np.testing.assert_allclose(ours[:36], left @ right * np.sqrt(36 / 16), atol=1e-5)
+    assert ours.shape == (48, 16) and not ours[36:].any()
+
+    config = GPT2.config({"vocab_size": 48, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 8})
+    groups = read_groups([{"match": "tokens", "coordinates": "rows"}])
+    grouping = assign(groups, GPT2, config, GPT2.shapes(config), tokens=36, checkpoint=str(tmp_path))
+    np.testing.assert_allclose(grouping.coordinates["token_embedding/embedding"], ours, atol=1e-6)
+
+    with torch.no_grad():
+        model.transformer.wte.weight[3, 0] = torch.nan
+    model.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"wte.weight is all zeros or not finite"):
+        own_coordinates(tmp_path, tokens=36, rows=48)
+
+
 def test_a_coordinate_that_others_make_up_counts_once(tmp_path):
     plan = TransferPlan.load(write_plan(tmp_path / "transfer_plan.npz"))
     twice = plan.with_regression(plan.coordinates @ np.eye(4, 8) + 2 * plan.coordinates @ np.eye(4, 8, 4), np.ones((8, 5)))
@@ -98,6 +124,7 @@ def test_a_coordinate_that_others_make_up_counts_once(tmp_path):
         ({"match": "tokens", "shared": 1.0}, r"groups\[0\].shared: there are no coordinates"),
         ({"match": "position", "coordinates": "PLACE"}, r"groups\[0\].coordinates: 'position' finds no table of tokens"),
         ({"match": "tokens", "coordinates": "transfer"}, r"the run begins from no checkpoint; expected the path of a tr"),
+        ({"match": "tokens", "coordinates": "rows"}, r"the run begins from no checkpoint; expected the path of a tr"),
         ({"match": "tokens", "coordinates": "PLACE/none"}, r"none: no such file"),
         (
             {"match": "tokens", "coordinates": "PLACE/small"},

@@ -11,17 +11,19 @@ import numpy as np
 import optax
 from jax.sharding import NamedSharding
 
+from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers import TransferPlan
 from wechsel_jax.records.transfer import PLAN_FILE
 from wechsel_jax.search.threads import one_thread
 
-# In `optimizer.groups`: the plan that lies in the checkpoint which the run begins from.
-TRANSFER = "transfer"
+# In `optimizer.groups`: the plan that lies in the checkpoint which the run begins from; the rows of its input table.
+TRANSFER, OWN = "transfer", "rows"
 # Keys of the optimizer's state: of a path's shared moments, and of the coordinates, whose rows are a path's.
 _SHARED, ROWS = "shared/", "rows/"
 # Of the largest variance: what is less is rounding.
 _NO_DIRECTION = 1e-6
+_ROWS_AT_ONCE = 8192
 
 
 class CoordinatesState(NamedTuple):
@@ -105,10 +107,7 @@ def with_coordinates(opt_state: Any, coordinates: Mapping[str, np.ndarray], shar
 
 @one_thread()
 def read_coordinates(place: str | os.PathLike, tokens: int, rows: int, required: bool = True) -> np.ndarray | None:
-    """Reads the coordinates of a transfer's tokens and makes them white.
-
-    X becomes X (X' X)^(-1/2), scaled to a mean square of 1 for the length of the rows that have some. So the elements of the
-    shared updates are, at first, about as large as those of the rows' own, and no coordinate moves faster than another.
+    """Reads the coordinates of a transfer's tokens and makes them white, see `white`.
 
     Args:
       place: a transfer_plan.npz, or a folder with one.
@@ -135,11 +134,54 @@ def read_coordinates(place: str | os.PathLike, tokens: int, rows: int, required:
     if none:
         raise UserError(
             f"{path}: its method has given the tokens no coordinates; expected a transfer by anker, or by another method with "
-            "--regression; or leave coordinates out of optimizer.groups"
+            f"--regression; or {OWN!r}, or leave coordinates out of optimizer.groups"
         )
-    x = plan.coordinates.astype(np.float64)
-    variances, axes = np.linalg.eigh(x.T @ x)
+    return white(plan.coordinates, rows)
+
+
+@one_thread()
+def own_coordinates(checkpoint: str | os.PathLike, tokens: int, rows: int) -> np.ndarray:
+    """Reads the input table (V, d) that a run begins with and makes it white: a row's coordinates are the row itself.
+
+    Then E + X K is E (I + M K) with a fixed matrix M: a linear map of all rows is trained beside the rows.
+
+    Args:
+      checkpoint: directory or hub id.
+      tokens: of the tokenizer; rows of the table behind them are padding.
+      rows: of the model's table, at least `tokens`.
+
+    Returns:
+      float32 (rows, d).
+
+    Raises:
+      UserError: no checkpoint, or one whose table is all zeros or not finite.
+    """
+    source = Checkpoint.open(checkpoint)
+    table = source.read(source.table)[:tokens].astype(np.float32)
+    if not table.any() or not np.isfinite(table).all():
+        raise UserError(f"{checkpoint}: {source.table} is all zeros or not finite; expected rows that differ")
+    return white(table, rows)
+
+
+def white(x: np.ndarray, rows: int) -> np.ndarray:
+    """Returns X (X' X)^(-1/2), scaled to a mean square of 1 for the length of the rows that are not zero.
+
+    So the elements of the shared updates are, at first, about as large as those of the rows' own, and no coordinate moves
+    faster than another.
+
+    Args:
+      x: floats (V, d), not all zeros.
+      rows: of the result, at least V; those behind are zeros.
+
+    Returns:
+      float32 (rows, d).
+    """
+    parts = [slice(begin, begin + _ROWS_AT_ONCE) for begin in range(0, len(x), _ROWS_AT_ONCE)]
+    variances, axes = np.linalg.eigh(sum(part.T @ part for part in (x[part].astype(np.float64) for part in parts)))
     found = variances > _NO_DIRECTION * variances[-1]
-    white = x @ (axes[:, found] / np.sqrt(variances[found])) @ axes[:, found].T
-    white *= np.sqrt(x.any(axis=1).sum() / found.sum())
-    return np.pad(white, ((0, rows - tokens), (0, 0))).astype(np.float32)
+    whiten = (axes[:, found] / np.sqrt(variances[found])) @ axes[:, found].T
+    whiten *= np.sqrt(x.any(axis=1).sum() / found.sum())
+    result = np.zeros((rows, x.shape[1]), np.float32)
+    for part in parts:
+        result[: len(x)][part] = x[part].astype(np.float64) @ whiten
+    return result
