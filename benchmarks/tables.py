@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import anker, anker_probe, arena, embeddings, kim, real_models, recipe, trelm
+from benchmarks import anker, anker_probe, arena, embeddings, kim, real_models, recipe, studies, trelm
 from wechsel_jax.initializers import METHODS
 from wechsel_jax.records.embeddings import EmbeddingsRecord
 from wechsel_jax.records.scores import ScoresRecord
@@ -276,6 +276,7 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
         "wechsel_grid": lambda: scores_table("wechsel_grid"),
         "downstream": lambda: scores_table("downstream"),
         "arena": lambda: arena.table(*_results("arena")),
+        **{name: lambda name=name: studies.table(*_results("studies"), name) for name in ("freezing", "relearning")},
     },
     "docs/embeddings.md": {
         "whole": _embeddings(embeddings.whole_table),

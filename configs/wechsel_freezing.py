@@ -6,9 +6,10 @@ Command:  python -m train.compare --config=configs/wechsel_freezing.py --workdir
           python -m train.compare --config=configs/wechsel_freezing.py:study=bound,first=1600 --workdir=runs/bound
           (German on bundled text, offline; other languages with lang= and data=, the folder of
           `python -m benchmarks.language_data`; steps= and seed=; the paper's scale: scale=paper,data=data)
-Cost:     six runs of 200 steps of 0.8 CPU seconds, 20 minutes on 2 CPU cores; relearning three. Not run yet.
-Expected: the paper: TransInner needs the freezing and WECHSEL does not, and shuffled rows (Zoph et al., 2016) end slightly
-          worse than TransInner's random ones. With nothing but the embeddings training, perplexity still falls far.
+Cost:     six runs of 200 steps of 0.8 CPU seconds, 20 minutes on 2 CPU cores; relearning three.
+Expected: benchmarks/studies.json, told in docs/evaluation.md. The paper: TransInner needs the freezing and WECHSEL does not,
+          and shuffled rows (Zoph et al., 2016) end slightly worse than TransInner's random ones. With nothing but the
+          embeddings training, perplexity still falls far.
 
 study=freezing    WECHSEL, TransInner and its shuffled rows, each with all parameters from the start (WECHSEL in section 5.3)
                   and, as `..._freeze`, with the embeddings alone in the first tenth. Figure 4 is the first four of Figure 6's
