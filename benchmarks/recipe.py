@@ -6,8 +6,10 @@
 A run that has not ended is left out. What the file holds of other runs and seeds stays.
 
     python -m benchmarks.recipe --shuffled runs/recipe-0/anker_muon_shared
+    python -m benchmarks.recipe --rows runs/recipe-0/anker_muon_shared
 
-trains that run once more, beside it, with each token given the coordinates of another: whether it matters what they say.
+train that run once more, beside it, with each token given the coordinates of another, or with the rows themselves for
+coordinates: whether it matters what they say.
 """
 
 import dataclasses
@@ -23,11 +25,13 @@ import numpy as np
 from wechsel_jax.files.json import read_json
 from wechsel_jax.initializers import TransferPlan
 from wechsel_jax.records import read_run
+from wechsel_jax.records.transfer import PLAN_FILE
 from wechsel_jax.training import default_config, train
+from wechsel_jax.training.coordinates import OWN
 from wechsel_jax.training.groups import RECIPES
 
 OUTPUT = Path(__file__).with_name("recipe.json")
-SHUFFLED = "_shuffled"
+CONTROLS = ("shuffled", "rows")
 
 
 def gather(workdirs: Sequence[tuple[str, Path]], before: dict[str, Any]) -> dict[str, Any]:
@@ -40,7 +44,7 @@ def gather(workdirs: Sequence[tuple[str, Path]], before: dict[str, Any]) -> dict
         if run.last_step != run.planned_steps:
             continue
         optimizer, name = run.config["optimizer"], place.name
-        known = (*RECIPES, *(f"{recipe}{SHUFFLED}" for recipe in RECIPES))
+        known = (*RECIPES, *(f"{recipe}_{control}" for recipe in RECIPES for control in CONTROLS))
         # A file of coordinates is told by its name: where it lies says nothing.
         groups = [
             {key: Path(value).name if key == "coordinates" else value for key, value in group.items()}
@@ -87,26 +91,28 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def shuffled(run: Path) -> None:
-    """Trains a run of configs/recipe.py whose rows move together once more, with coordinates of other tokens."""
-    place = run.with_name(f"{run.name}{SHUFFLED}")
+def control(run: Path, kind: str) -> None:
+    """Trains a run of configs/recipe.py whose rows move together once more, with the coordinates of one of `CONTROLS`."""
+    place = run.with_name(f"{run.name}_{kind}")
     config = default_config()
     with config.unlocked(), config.ignore_type():
         config.update(read_json(run / "config.json", "the settings of a run", "name a run of configs/recipe.py"))
-    plan = TransferPlan.load(Path(config.model.checkpoint) / "transfer_plan.npz")
-    with_some, coordinates = np.flatnonzero(plan.coordinates.any(axis=1)), plan.coordinates.copy()
-    coordinates[with_some] = coordinates[np.random.default_rng(0).permutation(with_some)]
-    file = run.with_name(f"{place.name}.npz")
-    dataclasses.replace(plan, coordinates=coordinates).save(file)
+    coordinates = OWN
+    if kind == "shuffled":
+        plan = TransferPlan.load(Path(config.model.checkpoint) / PLAN_FILE)
+        with_some, others = np.flatnonzero(plan.coordinates.any(axis=1)), plan.coordinates.copy()
+        others[with_some] = others[np.random.default_rng(0).permutation(with_some)]
+        coordinates = str(run.with_name(f"{place.name}.npz"))
+        dataclasses.replace(plan, coordinates=others).save(coordinates)
     config.optimizer.groups = tuple(
-        {**group, "coordinates": str(file)} if "coordinates" in group else group for group in config.optimizer.groups
+        {**group, "coordinates": coordinates} if "coordinates" in group else group for group in config.optimizer.groups
     )
     train(config, place)
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--shuffled"]:
-        shuffled(Path(sys.argv[2]))
+    if sys.argv[1].startswith("--"):
+        control(Path(sys.argv[2]), sys.argv[1].removeprefix("--"))
         sys.exit()
     there = json.loads(OUTPUT.read_text(encoding="utf-8")) if OUTPUT.exists() else {}
     named = [(name, Path(place)) for name, place in (argument.split("=", 1) for argument in sys.argv[1:])]

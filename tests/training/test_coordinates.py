@@ -94,9 +94,17 @@ def test_own_coordinates_are_the_orthogonal_factor_of_the_table(tmp_path):
     assert ours.shape == (48, 16) and not ours[36:].any()
 
     config = GPT2.config({"vocab_size": 48, "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 8})
-    groups = read_groups([{"match": "tokens", "coordinates": "rows"}])
-    grouping = assign(groups, GPT2, config, GPT2.shapes(config), tokens=36, checkpoint=str(tmp_path))
-    np.testing.assert_allclose(grouping.coordinates["token_embedding/embedding"], ours, atol=1e-6)
+
+    def of_group(name):
+        groups = read_groups([{"match": "tokens", "coordinates": name}])
+        grouping = assign(groups, GPT2, config, GPT2.shapes(config), tokens=36, checkpoint=str(tmp_path))
+        return grouping.coordinates["token_embedding/embedding"]
+
+    for name in ("rows", "best"):
+        np.testing.assert_allclose(of_group(name), ours, atol=1e-6)
+    plan = write_plan(tmp_path / "transfer_plan.npz", tokens=36)
+    np.testing.assert_allclose(of_group("rows"), ours, atol=1e-6)
+    np.testing.assert_array_equal(of_group("best"), read_coordinates(plan, tokens=36, rows=48))
 
     with torch.no_grad():
         model.transformer.wte.weight[3, 0] = torch.nan

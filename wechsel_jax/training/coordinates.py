@@ -17,8 +17,9 @@ from wechsel_jax.initializers import TransferPlan
 from wechsel_jax.records.transfer import PLAN_FILE
 from wechsel_jax.search.threads import one_thread
 
-# In `optimizer.groups`: the plan that lies in the checkpoint which the run begins from; the rows of its input table.
-TRANSFER, OWN = "transfer", "rows"
+# In `optimizer.groups`: of the plan that lies in the checkpoint that a run begins from, if any; the rows of that checkpoint's
+# input table; the former where there are some, else the latter.
+TRANSFER, OWN, BEST = "transfer", "rows", "best"
 # Keys of the optimizer's state: of a path's shared moments, and of the coordinates, whose rows are a path's.
 _SHARED, ROWS = "shared/", "rows/"
 # Of the largest variance: what is less is rounding.

@@ -11,7 +11,7 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.files.json import is_number
 from wechsel_jax.models import Family, ModelConfig
 from wechsel_jax.records.transfer import PLAN_FILE
-from wechsel_jax.training.coordinates import OWN, TRANSFER, own_coordinates, read_coordinates
+from wechsel_jax.training.coordinates import BEST, OWN, TRANSFER, own_coordinates, read_coordinates
 from wechsel_jax.training.schedules import NAMED, Phase
 
 KINDS = ("adamw", "muon", "frozen")
@@ -21,10 +21,10 @@ RECIPES: Mapping[str, tuple[dict[str, Any], ...]] = {
     "two_rates": ({"match": "embeddings", "rate": 2.5},),
     # Biases and norms by AdamW at the body's rate.
     "muon": ({"match": "embeddings", "rate": 4 / 3}, {"match": "layers/.*kernel$", "kind": "muon"}),
-    # Rows of tokens also move together, where the transfer gave them coordinates.
-    "shared": ({"match": "embeddings", "coordinates": TRANSFER},),
+    # Rows of tokens also move together.
+    "shared": ({"match": "embeddings", "coordinates": BEST},),
     "muon_shared": (
-        {"match": "embeddings", "rate": 4 / 3, "coordinates": TRANSFER},
+        {"match": "embeddings", "rate": 4 / 3, "coordinates": BEST},
         {"match": "layers/.*kernel$", "kind": "muon"},
     ),
 }
@@ -44,8 +44,8 @@ class Group:
       warmup: own warm-up as a fraction of the phase; None: the phase's.
       warmup_steps: the same in steps.
       coordinates: by which its tokens' rows also move together (`coordinates.scale_by_coordinates`): a transfer_plan.npz, a
-        folder with one, "transfer": the one of the checkpoint that a run begins from, where it holds some, or "rows": the rows
-        of that checkpoint's input table. "": none.
+        folder with one, "transfer": the one of the checkpoint that a run begins from, where it holds some, "rows": the rows of
+        that checkpoint's input table, or "best": its transfer's, else its rows. "": none.
       shared: how large these shared updates are beside the rows' own.
     """
 
@@ -144,7 +144,7 @@ def read_groups(descriptions: Sequence[Mapping[str, Any]]) -> tuple[Group, ...]:
         place = values.get("coordinates", "")
         if not isinstance(place, str) or (place and kind != "adamw"):
             raise UserError(
-                f"{where}.coordinates: is {place!r}, of kind {kind}; expected a path, {TRANSFER!r} or {OWN!r}, of kind adamw"
+                f"{where}.coordinates: is {place!r}, of kind {kind}; expected a path, {TRANSFER}, {OWN} or {BEST}, of kind adamw"
             )
         if "shared" in values and not place:
             raise UserError(f"{where}.shared: there are no coordinates; expected those, too")
@@ -203,14 +203,17 @@ def assign(
         paths = [path for path in of if of[path] == i and re.search(family.token_parameters, path)]
         if group.coordinates and not paths:
             raise UserError(f"optimizer.groups[{i}].coordinates: {group.match!r} finds no table of tokens; expected 'tokens'")
-        if group.coordinates in (TRANSFER, OWN) and not checkpoint:
+        if group.coordinates in (TRANSFER, OWN, BEST) and not checkpoint:
             raise UserError(
                 f"optimizer.groups[{i}].coordinates: the run begins from no checkpoint; expected the path of a {PLAN_FILE}"
             )
-        if group.coordinates == OWN:
-            coordinates |= dict.fromkeys(paths, own_coordinates(checkpoint, tokens, shapes[paths[0]][0]))
-        elif group.coordinates:
-            place = checkpoint if group.coordinates == TRANSFER else group.coordinates
-            found = read_coordinates(place, tokens, shapes[paths[0]][0], required=group.coordinates != TRANSFER)
+        if group.coordinates:
+            rows, found = shapes[paths[0]][0], None
+            if group.coordinates in (TRANSFER, BEST):
+                found = read_coordinates(checkpoint, tokens, rows, required=False)
+            elif group.coordinates != OWN:
+                found = read_coordinates(group.coordinates, tokens, rows)
+            if found is None and group.coordinates != TRANSFER:
+                found = own_coordinates(checkpoint, tokens, rows)
             coordinates |= dict.fromkeys(paths if found is not None else (), found)
     return Grouping(tuple(groups), of, axes, coordinates)
