@@ -144,7 +144,8 @@ def read_groups(descriptions: Sequence[Mapping[str, Any]]) -> tuple[Group, ...]:
         place = values.get("coordinates", "")
         if not isinstance(place, str) or (place and kind != "adamw"):
             raise UserError(
-                f"{where}.coordinates: is {place!r}, of kind {kind}; expected a path, {TRANSFER}, {OWN} or {BEST}, of kind adamw"
+                f"{where}.coordinates: is {place!r}, of kind {kind}; "
+                f"expected a path, {TRANSFER!r}, {OWN!r} or {BEST!r}, of kind adamw"
             )
         if "shared" in values and not place:
             raise UserError(f"{where}.shared: there are no coordinates; expected those, too")
