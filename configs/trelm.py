@@ -21,8 +21,11 @@ as the paper's public code does. `nsp=1` adds next sentence prediction, the pape
 the two share nothing, there is no table of languages, and CdLM and MLM take turns, step by step.
 """
 
+import re
+
 from ml_collections import ConfigDict
 
+from wechsel_jax.errors import UserError
 from wechsel_jax.training import config_arguments, default_trelm_config
 from wechsel_jax.training.trelm import PHASES
 
@@ -37,6 +40,9 @@ def get_config(arguments: str = "") -> ConfigDict:
         **{"validation": "valid.txt", "depth": "12", "steps": "1", "objective": ("cdlm", "tlm", "brlm")},
         **{"tri_layer": ("1", "0"), "parity": ("0", "1"), "first": "", "common": "", "common_held_out": "", "nsp": ("0", "1")},
     )
+    if not chosen["depth"].isdecimal() or not re.fullmatch(r"\d*\.?\d+(e-?\d+)?", chosen["steps"], re.ASCII):
+        given = f"depth={chosen['depth']}, steps={chosen['steps']}"
+        raise UserError(f"--config: {given}: expected a number of layers, and a share of the steps such as 0.01")
     middle = int(chosen["depth"]) // 2
     config = default_trelm_config()
     config.source, config.first = chosen["model"], chosen["first"]

@@ -181,6 +181,10 @@ def test_trelm_trains_what_the_paper_trains():
     short = load("trelm", "steps=0.001,objective=tlm,tri_layer=0,parity=1,depth=4")
     assert [short[name].steps for name in PHASES] == [20, 20, 20, 80] and phases(short.backward)[0].layers == ":2"
     assert (short.tri_layer, short.parity, short.forward.objective) == (False, True, "tlm")
+    with pytest.raises(UserError, match="depth=x, steps=1: expected a number of layers, and a share of the steps"):
+        load("trelm", "depth=x")
+    secondary = load("trelm", "nsp=1").language
+    assert (secondary.objective, secondary.data.documents) == ("mlm_nsp", "paragraphs") and config.language.objective == "mlm"
     apart = load("trelm", "first=bert")
     assert [apart[name].data.rows for name in PHASES] == ["masked", "forward_in_turns", "backward_in_turns", ""]
     assert apart.first == "bert" and config.first == ""

@@ -199,17 +199,18 @@ def test_an_interruption_before_anything_is_done_leaves_nothing(tmp_path, tokeni
     assert os.listdir(tmp_path) == ["text.jsonl"]
 
 
-def test_a_full_disk_is_said_and_what_is_done_stays(tmp_path, tokenizers, text, monkeypatch, small_parts):
+@pytest.mark.parametrize("sentences", [False, True])
+def test_a_full_disk_is_said_and_what_is_done_stays(tmp_path, tokenizers, text, monkeypatch, small_parts, sentences):
     with monkeypatch.context() as patch:
         interrupted_after(patch, 20, OSError(errno.ENOSPC, "No space left on device"))
         with pytest.raises(UserError, match=r"out: no room left on the disk .* it goes on where it stopped"):
-            prepare(text, tokenizers["gpt2"], tmp_path / "out")
+            prepare(text, tokenizers["gpt2"], tmp_path / "out", sentences=sentences)
     assert not (tmp_path / "out").exists()
     # What the failed write may have left behind the last good byte is cut off.
     with open(tmp_path / ".out.partial" / "output" / "tokens.bin", "ab") as handle:
         handle.write(b"half")
-    made = prepare(text, tokenizers["gpt2"], tmp_path / "out")
-    assert made == prepare(text, tokenizers["gpt2"], tmp_path / "whole")
+    made = prepare(text, tokenizers["gpt2"], tmp_path / "out", sentences=sentences)
+    assert made == prepare(text, tokenizers["gpt2"], tmp_path / "whole", sentences=sentences)
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 

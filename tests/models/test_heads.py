@@ -212,6 +212,8 @@ def test_a_config_says_which_head_a_model_has():
     assert stated_family(hf) is with_head(family("roberta"), "tagging", 3)
     assert stated_family(fields_of("roberta")) is family("roberta")
     assert stated_head(hf | {"architectures": ["RobertaForQuestionAnswering"]}) == ("answers", ("start", "end"))
+    # The class of transformers is the same, and only a field says that a predicate belongs to the text.
+    assert stated_head(hf | {"semantic_roles": True})[0] == "roles"
     with pytest.raises(UserError, match="id2label"):
         stated_head(hf | {"id2label": {"one": "A"}})
 
@@ -222,10 +224,16 @@ def test_what_transformers_has_no_class_for_is_refused(name, form):
         with_head(family(name), form, 2)
 
 
+def test_roles_need_a_model_that_sees_the_predicate():
+    with pytest.raises(UserError, match="roles does not fit a gpt2, whose words do not see the predicate"):
+        with_head(family("gpt2"), "roles", 3)
+    assert with_head(family("bert"), "roles", 3).architecture == "BertForTokenClassification"
+
+
 def test_dropout_of_the_head_follows_the_classes():
     fields = fields_of("roberta") | {"hidden_dropout_prob": 0.2}
     rates = {form: with_head(family("roberta"), form, 2).config(fields).classifier_dropout for form in FORMS}
-    assert rates == {"classification": 0.2, "tagging": 0.2, "answers": 0.0, "parsing": 0.33}
+    assert rates == {"classification": 0.2, "tagging": 0.2, "answers": 0.0, "parsing": 0.33, "roles": 0.2}
     stated = with_head(family("roberta"), "tagging", 2).config(fields | {"classifier_dropout": 0.3})
     assert stated.classifier_dropout == 0.3 and stated.override(dropout=0.0).classifier_dropout == 0.0
     assert with_head(family("gpt2"), "tagging", 2).config(fields_of("gpt2")).classifier_dropout == 0.1

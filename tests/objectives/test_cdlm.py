@@ -222,5 +222,5 @@ def test_what_does_not_fit_is_refused():
         objective(config=TRI.config(FIELDS | {"tri_layer": False}))
     with pytest.raises(UserError, match="chunk is -1"):
         objective(chunk=-1)
-    with pytest.raises(UserError, match="expected clm, mlm, cdlm, tlm or brlm"):
+    with pytest.raises(UserError, match="expected clm, mlm, mlm_nsp, cdlm, tlm or brlm"):
         objective("nsp")

@@ -222,7 +222,7 @@ def test_chunks_need_less_memory():
 
 
 def test_bad_settings_are_refused():
-    with pytest.raises(UserError, match="expected clm, mlm, cdlm, tlm or brlm"):
+    with pytest.raises(UserError, match="expected clm, mlm, mlm_nsp, cdlm, tlm or brlm"):
         make_objective("electra", GPT2, CONFIG)
     with pytest.raises(UserError, match="expected clm"):
         make_objective("mlm", GPT2, CONFIG, mask_token_id=4)

@@ -219,6 +219,8 @@ def test_mistakes_are_found_before_anything_is_made(settings, folder, tmp_path):
     refused("forward.objective: is cdlm, which needs the TRILayer", tri_layer=False)
     refused('forward.model.checkpoint: is .*; expected ""', forward__model__checkpoint="elsewhere")
     refused("backward.export_dtype: is bfloat16; expected float32", backward__export_dtype="bfloat16")
+    refused("language.objective: is mlm_nsp, which is for an ordinary encoder", language__objective="mlm_nsp", fold_first=False)
+    refused("language: data.train: .*pairs.txt: each line is a document", language__objective="mlm_nsp")
     described = transformers.GPT2Config(vocab_size=45, n_embd=16, n_layer=2, n_head=2, n_positions=16)
     transformers.GPT2LMHeadModel(described).save_pretrained(tmp_path / "gpt2")
     refused("a model of type gpt2; expected an encoder: roberta, xlm-roberta, bert", source=str(tmp_path / "gpt2"))

@@ -27,6 +27,8 @@ def define(values: flags.FlagValues) -> None:
     number(values, "validation_fraction", 0.0, held_out, 0.0, 1.0)
     size(values, "max_bytes", "0", "Take a random sample of documents of at most this size, e.g. 256MiB; 0: all.")
     flags.DEFINE_boolean("deduplicate", False, "Of documents with exactly the same text, keep the first.", **to)
+    lines = "Each line of a document is a sentence: also record where they end, which training with objective=mlm_nsp reads."
+    flags.DEFINE_boolean("sentences", False, lines, **to)
     threads = "Threads that tokenise; by default, or with 0, as many as there are cores."
     flags.DEFINE_integer("processes", None, threads, lower_bound=0, upper_bound=1024, **to)
     flags.DEFINE_boolean("verify", False, "Read the result once more and compare it with its sha256.", **to)
@@ -41,7 +43,7 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     from wechsel_jax.data import prepare, prepare_split
     from wechsel_jax.data.manifest import verify_tokens
 
-    names = ("documents", "text_field", "max_bytes", "max_document_bytes", "deduplicate")
+    names = ("documents", "text_field", "max_bytes", "max_document_bytes", "deduplicate", "sentences")
     settings = {name: values[name].value for name in names}
     if values.processes:
         # The tokenizers library reads it when it first tokenises, and has no other way to be told.

@@ -5,7 +5,8 @@ documents), `unfinished` (what a kill leaves, and how the next call goes on) and
 Training reads the file by `batches`, in the order that `order` computes.
 
 Labelled examples are read by `examples`, and become `rows` of tokens in memory, or `pairs` where a translation is the label;
-`parallel` are sentences with links between their tokens. `padded` makes batches of all three.
+`parallel` are sentences with links between their tokens, and `sentences` pairs of segments of prepared text. `padded` makes
+batches of all four.
 """
 
 from wechsel_jax.data.batches import (

@@ -245,7 +245,7 @@ def _found(
         for to in (0, 1):
             log(f"the links of the {('first', 'second')[to]} sentences")
             source, target = sides[1 - to].units, sides[to].units
-            found.append(align_diagonal(*source, *target, progress=log).links)
+            found.append(align_diagonal(*source, *target, progress=log, place=pairs.place).links)
     if symmetry != "none":
         joined = symmetrize(found[0], starts[0], found[1], starts[1], symmetry)
         found = [last_links(joined, starts[to], to) for to in (0, 1)]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ import numpy as np
 import tokenizers
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.tokens.encoding import encode, plain_backend
+from wechsel_jax.tokens.encoding import around, encode, plain_backend
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -56,3 +57,29 @@ class Encoder:
         end = [] if self.end is None else [self.end]
         ids = (piece for encoded in encode(self.backend, documents, special_tokens=True) for piece in (encoded, end))
         return np.fromiter(itertools.chain.from_iterable(ids), self.dtype)
+
+    @property
+    def around(self) -> tuple[list[int], list[int]]:
+        """The tokens before and behind each document."""
+        before, after = around(self.backend)
+        return before, after if self.end is None else [*after, self.end]
+
+    def sentences(self, documents: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """As `tokens`, of documents in which each line is a sentence, cut into tokens for itself.
+
+        Returns:
+          The tokens (n,), and uint32 how many of them each sentence has, with a 0 behind the last sentence of a document.
+        """
+        before, after = self.around
+        split = [document.split("\n") for document in documents]
+        ids = encode(self.backend, (line.rstrip("\r") for lines in split for line in lines), special_tokens=False)
+        tokens, sizes = array("I"), array("I")
+        for lines in split:
+            tokens.extend(before)
+            for found in itertools.islice(ids, len(lines)):
+                # A line without a token is no sentence.
+                sizes.extend([len(found)] if len(found) else [])
+                tokens.extend(found)
+            tokens.extend(after)
+            sizes.append(0)
+        return np.asarray(tokens, self.dtype), np.asarray(sizes, "<u4")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from wechsel_jax.data.propositions import read_propositions
 from wechsel_jax.data.treebanks import read_trees
 from wechsel_jax.errors import UserError, one_line, parsing
 from wechsel_jax.files.json import parse_json
@@ -14,7 +15,7 @@ from wechsel_jax.text.files import read_lines
 from wechsel_jax.text.parallel import BESIDE, read_pairs
 from wechsel_jax.text.sources import Source, find_sources
 
-FORMS = ("classification", "tagging", "answers", "parsing", "translation")
+FORMS = ("classification", "tagging", "answers", "parsing", "roles", "translation")
 _WHAT = "labelled examples"
 _SQUAD = 'a file as SQuAD has it: {"data": [{"paragraphs": [{"context", "qas": [...]}]}]}'
 _DOCUMENT = "-DOCSTART-"
@@ -26,11 +27,12 @@ class Task:
 
     Attributes:
       form: "classification" (a text or a pair has one label), "tagging" (each word has one), "answers" (a part of a text),
-        "parsing" (each word has a head and a relation to it) or "translation" (another text).
+        "parsing" (each word has a head and a relation to it), "roles" (each word has one for a predicate of the sentence) or
+        "translation" (another text).
       texts: names of the columns or fields with the text; two for pairs, source and target for translation, and for tagging
         the field with the words.
       label: name of the column or field with the label.
-      columns: names of all columns, for files without a line of names.
+      columns: names of all columns, for files without a line of names; of roles see `propositions.read_propositions`.
       skip: examples with one of these labels are left out; "-" is where annotators did not agree.
     """
 
@@ -48,7 +50,7 @@ class Example(NamedTuple):
       place: file and line, or what else names it.
       texts: the text or the pair, the words, or (question, text).
       target: label, labels of the words, (answer, its first character) of every answer that is right, (head, relation) of each
-        word as in `treebanks.Tree`, or the translation.
+        word as in `treebanks.Tree`, (place of the predicate, labels of the words) for roles, or the translation.
     """
 
     place: str
@@ -62,8 +64,8 @@ def read_examples(names: Sequence[str | os.PathLike], task: Task) -> list[Exampl
     Args:
       names: as `find_sources` takes them. `.csv`, or text with tabs between columns (nothing is quoted there); JSON lines;
         Parquet and data sets. For tagging also a word and its label a line, with blank lines between sentences, and `.conllu`,
-        where labels are UPOS; for answers files as SQuAD has them; for parsing CoNLL-U alone; for translation
-        "SOURCE::TARGET", two texts with a sentence a line.
+        where labels are UPOS; for answers files as SQuAD has them; for parsing CoNLL-U alone; for roles columns as CoNLL 2005,
+        2009 and 2012 have them; for translation "SOURCE::TARGET", two texts with a sentence a line.
       task: what they are.
 
     Raises:
@@ -90,6 +92,8 @@ def find_labels(examples: Iterable[Example], form: str) -> tuple[str, ...]:
         return ()
     if form == "parsing":
         return tuple(sorted({relation for one in examples for _, relation in one.target}))
+    if form == "roles":
+        return tuple(sorted({label for one in examples for label in one.target[1]}))
     return tuple(sorted({label for one in examples for label in ([one.target] if form == "classification" else one.target)}))
 
 
@@ -174,6 +178,13 @@ def _parsed(source: Source, task: Task) -> Iterator[Example]:
         yield Example(f"{source.name}: line {tree.line}", tree.words, tuple(zip(tree.heads, tree.relations, strict=True)))
 
 
+def _roles(source: Source, task: Task) -> Iterator[Example]:
+    if source.kind != "text":
+        raise UserError(f"{source.name}: is no text file; expected columns of words, predicates and roles; name another file")
+    for one in read_propositions(source.place, source.name, task.columns):
+        yield Example(f"{source.name}: line {one.line}", one.words, (one.predicate, one.labels))
+
+
 def _questions(source: Source, task: Task) -> Iterator[Example]:
     for place, question, text, answers in _squad(source) if source.kind in ("text", "json") else _question_rows(source, task):
         for answer, start in answers:
@@ -218,6 +229,7 @@ _READERS: dict[str, Callable[[Source, Task], Iterator[Example]]] = {
     "tagging": _tagged,
     "answers": _questions,
     "parsing": _parsed,
+    "roles": _roles,
     "translation": _translated,
 }
 

@@ -15,7 +15,7 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.files import require_directory
 
 FORMAT = 1
-MANIFEST, TOKENS = "manifest.json", "tokens.bin"
+MANIFEST, TOKENS, SENTENCES = "manifest.json", "tokens.bin", "sentences.bin"
 DTYPES = {"uint16": 2, "uint32": 4}
 _NOTICE_SECONDS = 60
 # Whoever waits for the reading of more than this is told so.
@@ -35,7 +35,10 @@ _FIELDS = {
 }
 _DECIDING = ("documents_are", "dtype", "vocabulary_size", "end_token")
 # Of these, and with these values, a manifest may say nothing.
-_DEFAULTS = {"text_field": "text", "max_bytes": 0, "deduplicate": False, "validation_fraction": 0.0, "side": None}
+_DEFAULTS = {
+    **{"text_field": "text", "max_bytes": 0, "deduplicate": False, "validation_fraction": 0.0, "side": None},
+    "sentences": False,
+}
 
 
 class MadeOtherwise(UserError):
@@ -47,10 +50,11 @@ def read_manifest(directory: str | os.PathLike) -> dict[str, Any]:
 
     Returns:
       {"format", "tokens", "documents", "documents_are", "text_field", "bytes", "text_bytes" (UTF-8 of the documents), "dtype",
-      "vocabulary_size", "end_token", "sha256" (of tokens.bin), "tokenizer": {"name", "sha256"}, "inputs": [{"name", "bytes",
-      "sha256"}], "max_bytes", "deduplicate", "validation_fraction", "side" (where there are two), "dropped": {reason:
-      {"documents", "text_bytes"}} (of all sides together), "versions"}. What other versions of this package wrote may lack
-      those that are not needed to read it.
+      "vocabulary_size", "end_token", "sha256" (of tokens.bin), "tokenizer": {"name", "sha256", "vocabulary" (sha256 of its
+      tokens)}, "inputs": [{"name", "bytes", "sha256"}], "max_bytes", "deduplicate", "validation_fraction", "side" (where there
+      are two), "sentences" (whether their places are recorded), "sentence_file" (then: {"sentences", "before" and "after": how
+      many tokens stand around a document, "sha256"}), "dropped": {reason: {"documents", "text_bytes"}} (of all sides
+      together), "versions"}. What other versions of this package wrote may lack those that are not needed to read it.
 
     Raises:
       UserError: there is no such directory, a file is missing, damaged or cut short, or another version wrote it.
@@ -139,7 +143,7 @@ def reuse(output: Path, recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 def remove_prepared(directory: str | os.PathLike) -> None:
     """Removes a directory that `prepare` wrote, and nothing that somebody else put there: then it is an `OSError`."""
-    for name in (TOKENS, MANIFEST):
+    for name in (TOKENS, SENTENCES, MANIFEST):
         (Path(directory) / name).unlink(missing_ok=True)
     Path(directory).rmdir()
 

@@ -24,7 +24,8 @@ import tokenizers
 from tqdm import tqdm
 
 from wechsel_jax.data.encoder import Encoder
-from wechsel_jax.data.manifest import FORMAT, MANIFEST, TOKENS, reuse
+from wechsel_jax.data.manifest import FORMAT, MANIFEST, SENTENCES, TOKENS, reuse
+from wechsel_jax.data.parallel import vocabulary_hash
 from wechsel_jax.data.selection import DROPPED, FACTS, TRAIN, VALIDATION, choose, facts, side_of
 from wechsel_jax.data.unfinished import FULL, RESULT, Stage, Unfinished, disk_full, foreign, lock, scratch_directory
 from wechsel_jax.errors import UserError
@@ -55,6 +56,7 @@ def prepare(
     max_bytes: int = 0,
     max_document_bytes: int = LONGEST_DOCUMENT,
     deduplicate: bool = False,
+    sentences: bool = False,
 ) -> dict[str, Any]:
     """Writes the tokens of all documents of all sources, one after the other, to `output/tokens.bin`.
 
@@ -79,6 +81,8 @@ def prepare(
       max_document_bytes: a longer line, row or document is refused. Most long documents are tokenised in pieces; one without
         any space takes up to 150 times its size in memory.
       deduplicate: of documents with exactly the same text, keep the first.
+      sentences: each line of a document is a sentence: also write how many tokens each has, to `output/sentences.bin`, from
+        which `SentencePairs` makes pairs. Lines are cut into tokens one by one; WordPiece makes the same of a whole text.
 
     Returns:
       The manifest, see `read_manifest`.
@@ -89,7 +93,7 @@ def prepare(
         directory, cannot be written or holds something else.
     """
     settings = {"documents_are": documents, "text_field": text_field, "max_bytes": max_bytes, "deduplicate": deduplicate}
-    settings |= {"validation_fraction": 0.0}
+    settings |= {"validation_fraction": 0.0, "sentences": sentences}
     return _prepare(texts, tokenizer, Path(output), settings, max_document_bytes)[""]
 
 
@@ -104,6 +108,7 @@ def prepare_split(
     max_bytes: int = 0,
     max_document_bytes: int = LONGEST_DOCUMENT,
     deduplicate: bool = False,
+    sentences: bool = False,
 ) -> dict[str, dict[str, Any]]:
     """As `prepare`, into two streams: `output/train` and `output/validation`.
 
@@ -124,7 +129,7 @@ def prepare_split(
     if not 0 < validation_fraction < 1:
         raise UserError(f"validation_fraction: is {validation_fraction}; expected a share above 0 and below 1")
     settings = {"documents_are": documents, "text_field": text_field, "max_bytes": max_bytes, "deduplicate": deduplicate}
-    settings |= {"validation_fraction": validation_fraction}
+    settings |= {"validation_fraction": validation_fraction, "sentences": sentences}
     return _prepare(texts, tokenizer, Path(output), settings, max_document_bytes)
 
 
@@ -143,6 +148,11 @@ class _Job:
     state: list[tuple[int, int]]
     encoder: Encoder
     recipe: dict[str, Any]
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """What each side has, besides its manifest."""
+        return (TOKENS, SENTENCES) if self.recipe["sentences"] else (TOKENS,)
 
     @property
     def sides(self) -> tuple[str, ...]:
@@ -210,7 +220,8 @@ def _describe(names: list[str | os.PathLike], tokenizer: str | os.PathLike, sett
     file = next((path for path in places if path.is_file()), None)
     sha256 = file_hash(file) if file else hashlib.sha256(loaded.backend_tokenizer.to_str().encode()).hexdigest()
     described = {"dtype": encoder.dtype.name, "vocabulary_size": encoder.vocabulary_size, "end_token": encoder.end}
-    made_of = {"tokenizer": {"name": Path(tokenizer).name, "sha256": sha256}, "inputs": inputs}
+    vocabulary = vocabulary_hash(loaded.backend_tokenizer, encoder.vocabulary_size)
+    made_of = {"tokenizer": {"name": Path(tokenizer).name, "sha256": sha256, "vocabulary": vocabulary}, "inputs": inputs}
     return _Job(sources, state, encoder, {"format": FORMAT, **settings, **described, **made_of})
 
 
@@ -224,8 +235,8 @@ def _make(job: _Job, output: Path) -> dict[str, dict[str, Any]]:
     work = Unfinished(output, {**job.recipe, "part_bytes": PART_BYTES, "versions": _VERSIONS})
     try:
         choice, dropped = _choose(job, work) if job.recipe["deduplicate"] or job.recipe["max_bytes"] else (None, {})
-        with work.stage("tokens", [f"{RESULT}/{side}/{TOKENS}" for side in job.sides]) as stage:
-            _work_through(job, stage, f"tokens for {output.name}", partial(_tokens, job.encoder, len(job.sides)), choice)
+        with work.stage("tokens", [f"{RESULT}/{side}/{name}" for side in job.sides for name in job.files]) as stage:
+            _work_through(job, stage, f"tokens for {output.name}", partial(_tokens, job), choice)
             if _state(job.sources) != job.state:
                 raise UserError(f"{output}: a source has changed while it was read; run the command again")
             manifests = {side: _manifest(job, stage, index, dropped) for index, side in enumerate(job.sides)}
@@ -348,13 +359,18 @@ def _memory(part: Part) -> Iterator[None]:
         raise MemoryError(f"{part.name}: use a smaller max_document_bytes") from None
 
 
-def _tokens(encoder: Encoder, count: int, documents: list[str], sides: np.ndarray | None) -> tuple[dict[str, int], list[bytes]]:
-    """What `_make` appends: the tokens of each of the one or two sides."""
+def _tokens(job: _Job, documents: list[str], sides: np.ndarray | None) -> tuple[dict[str, int], list[bytes]]:
+    """What `_make` appends: the files of each of the one or two sides."""
     counts, data = {}, []
-    for side, name in ((TRAIN, "train"), (VALIDATION, "validation"))[:count]:
+    for side, name in ((TRAIN, "train"), (VALIDATION, "validation"))[: len(job.sides)]:
         chosen = documents if sides is None else [documents[i] for i in np.flatnonzero(sides == side).tolist()]
         counts |= {f"{name}_documents": len(chosen), f"{name}_text_bytes": sum(len(text.encode()) for text in chosen)}
-        data.append(encoder.tokens(chosen).tobytes())
+        if job.recipe["sentences"]:
+            tokens, sizes = job.encoder.sentences(chosen)
+            counts[f"{name}_sentences"] = int(np.count_nonzero(sizes))
+            data += [tokens.tobytes(), sizes.tobytes()]
+        else:
+            data.append(job.encoder.tokens(chosen).tobytes())
     return counts, data
 
 
@@ -369,7 +385,11 @@ def _manifest(job: _Job, stage: Stage, index: int, dropped: dict[str, Any]) -> d
             f"validation_fraction: {job.recipe['validation_fraction']} leaves no document for {side}; "
             "expected another share, or more documents"
         )
-    size = stage.sizes[index]
-    written = {"tokens": size // job.encoder.dtype.itemsize, "bytes": size, "sha256": stage.sha256()[index]}
+    place = index * len(job.files)
+    size, hashes = stage.sizes[place], stage.sha256()[place:]
+    written = {"tokens": size // job.encoder.dtype.itemsize, "bytes": size, "sha256": hashes[0]}
+    if job.recipe["sentences"]:
+        around = dict(zip(("before", "after"), map(len, job.encoder.around), strict=True))
+        written["sentence_file"] = {"sentences": stage.counts[f"{side or 'train'}_sentences"], **around, "sha256": hashes[1]}
     dropped = dropped or {"blank": {"documents": stage.counts["blank"]}}
     return {**job.recipe_of(side), **written, **counted, "dropped": dropped, "versions": _VERSIONS}

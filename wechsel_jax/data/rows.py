@@ -4,7 +4,7 @@ import copy
 import dataclasses
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,7 +30,7 @@ class LabelledRows(PaddedRows):
 
     Attributes:
       directory: of the run's record of the data, for messages.
-      form: "classification", "tagging", "answers" or "parsing".
+      form: "classification", "tagging", "answers", "parsing" or "roles".
       examples: what the rows were made of.
       labels: names of the labels, of trees those of the relations; of answers there are none.
       length: no row is longer.
@@ -38,14 +38,14 @@ class LabelledRows(PaddedRows):
       tokens: int32 (T,).
       types: int32 (T,), segments; None where the model knows none.
       starts: int64 (n + 1,), where rows begin in `tokens`.
-      targets: int32 (n,), the label of each row; (T,) for tagging, -1 where a token is not the first of a word; (n, 2) for
-        answers: the first and the last token, or twice 0 where the row holds no answer; (T, 2) for parsing: head and relation,
-        -1 for a relation that is none of the labels and elsewhere. A head is the place, from 1 on, among the words that have
-        tokens in the row, 0 for the root, or -1 where the head has none.
+      targets: int32 (n,), the label of each row; (T,) for tagging and roles, -1 where a token is not the first of a word, and
+        for a role that is none of the labels; (n, 2) for answers: the first and the last token, or twice 0 where the row holds
+        no answer; (T, 2) for parsing: head and relation, -1 for a relation that is none of the labels and elsewhere. A head is
+        the place, from 1 on, among the words that have tokens in the row, 0 for the root, or -1 where the head has none.
       sources: int32 (n,), which example each row is of.
       marks: int32 (T,), the text, 0 or 1, that the token is of, -1 for special tokens (classification); (T,), the word whose
-        first token it is, -1 elsewhere (tagging, parsing); (T, 2), its first character in the text and one more than the last,
-        -1 outside of it (answers).
+        first token it is, -1 elsewhere (tagging, parsing, roles); (T, 2), its first character in the text and one more than the
+        last, -1 outside of it (answers).
       cut: how many examples lost tokens because they were longer than a row.
     """
 
@@ -83,10 +83,10 @@ class LabelledRows(PaddedRows):
 
         Returns:
           {"tokens": int32 (m, L), "mask": bool (m, L), "labels": int32 and "weights": float32 of the same shape, (m,), (m, L)
-          for tagging or (m, 2) for answers, and where the model knows segments "types": int32 (m, L)}. For parsing, "labels"
-          (relations, -1: none of the model's) and "weights" (m, L) are of words and not of tokens, and there are "words":
-          int32 (m, L), the first token of each word, -1 behind the last, and "heads": int32 (m, L), the place of a word, from 1
-          on, or 0.
+          for tagging and roles or (m, 2) for answers, and where the model knows segments "types": int32 (m, L)}. For parsing,
+          "labels" (relations, -1: none of the model's) and "weights" (m, L) are of words and not of tokens, and there are
+          "words": int32 (m, L), the first token of each word, -1 behind the last, and "heads": int32 (m, L), the place of a
+          word, from 1 on, or 0.
         """
         mask = np.arange(length) < self.sizes(rows)[:, None]
         places = np.minimum(self.starts[rows][:, None] + np.arange(length), self.tokens.size - 1)
@@ -101,7 +101,7 @@ class LabelledRows(PaddedRows):
             head, label = np.moveaxis(self.targets[np.take_along_axis(places, order, axis=1)], -1, 0)
             batch |= {"words": np.where(word, order, -1).astype(np.int32), "heads": np.where(word & (head > 0), head, 0)}
             return batch | {"labels": np.where(word, label, -1), "weights": (word & (head >= 0)).astype(np.float32)}
-        targets = np.where(mask, self.targets[places], -1) if self.form == "tagging" else self.targets[rows]
+        targets = np.where(mask, self.targets[places], -1) if self.form in ("tagging", "roles") else self.targets[rows]
         weight = 0.5 if self.form == "answers" else 1.0
         return batch | {"labels": np.maximum(targets, 0), "weights": np.where(targets < 0, 0.0, weight).astype(np.float32)}
 
@@ -121,15 +121,15 @@ def encode_examples(
     """Encodes examples for a model.
 
     Too long a text or pair is cut at its end, the longer one first. Too long a sentence is cut between words into several rows,
-    so that every word is labelled once; where it is to be parsed, words at its end are left out. Texts that are asked about are
-    read in windows.
+    so that every word is labelled once; where it is to be parsed, words at its end are left out, and those farthest from the
+    predicate where roles are asked for. Texts that are asked about are read in windows.
 
     Args:
       examples: of `read_examples`.
       tokenizer: of the model; puts its special tokens around texts, and between those of a pair.
-      form: "classification", "tagging", "answers" or "parsing".
-      labels: their names, in the order of their numbers. Relations of trees that are none of them are no mistake: treebanks
-        differ in rare ones.
+      form: "classification", "tagging", "answers", "parsing" or "roles".
+      labels: their names, in the order of their numbers. Relations of trees and roles that are none of them are no mistake:
+        texts differ in rare ones.
       length: of the longest row.
       pad_id: token behind the end of a row.
       segments: whether the model tells the texts of a pair apart by token types.
@@ -140,10 +140,10 @@ def encode_examples(
       UserError: a label is not among `labels`, a row or a question leaves no room for the text, or no word has a token.
     """
     backend = plain_backend(tokenizer)
-    special = backend.num_special_tokens_to_add(form == "classification" and len(examples[0].texts) > 1)
+    special = backend.num_special_tokens_to_add(form == "roles" or (form == "classification" and len(examples[0].texts) > 1))
     if length <= special:
         raise UserError(f"block_length: is {length}; expected more than the {special} special tokens around a text; raise it")
-    encode = {"classification": _classified, "tagging": _tagged, "answers": _windows, "parsing": _parsed}[form]
+    encode = partial(_roles, segments=segments) if form == "roles" else _ENCODE[form]
     numbers = {label: number for number, label in enumerate(labels)}
     parts: list[list[np.ndarray]] = []
     sources, sizes, cut = [], [], 0
@@ -157,11 +157,11 @@ def encode_examples(
         sizes += [len(row.tokens) for row in rows]
         tokens, types, targets, marks = zip(*rows, strict=True)
         # As arrays at once: Python's own numbers take ten times the memory.
-        joined = np.concatenate(targets) if form in ("tagging", "parsing") else targets
+        joined = np.concatenate(targets) if form in ("tagging", "parsing", "roles") else targets
         flat = (np.concatenate(tokens), np.concatenate(types), joined, np.concatenate(marks))
         parts.append([np.asarray(part, np.int32) for part in flat])
     tokens, types, targets, marks = (np.concatenate(part) for part in zip(*parts, strict=True))
-    if not tokens.size or (form in ("tagging", "parsing") and marks.max() < 0):
+    if not tokens.size or (form in ("tagging", "parsing", "roles") and marks.max() < 0):
         raise UserError(f"{examples[0].place}: no word from here on has a token; expected text that the tokenizer knows")
     return LabelledRows(
         directory=directory,
@@ -245,6 +245,51 @@ def _parsed(
         yield len(ids) > room, [_Row(tokens, [0] * len(tokens), targets, some)]
 
 
+def _roles(
+    backend: tokenizers.Tokenizer,
+    examples: Sequence[Example],
+    numbers: Mapping[str, int],
+    length: int,
+    stride: int,
+    segments: bool = True,
+) -> Iterator[tuple[bool, list[_Row]]]:
+    """`[CLS] sentence [SEP] predicate [SEP]` (Shi and Lin, 2019).
+
+    Within the sentence the predicate is of the second type, too; where there are no types, it stands between two more [SEP].
+    """
+    framed = backend.encode("a", "a")
+    of_text = [place for place, text in enumerate(framed.sequence_ids) if text is not None]
+    begin, end = of_text[framed.sequence_ids.count(0) - 1], of_text[framed.sequence_ids.count(0)]
+    before, middle, after = framed.ids[: of_text[0]], framed.ids[begin + 1 : end], framed.ids[of_text[-1] + 1 :]
+    between = [] if segments else [*middle, *after][:1]
+    asked = backend.encode_batch([one.texts[one.target[0]] for one in examples], add_special_tokens=False)
+    for example, predicate, (ids, marks) in zip(examples, asked, _words(backend, examples), strict=True):
+        room = length - len(before) - 2 * len(between) - len(middle) - len(predicate.ids) - len(after)
+        if room < 1:
+            raise UserError(
+                f"{example.place}: its predicate has {len(predicate.ids)} tokens, which leave no room for the sentence in rows "
+                f"of {length}; expected more; raise block_length"
+            )
+        place, labels = example.target
+        # Further tokens of a word have the number of the first one.
+        words = np.maximum.accumulate(marks) if len(ids) else marks
+        here = np.flatnonzero(words == place)
+        start = max(0, min(int(here[0]) - room // 2 if here.size else 0, len(ids) - room))
+        kept = slice(start, start + room)
+        here = np.flatnonzero(words[kept] == place)
+        # Tokens of the sentence, the word whose first token each is, and its type.
+        sentence = np.stack([np.asarray(ids[kept], np.int64), marks[kept], words[kept] == place])
+        if between and here.size:
+            sentence = np.insert(sentence, [here[0], here[-1] + 1], np.array([[between[0]], [-1], [0]]), axis=1)
+        apart = [(before, 0), (middle, 0), ([*predicate.ids, *after], 1)]
+        first, *rest = (
+            np.stack([np.asarray(part, np.int64), *np.full((2, len(part)), [[-1], [kind]])]) for part, kind in apart
+        )
+        tokens, some, types = np.concatenate([first, sentence, *rest], axis=1)
+        target = np.asarray([numbers.get(label, -1) for label in labels])
+        yield len(ids) > room, [_Row(tokens, types, np.where(some < 0, -1, target[some]), some)]
+
+
 def _words(backend: tokenizers.Tokenizer, examples: Sequence[Example]) -> Iterator[tuple[list[int], np.ndarray]]:
     """Yields of each sentence its tokens and (T,) the word whose first token each is, -1 elsewhere."""
     # As a text, in which words have the spaces that the model has read them with.
@@ -290,6 +335,9 @@ def _windows(
             span = (int(reached[0]), int(within[-1])) if whole else (0, 0)
             rows.append(_Row(window.ids, window.type_ids, span, offsets))
         yield False, rows
+
+
+_ENCODE = {"classification": _classified, "tagging": _tagged, "answers": _windows, "parsing": _parsed}
 
 
 def padding_id(stated: int | None, tokenizer: "PreTrainedTokenizerFast") -> int:

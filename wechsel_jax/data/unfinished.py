@@ -21,7 +21,7 @@ _PLAN, _RECORD, RESULT = "plan.json", "progress.json", "output"
 # What `prepare` makes in the directory, and what `new_file` does before it has a name.
 _OURS = re.compile(
     r"(plan|progress)\.json|(facts|counts|choice)\.bin|output|output/(train|validation)"
-    r"|output/((train|validation)/)?(tokens\.bin|manifest\.json)"
+    r"|output/((train|validation)/)?((tokens|sentences)\.bin|manifest\.json)"
     r"|\.(plan|progress)\.json\.[0-9a-f]{8}\.partial|output/((train|validation)/)?\.manifest\.json\.[0-9a-f]{8}\.partial"
 )
 # What a kill can cost.

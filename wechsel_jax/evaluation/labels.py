@@ -19,6 +19,7 @@ from wechsel_jax.evaluation.answers import answer_scores, best_answers
 from wechsel_jax.evaluation.classification import classification_scores
 from wechsel_jax.evaluation.loaded import LoadedModel
 from wechsel_jax.evaluation.parsing import best_tree, parsing_scores
+from wechsel_jax.evaluation.roles import role_scores
 from wechsel_jax.evaluation.tagging import OUTSIDE, has_entities, require_seqeval, tagging_scores
 from wechsel_jax.files.json import read_json
 from wechsel_jax.models.heads import stated_head
@@ -35,6 +36,7 @@ _METRICS = {
     "tagging": ("f1", "precision", "recall", "accuracy"),
     "answers": ("f1", "exact_match"),
     "parsing": ("las", "uas"),
+    "roles": ("f1", "precision", "recall"),
 }
 
 
@@ -44,7 +46,8 @@ class LabelScores:
 
     Attributes:
       metrics: of all examples: "loss" in nats, and "accuracy" and "macro_f1" (classification), "accuracy" and of entities "f1",
-        "precision" and "recall" (tagging), "f1" and "exact_match" (answers), or "las" and "uas" (parsing).
+        "precision" and "recall" (tagging), "f1" and "exact_match" (answers), "las" and "uas" (parsing), or of arguments "f1",
+        "precision" and "recall" (roles).
       metric: the name of the one that counts.
       places: (n,) file and line, or what else names each example.
       predicted: (n,) label, labels of the words, answer, or (head, relation) of each word; a probe of words has places and
@@ -90,7 +93,11 @@ def label_scores(
     def take(outputs: tuple[jax.Array, ...]) -> None:
         loss, weight, number, scores = jax.device_get(outputs)
         total[:] += float(loss), float(weight)
-        found.update((int(row), jax.tree.map(itemgetter(place), scores)) for place, row in enumerate(number) if row >= 0)
+        for place, row in enumerate(number):
+            if row >= 0:
+                one = jax.tree.map(itemgetter(place), scores)
+                # At once: the arcs of all sentences together may be gigabytes.
+                found[int(row)] = _tree(rows, row, *one) if rows.form == "parsing" else one
 
     for batch in batches:
         outputs = _outputs(objective, params, batch)
@@ -108,16 +115,20 @@ def label_scores(
     if rows.form == "classification":
         labelled = {int(rows.sources[row]): rows.labels[number] for row, number in found.items()}
         scores = classification_scores(gold, [labelled[number] for number in whole])
-    elif rows.form == "tagging":
+    elif rows.form in ("tagging", "roles"):
         labelled = {int(number): [OUTSIDE] * len(rows.examples[number].texts) for number in whole}
         for row, numbers in found.items():
             marks = rows.marks[rows.starts[row] : rows.starts[row + 1]]
             words = labelled.get(int(rows.sources[row]), {})
             for place in np.flatnonzero(marks >= 0) if words else ():
                 words[marks[place]] = rows.labels[numbers[place]]
-        scores = tagging_scores(gold, [labelled[number] for number in whole], has_entities(rows.labels))
+        given = [labelled[number] for number in whole]
+        if rows.form == "roles":
+            scores = role_scores([labels for _, labels in gold], given)
+        else:
+            scores = tagging_scores(gold, given, has_entities(rows.labels))
     elif rows.form == "parsing":
-        labelled = {int(rows.sources[row]): _tree(rows, row, *some) for row, some in found.items()}
+        labelled = {int(rows.sources[row]): tree for row, tree in found.items()}
         scores = parsing_scores(gold, [labelled[number] for number in whole])
     else:
         windows = [
@@ -210,7 +221,7 @@ def score_labelled(
     model = LoadedModel.open(directory, labels=True, dtype=dtype)
     form, labels = stated_head(read_json(model.directory / "config.json", "the config.json of a model"))
     labels = () if form == "answers" else labels
-    if form == "tagging" and has_entities(labels):
+    if form == "roles" or (form == "tagging" and has_entities(labels)):
         require_seqeval(str(directory))
     fields = {name: settings[name] for name in ("label",) if name in settings}
     fields |= {name: tuple(settings[name]) for name in ("texts", "columns", "skip") if name in settings}

@@ -11,6 +11,12 @@ import numpy as np
 
 from wechsel_jax.errors import UserError
 
+# Sums that some objectives add to their loss and weight.
+_METRICS = (
+    *("text_loss", "bytes", "cdlm_loss", "cdlm_weight"),
+    *("mlm_loss", "nsp_loss", "nsp_correct", "nsp_weight"),
+)
+
 
 def perplexity(
     objective: Callable, params: Any, batches: Iterable[Mapping[str, Any]], key: jax.Array | None = None
@@ -31,14 +37,15 @@ def perplexity(
     Returns:
       {"loss": nats a token, "perplexity": infinity where exp overflows, "tokens": how many were predicted}, and where bytes
       were counted "bits_per_byte" and "bytes", those of the predicted tokens. Where sentences were predicted from their
-      translations, "cdlm_loss" of those and "mlm_loss" of the masked tokens.
+      translations, "cdlm_loss" of those and "mlm_loss" of the masked tokens. With next sentence prediction "loss" is the sum of
+      "mlm_loss" and "nsp_loss", nats a pair, and there is "nsp_accuracy"; all else is of the masked tokens.
 
     Raises:
       UserError: no token was predicted.
     """
     key = jax.random.key(0) if key is None else key
     # Added in float64: a float32 sum would lose the small change of a late batch.
-    total = np.zeros(6)
+    total = np.zeros(2 + len(_METRICS))
     waiting = None
     for number, batch in enumerate(batches):
         sums = _sums(objective, params, batch, jax.random.fold_in(key, number))
@@ -46,20 +53,23 @@ def perplexity(
         total += 0 if waiting is None else np.asarray(jax.device_get(waiting), np.float64)
         waiting = sums
     total += 0 if waiting is None else np.asarray(jax.device_get(waiting), np.float64)
-    loss, weight, text_loss, size, crossed_loss, crossed = total.tolist()
+    loss, weight, text_loss, size, crossed_loss, crossed, masked_loss, guessed_loss, guessed, pairs = total.tolist()
     if not weight > 0:
         raise UserError("evaluation: no token was predicted; expected text with ordinary tokens; give more text")
-    mean = loss / weight
+    mean = (masked_loss if pairs else loss) / weight
     # A NaN stays one.
     value = math.inf if mean > math.log(sys.float_info.max) else math.exp(mean)
     found = {"loss": mean, "perplexity": value, "tokens": round(weight)}
     if crossed:
         found["cdlm_loss"] = crossed_loss / crossed
         found |= {"mlm_loss": (loss - crossed_loss) / (weight - crossed)} if weight > crossed else {}
+    if pairs:
+        found |= {"loss": mean + guessed_loss / pairs, "mlm_loss": mean}
+        found |= {"nsp_loss": guessed_loss / pairs, "nsp_accuracy": guessed / pairs}
     return found | ({"bits_per_byte": text_loss / math.log(2) / size, "bytes": round(size)} if size else {})
 
 
 @partial(jax.jit, static_argnums=0)
 def _sums(objective: Callable, params: Any, batch: Mapping[str, jax.Array], key: jax.Array) -> tuple[Any, ...]:
     loss, weight, metrics = objective(params, batch, key, train=False)
-    return loss, weight, *(metrics.get(name, 0.0) for name in ("text_loss", "bytes", "cdlm_loss", "cdlm_weight"))
+    return loss, weight, *(metrics.get(name, 0.0) for name in _METRICS)

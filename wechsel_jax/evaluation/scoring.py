@@ -28,7 +28,7 @@ _TOKENS_ON_CPU, _TOKENS_ELSEWHERE = 2048, 32768
 
 
 def loglikelihoods(
-    model: LoadedModel, pairs: Sequence[tuple[str, str]], *, max_length: int = 0
+    model: LoadedModel, pairs: Sequence[tuple[str, str]], *, max_length: int = 0, places: Sequence[str] = ()
 ) -> tuple[np.ndarray, np.ndarray]:
     """What a causal model gives to continuations of contexts.
 
@@ -42,6 +42,7 @@ def loglikelihoods(
       model: a causal model.
       pairs: n contexts and continuations.
       max_length: tokens that the model reads at most; 0: as many as it can.
+      places: where each pair comes from, for errors; may be left out.
 
     Returns:
       (log-likelihoods in nats, float64 (n,), sums over the tokens of each continuation; bool (n,), whether each of these tokens
@@ -52,7 +53,7 @@ def loglikelihoods(
         read.
     """
     size, windows, owners = _length(model, max_length), [], []
-    for number, (context, ids) in enumerate(encode_pairs(model, pairs, max_length=max_length)):
+    for number, (context, ids) in enumerate(encode_pairs(model, pairs, max_length=max_length, places=places)):
         found = _windows([*context, *ids], size) if len(ids) > size else [(context, ids)]
         windows += found
         owners += [number] * len(found)
@@ -88,7 +89,9 @@ def rolling_loglikelihoods(model: LoadedModel, texts: Sequence[str], *, max_leng
     return np.bincount(np.array(owners, int), found, len(texts))
 
 
-def pseudo_loglikelihoods(model: LoadedModel, pairs: Sequence[tuple[str, str]], *, within_word: bool = False) -> np.ndarray:
+def pseudo_loglikelihoods(
+    model: LoadedModel, pairs: Sequence[tuple[str, str]], *, within_word: bool = False, places: Sequence[str] = ()
+) -> np.ndarray:
     """What a masked model gives to texts, each token masked alone and predicted from all others (Salazar et al., ACL 2020).
 
     Args:
@@ -96,6 +99,7 @@ def pseudo_loglikelihoods(model: LoadedModel, pairs: Sequence[tuple[str, str]], 
       pairs: n contexts, most often "", and continuations; only tokens of the continuation are predicted.
       within_word: mask also the tokens behind the predicted one that belong to its word, so that words of many tokens are not
         found likely just because they are words (Kauf and Ivanova, ACL 2023: "PLL-word-l2r").
+      places: where each pair comes from, for errors; may be left out.
 
     Returns:
       sums of log-likelihoods in nats, float64 (n,); special tokens are neither masked nor counted.
@@ -117,7 +121,7 @@ def pseudo_loglikelihoods(model: LoadedModel, pairs: Sequence[tuple[str, str]], 
             for place, (special, (_, end)) in enumerate(zip(encoding.special_tokens_mask, encoding.offsets, strict=True))
             if not special and end > len(context)
         ]
-        _refuse_length(model, text, len(asked), len(ids), model.config.max_length)
+        _refuse_length(model, text, len(asked), len(ids), model.config.max_length, places[number : number + 1])
         for place in asked:
             hidden = [later for later in asked if later > place and words[later] == words[place]] if within_word else []
             masked = ids.copy()
@@ -141,7 +145,7 @@ def prefix_token(model: LoadedModel) -> int:
 
 
 def encode_pairs(
-    model: LoadedModel, pairs: Sequence[tuple[str, str]], *, max_length: int = 0
+    model: LoadedModel, pairs: Sequence[tuple[str, str]], *, max_length: int = 0, places: Sequence[str] = ()
 ) -> list[tuple[list[int], list[int]]]:
     """The ids of contexts and of their continuations, as `loglikelihoods` describes; none of them is empty."""
     longest, prefix = _length(model, max_length), prefix_token(model)
@@ -157,8 +161,8 @@ def encode_pairs(
             # Where the text brings the token itself, it is given, not predicted.
             ids = alone[text] if alone[text][:1] == [prefix] else [prefix, *alone[text]]
             encoded.append((ids[:1], ids[1:]))
-    for (context, text), (_, ids) in zip(pairs, encoded, strict=True):
-        _refuse_length(model, text, len(ids), len(ids) if context.strip() else 0, longest)
+    for number, ((context, text), (_, ids)) in enumerate(zip(pairs, encoded, strict=True)):
+        _refuse_length(model, text, len(ids), len(ids) if context.strip() else 0, longest, places[number : number + 1])
     return encoded
 
 
@@ -195,14 +199,14 @@ def _length(model: LoadedModel, max_length: int) -> int:
     return max_length or model.config.max_length
 
 
-def _refuse_length(model: LoadedModel, text: str, asked: int, tokens: int, longest: int) -> None:
+def _refuse_length(model: LoadedModel, text: str, asked: int, tokens: int, longest: int, place: Sequence[str]) -> None:
     shown = printable(text)
-    shown = repr(shown if len(shown) <= 60 else f"{shown[:57]}...")
+    shown = ": ".join([*place, f"the text {shown if len(shown) <= 60 else f'{shown[:57]}...'!r}"])
     if not asked:
-        raise UserError(f"the text {shown}: has no token of its own; expected one that can be predicted; give more text")
+        raise UserError(f"{shown}: has no token of its own; expected one that can be predicted; give more text")
     if tokens > longest:
         raise UserError(
-            f"the text {shown}: has {tokens} tokens; expected at most the {longest} that {model.directory} can read; shorten it"
+            f"{shown}: has {tokens} tokens; expected at most the {longest} that {model.directory} can read; shorten it"
         )
 
 

@@ -87,6 +87,7 @@ class Family:
         config: ModelConfig,
         tokens: jax.Array,
         mask: jax.Array | None = None,
+        types: jax.Array | None = None,
         *,
         crossing: Any = None,
         dropout_key: jax.Array | None = None,
@@ -99,6 +100,7 @@ class Family:
           config: the model's configuration.
           tokens: int32 (B, L).
           mask: bool (B, L), true for real tokens; None where all are.
+          types: int32 (B, L), segments of the tokens; None: all are of the first. Of models that tell segments apart only.
           crossing: an `encoder.Crossing`, for models that know languages; see `trilayer`.
           dropout_key: turns dropout on; None is evaluation.
           dtype: what matrix products compute in.
@@ -113,7 +115,7 @@ class Family:
             raise UserError(f"a block of {tokens.shape[1]} tokens is too long; expected at most {config.max_length}")
         module = self.module(config, jnp.dtype(dtype), dropout_key is None)
         rngs = None if dropout_key is None else {"dropout": dropout_key}
-        given = (tokens, mask) if crossing is None else (tokens, mask, None, crossing)
+        given = (tokens, mask) if crossing is None and types is None else (tokens, mask, types, crossing)
         return module.apply({"params": params}, *given, rngs=rngs, method="hidden")
 
     def extend(

@@ -27,13 +27,16 @@ from wechsel_jax.models.vanilla import MODEL_TYPE, TRANSLATOR
 from wechsel_jax.models.weights import Weight
 
 # What is predicted -> how the name of Hugging Face's class ends: a label for a text or a pair, one for each token, where in the
-# text an answer starts and ends, and trees, for which there is no class: the name is ours.
+# text an answer starts and ends, trees, for which there is no class: the name is ours; and a role for each token.
 FORMS = {
     "classification": "ForSequenceClassification",
     "tagging": "ForTokenClassification",
     "answers": "ForQuestionAnswering",
     "parsing": "ForDependencyParsing",
+    "roles": "ForTokenClassification",
 }
+# In config.json, what tells roles from other labels of tokens.
+ROLES = "semantic_roles"
 # Forms that transformers has no class for, though for those of other families.
 _WITHOUT = {
     "gemma": ("answers",),
@@ -43,6 +46,8 @@ _WITHOUT = {
     **{name: (*FORMS,) for name in FAMILIES if name.startswith(PREFIX)},
     "xglm": ("classification", "tagging", "answers"),
 }
+# How the name of BERT's class with both heads of its pretraining ends, and what the scores of the second are called there.
+PRETRAINING, NEXT_SENTENCE = "ForPreTraining", "cls.seq_relationship"
 _STEMS = {"gpt2": "GPT2", "gemma3_text": "Gemma3Text"}
 # These name their model otherwise than their language models do.
 _PREFIXES = {"LlamaForQuestionAnswering": "transformer.", "Qwen2ForQuestionAnswering": "transformer."}
@@ -145,9 +150,14 @@ def with_head(backbone: Family, form: str, labels: int) -> Family:
       UserError: transformers has no such class of this family.
     """
     if form in _WITHOUT.get(backbone.name, ()):
-        possible = [other for other in FORMS if other not in _WITHOUT[backbone.name]]
+        possible = [other for other in FORMS if other not in _WITHOUT[backbone.name] and other != "roles"]
         hint = f"expected {' or '.join(possible)}" if possible else "take another model"
         raise UserError(f"objective: transformers has no class for {form} with a {backbone.name}; {hint}")
+    if form == "roles" and backbone.causal:
+        raise UserError(
+            f"objective: roles does not fit a {backbone.name}, whose words do not see the predicate behind the sentence; "
+            "expected a model that reads both ways, as bert or roberta"
+        )
     stem = _STEMS.get(backbone.name, backbone.architecture.split("For")[0])
     biased = not (backbone.causal and form == "classification")
     if form == "answers":
@@ -160,16 +170,7 @@ def with_head(backbone: Family, form: str, labels: int) -> Family:
     names = {"output": output}
     if form == "classification" and not backbone.causal and backbone.name != MODEL_TYPE:
         names["dense"] = "pooler.dense" if backbone.name == "bert" else "classifier.dense"
-    head = [
-        weight
-        for ours, theirs in names.items()
-        for weight in (
-            Weight(f"{_OURS}/{ours}/kernel", (f"{theirs}.weight",), "linear"),
-            *([Weight(f"{_OURS}/{ours}/bias", (f"{theirs}.bias",))] if biased else []),
-        )
-    ]
-    if form == "parsing":
-        head = head_weights(_OURS)
+    head = head_weights(_OURS) if form == "parsing" else _linear(names, biased)
 
     def weights(config: ModelConfig) -> tuple[Weight, ...]:
         return (*(weight for weight in backbone.tensors.weights(config) if not weight.path.startswith("head/")), *head)
@@ -181,7 +182,7 @@ def with_head(backbone: Family, form: str, labels: int) -> Family:
         if form == "parsing":
             default = TREE_DROPOUT
         # The other heads have none.
-        drops = form in ("tagging", "parsing") or (form == "classification" and not backbone.causal)
+        drops = form in ("tagging", "parsing", "roles") or (form == "classification" and not backbone.causal)
         rate = (default if stated is None else stated) if drops else 0.0
         return dataclasses.replace(config, labels=labels, classifier_dropout=rate)
 
@@ -202,6 +203,73 @@ def with_head(backbone: Family, form: str, labels: int) -> Family:
     )
 
 
+def _linear(names: Mapping[str, str], biased: bool = True) -> list[Weight]:
+    """The weight map of a head's linear layers: our name -> that of the tensors."""
+    return [
+        weight
+        for ours, theirs in names.items()
+        for weight in (
+            Weight(f"{_OURS}/{ours}/kernel", (f"{theirs}.weight",), "linear"),
+            *([Weight(f"{_OURS}/{ours}/bias", (f"{theirs}.bias",))] if biased else []),
+        )
+    ]
+
+
+@lru_cache
+def _guessing_module(backbone: type[nn.Module]) -> type[nn.Module]:
+    class WithGuess(backbone):
+        """A backbone that keeps its head for tokens and has BERT's pooler, with two scores, beside it."""
+
+        def setup(self):
+            super().setup()
+            # Between pooler and scores BERT has no dropout here.
+            config = dataclasses.replace(self.config, labels=2, classifier_dropout=0.0)
+            self.classifier = LabelHead(config, self.dtype, self.deterministic, "classification", False)
+
+        def __call__(self, tokens: jax.Array, mask: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
+            hidden = self.hidden(tokens, mask)
+            return self.logits(hidden), self.guess(hidden)
+
+        def guess(self, hidden: jax.Array) -> jax.Array:
+            return self.classifier(hidden, None)
+
+    return WithGuess
+
+
+@lru_cache
+def with_next_sentence(backbone: Family) -> Family:
+    """Returns BERT's family as it is pretrained: with a head for tokens, and pooler and scores for next sentence prediction.
+
+    What it exports loads in Hugging Face's `BertForPreTraining`.
+
+    Raises:
+      UserError: the family has no such class, or a model of it tells no segments apart.
+    """
+    if backbone.name.removeprefix(PREFIX) != "bert":
+        raise UserError(
+            f"objective: mlm_nsp does not fit a {backbone.name}, which has neither token types nor a pooler for it; expected a "
+            "bert, or mlm"
+        )
+
+    def read_config(hf: Mapping[str, Any]) -> ModelConfig:
+        config = backbone.read_config(hf)
+        if config.type_vocabulary_size < 2:
+            raise UserError("config.json: type_vocab_size is 1; expected 2 for mlm_nsp, whose rows have two segments")
+        return config
+
+    def weights(config: ModelConfig) -> tuple[Weight, ...]:
+        return (*backbone.tensors.weights(config), *_linear({"dense": "pooler.dense", "output": NEXT_SENTENCE}))
+
+    return dataclasses.replace(
+        backbone,
+        architecture=backbone.architecture.split("For")[0] + PRETRAINING,
+        module=_guessing_module(backbone.module),
+        read_config=read_config,
+        tensors=dataclasses.replace(backbone.tensors, weights=weights),
+        sharding_rules=(*backbone.sharding_rules, *_RULES),
+    )
+
+
 def stated_head(hf: Mapping[str, Any]) -> tuple[str, tuple[str, ...]] | None:
     """Returns (form, labels in their order) where a `config.json` names a class with a head for labels, else None.
 
@@ -215,6 +283,7 @@ def stated_head(hf: Mapping[str, Any]) -> tuple[str, tuple[str, ...]] | None:
         return None
     if form == "answers":
         return form, ("start", "end")
+    form = "roles" if form == "tagging" and hf.get(ROLES) else form
     stated = hf.get("id2label") or {"0": "LABEL_0", "1": "LABEL_1"}
     try:
         numbered = {int(number): str(label) for number, label in stated.items()}

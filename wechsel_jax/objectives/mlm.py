@@ -118,16 +118,23 @@ class MaskedObjective:
     def __call__(
         self, params: dict, batch: Mapping[str, jax.Array], key: jax.Array, *, train: bool
     ) -> tuple[jax.Array, jax.Array, dict[str, Any]]:
-        """Returns (loss_sum in nats, weight_sum, {"correct": weight of the right first guesses}), float32 scalars.
+        """Returns what `with_hidden` does, without the hidden states."""
+        return self.with_hidden(params, batch, key, train=train)[:3]
+
+    def with_hidden(
+        self, params: dict, batch: Mapping[str, jax.Array], key: jax.Array, *, train: bool
+    ) -> tuple[jax.Array, jax.Array, dict[str, Any], jax.Array]:
+        """Returns (loss_sum in nats, weight_sum, {"correct": weight of the right first guesses}, last hidden states (B, L, d)).
 
         With "bytes" in the batch, which evaluations give, the metrics have what `loss.text_sums` adds.
 
         Args:
           params: the model's parameters.
-          batch: "tokens" int32 (B, L); "weights" float32 (B, L), what each token counts if it is predicted (0: never
-            chosen); "mask" bool (B, L), true for real tokens; "bytes" (B, L), how many bytes of text each token stands for;
-            "languages" and "positions", see `Crossing`; "linked" int32 (B, L), the position whose state predicts each token,
-            its own where there is none. Weights may be (B,), of whole rows; without any a real token counts 1.
+          batch: "tokens" int32 (B, L); "types" int32 (B, L), their segments, where the model tells some apart; "weights"
+            float32 (B, L), what each token counts if it is predicted (0: never chosen); "mask" bool (B, L), true for real
+            tokens; "bytes" (B, L), how many bytes of text each token stands for; "languages" and "positions", see `Crossing`;
+            "linked" int32 (B, L), the position whose state predicts each token, its own where there is none. Weights may be
+            (B,), of whole rows; without any a real token counts 1.
           key: drives the masking and, where `train` is true, dropout.
           train: whether dropout is on.
         """
@@ -141,6 +148,7 @@ class MaskedObjective:
             self.config,
             masked.tokens,
             mask,
+            batch.get("types"),
             crossing=crossing,
             dropout_key=dropout_key if train else None,
             dtype=dtype,
@@ -148,7 +156,7 @@ class MaskedObjective:
         places = masked.positions
         if "linked" in batch:
             places = jnp.take_along_axis(batch["linked"], places, axis=1)
-        hidden = jnp.take_along_axis(hidden, places[..., None], axis=1)
+        chosen = jnp.take_along_axis(hidden, places[..., None], axis=1)
         counted = masked.chosen.astype(jnp.float32)
         if weights is not None:
             of_slots = weights[:, None] if weights.ndim == 1 else jnp.take_along_axis(weights, masked.positions, axis=1)
@@ -159,9 +167,9 @@ class MaskedObjective:
 
         head = self.family.head(params)
         if "bytes" in batch:
-            nats, right = token_nats(score, head, hidden, masked.targets, hidden.shape[1])
+            nats, right = token_nats(score, head, chosen, masked.targets, chosen.shape[1])
             sizes = jnp.take_along_axis(batch["bytes"], masked.positions, axis=1)
             loss, metrics = text_sums(nats, right, counted, sizes)
-            return loss, jnp.sum(counted), metrics
-        loss, correct = token_loss(score(head, hidden), masked.targets, counted)
-        return loss, jnp.sum(counted), {"correct": correct}
+            return loss, jnp.sum(counted), metrics, hidden
+        loss, correct = token_loss(score(head, chosen), masked.targets, counted)
+        return loss, jnp.sum(counted), {"correct": correct}, hidden

@@ -10,8 +10,9 @@ from wechsel_jax.models import Family, ModelConfig
 from wechsel_jax.objectives.cdlm import CrossLingualObjective, TranslationMaskedObjective
 from wechsel_jax.objectives.clm import CausalObjective
 from wechsel_jax.objectives.mlm import MaskedObjective
+from wechsel_jax.objectives.next_sentence import NextSentenceObjective
 
-NAMES = ("clm", "mlm", "cdlm", "tlm", "brlm")
+NAMES = ("clm", "mlm", "mlm_nsp", "cdlm", "tlm", "brlm")
 
 
 class Objective(Protocol):
@@ -41,7 +42,7 @@ def make_objective(
     """Returns objective(params, batch, key, *, train) -> (loss_sum, weight_sum, metrics), all float32 sums.
 
     Args:
-      name: "clm", "mlm", or for pairs of sentences "cdlm", "tlm" or "brlm".
+      name: "clm", "mlm", "mlm_nsp" (with next sentence prediction), or for translations "cdlm", "tlm" or "brlm".
       family: the model's family.
       config: the model's configuration.
       dtype: what matrix products compute in, "float32" or "bfloat16"; the loss is float32 always.
@@ -63,6 +64,10 @@ def make_objective(
         raise UserError(
             f"objective: cdlm does not fit a {family.name}; expected a model with a TRILayer; train.trelm makes one"
         )
+    if name == "mlm_nsp" and not hasattr(family.module, "guess"):
+        raise UserError(
+            f"objective: mlm_nsp does not fit a {family.name} without a head for it; expected one of `heads.with_next_sentence`"
+        )
     if dtype not in ("float32", "bfloat16"):
         raise UserError(f"objective: dtype is {dtype!r}; expected float32 or bfloat16")
     size = config.vocabulary_size if vocabulary_size is None else vocabulary_size
@@ -77,6 +82,8 @@ def make_objective(
     masked = _masked(family, config, dtype, mask_token_id, special_ids, mask_rate, size)
     if name == "cdlm":
         return CrossLingualObjective(masked, chunk, parity)
+    if name == "mlm_nsp":
+        return NextSentenceObjective(masked)
     return masked if name == "mlm" else TranslationMaskedObjective(masked, bridge=name == "brlm")
 
 

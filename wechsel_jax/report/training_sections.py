@@ -173,7 +173,7 @@ def bits_per_byte(report: Report) -> list[Section]:
         ))  # fmt: skip
     if not rows:
         return []
-    masked = any(run.config.get("objective") in ("mlm", "cdlm", "tlm", "brlm") for run in report.runs)
+    masked = any(run.config.get("objective") in ("mlm", "mlm_nsp", "cdlm", "tlm", "brlm") for run in report.runs)
     about = (
         "What the models still need for a byte of held-out text, special tokens left out. Unlike perplexities, these numbers "
         "can be compared between tokenizers on the same text."

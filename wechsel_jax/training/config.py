@@ -35,10 +35,11 @@ def default_config() -> ConfigDict:
     config = ConfigDict()
     # Of everything random: the order of the text, masking, dropout, new parameters.
     config.seed = 0
-    # "clm" (predict the next token) or "mlm" (predict masked tokens); with aligned sentences "cdlm" (TreLM's, of the sentence
-    # from its translation), "tlm" (masked tokens of both) or "brlm" (those, each from the token that it is linked with); with
+    # "clm" (predict the next token), "mlm" (predict masked tokens) or "mlm_nsp" (that, and of a pair of segments whether the
+    # second follows the first: documents have a sentence a line); with aligned sentences "cdlm" (TreLM's, of the sentence from
+    # its translation), "tlm" (masked tokens of both) or "brlm" (those, each from the token that it is linked with); with
     # labelled examples "classification" (of texts or pairs), "tagging" (of words), "answers" (to questions about a text) or
-    # "parsing" (dependency trees); "translation" of an encoder-decoder.
+    # "parsing" (dependency trees) or "roles" (semantic ones, of a predicate); "translation" of an encoder-decoder.
     config.objective = "clm"
     # Updates of the whole run.
     config.steps = 1000
@@ -58,7 +59,7 @@ def default_config() -> ConfigDict:
     config.dtype = "float32"
     # clm: positions of a row whose logits exist at the same time; 0: 512 tokens a device on a CPU, elsewhere 2,048.
     config.loss_chunk = 0
-    # mlm, cdlm, tlm, brlm: share of the tokens that are to be predicted, in rows where some are masked.
+    # mlm, mlm_nsp, cdlm, tlm, brlm: share of the tokens that are to be predicted, in rows where some are masked.
     config.mask_rate = 0.15
     # cdlm: masks and languages as the public code of TreLM has them, see `objectives.cdlm`.
     config.parity = False
@@ -112,7 +113,7 @@ def default_config() -> ConfigDict:
     config.task.texts = ("text",)
     # Column or field with the label.
     config.task.label = "label"
-    # All columns, of files without a line of names.
+    # All columns, of files without a line of names; for roles "word", "predicate" and "roles" among them.
     config.task.columns = ()
     # The labels in their order; () takes the checkpoint's where it has the same ones, else those of data.train, sorted.
     config.task.labels = ()

@@ -52,14 +52,16 @@ def open_labelled(config: ConfigDict, workdir: Path, say: Callable[[str], None])
         stated = stated_head(Checkpoint.open(config.model.checkpoint).config) if config.model.checkpoint else None
         known = stated is not None and stated[0] == config.objective and {*found} <= {*stated[1]}
         config.task.labels = stated[1] if known else found
-    elif config.objective == "parsing" and (new := {*find_labels(examples["train"], "parsing")} - {*config.task.labels}):
-        # Of other trees a relation that is not known is only missed.
-        raise UserError(f"task.labels: lacks {min(new)!r}; expected all relations of data.train; add it, or set none")
+    elif config.objective in ("parsing", "roles") and (
+        new := {*find_labels(examples["train"], config.objective)} - {*config.task.labels}
+    ):
+        # Of other trees and predicates one that is not known is only missed.
+        raise UserError(f"task.labels: lacks {min(new)!r}; expected all labels of data.train; add it, or set none")
     if len(config.task.labels) == 1:
         raise UserError(
             f"data.train: all examples have the label {config.task.labels[0]!r}; expected at least two labels; see task.label"
         )
-    if config.objective == "tagging" and has_entities(config.task.labels):
+    if config.objective == "roles" or (config.objective == "tagging" and has_entities(config.task.labels)):
         require_seqeval("objective")
     model = named_model(config)
     rows = {

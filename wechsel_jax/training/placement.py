@@ -1,7 +1,7 @@
 """The arrays of a run on its mesh: the state at the start of each phase, batches made ahead, and the evaluation."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -86,6 +86,11 @@ class Placement:
             trainable_paths(family, shapes, phase.trainable, phase.layers, self._grouping) for phase in self.phases
         ]
         self._held = sharding.rows_of_process(self.mesh, self._rows)
+
+    @property
+    def coordinates(self) -> Mapping[str, np.ndarray]:
+        """Those of tables whose rows also move together, see `Grouping`."""
+        return {} if self._grouping is None else self._grouping.coordinates
 
     def initial(self) -> TrainState:
         """Returns the state before the first update."""

@@ -130,8 +130,8 @@ class Recorder:
         if best is not None and "score" in best:
             self.progress.say(f"best held-out {best['metric'].replace('_', ' ')} {best['score']:.4f}, at step {best['step']:,}")
         elif best is not None:
-            # The recorded perplexity is null where it overflowed.
-            perplexity = math.exp(min(best["loss"], 700.0))
+            # The recorded one is null where it overflowed. It is of masked tokens, without the guess of a next sentence.
+            perplexity = math.exp(min(best["mlm_loss" if "nsp_loss" in best else "loss"], 700.0))
             self.progress.say(f"best held-out perplexity {perplexity:,.2f}, at step {best['step']:,}")
         return next(line for line in reversed(lines) if line["kind"] == "eval" and line["step"] == exported)
 

@@ -1,5 +1,6 @@
 """What a run is made of: the tokenizer, the model, the objective, and the text that its settings name."""
 
+import contextlib
 import dataclasses
 import functools
 import re
@@ -18,18 +19,28 @@ from wechsel_jax.checkpoint.tensors import read_header
 from wechsel_jax.data import Dataset, TokenBlocks, evaluation_batches, prepare, prepare_split, wait_for
 from wechsel_jax.data.batches import Batch, Rows
 from wechsel_jax.data.examples import FORMS
-from wechsel_jax.data.manifest import MANIFEST, MadeOtherwise, remove_prepared
+from wechsel_jax.data.manifest import MANIFEST, MadeOtherwise, read_manifest, remove_prepared
 from wechsel_jax.data.pairs import TranslationRows
-from wechsel_jax.data.parallel import FACTS, ParallelRows
+from wechsel_jax.data.parallel import FACTS, ParallelRows, vocabulary_hash
 from wechsel_jax.data.prepare import SIDES
 from wechsel_jax.data.rows import padding_id, with_special_tokens
+from wechsel_jax.data.sentences import SentencePairs, require_sentences
 from wechsel_jax.errors import UserError, parsing
 from wechsel_jax.evaluation import perplexity
 from wechsel_jax.evaluation.labels import label_scores
-from wechsel_jax.evaluation.loaded import TARGET_TOKENIZER
+from wechsel_jax.evaluation.loaded import TARGET_TOKENIZER, few_tokens
 from wechsel_jax.evaluation.translation import greedy_bleu
 from wechsel_jax.models import Family, ModelConfig, family
-from wechsel_jax.models.heads import fill_head, is_translator, stated_head, with_head
+from wechsel_jax.models.heads import (
+    NEXT_SENTENCE,
+    PRETRAINING,
+    ROLES,
+    fill_head,
+    is_translator,
+    stated_head,
+    with_head,
+    with_next_sentence,
+)
 from wechsel_jax.models.vanilla import MODEL_TYPE, TRANSLATOR
 from wechsel_jax.models.weights import flatten, unflatten
 from wechsel_jax.objectives import Objective, make_objective
@@ -108,12 +119,14 @@ class RunSpec:
       evaluator: what its evaluations are.
       load_parameters: returns the initial parameters, nested float32 numpy arrays or functions that each build one; None: they
         are drawn, see `initial`.
+      note: what the user should know about them, or "".
     """
 
     model: ModelSpec
     objective: Objective
     evaluator: Evaluator
     load_parameters: Callable[[], dict[str, Any]] | None
+    note: str = ""
 
     def initial(self, seed: int, shardings: Any) -> dict[str, Any]:
         """Returns the initial parameters, padded, where they shall live: those of `load_parameters`, or new ones."""
@@ -186,13 +199,22 @@ def build_run(config: ConfigDict, weights: bool = True) -> RunSpec:
         if isinstance(data, ParallelRows):
             return data.evaluation_batches(rows, limit, held)
         lengths = model.vocabulary.byte_lengths
+        if isinstance(data, SentencePairs):
+            found = data.evaluation_batches(rows, limit, held)
+            return (batch | {"bytes": lengths[batch["tokens"]]} for batch in found)
         return evaluation_batches(data, rows, model.family.causal, limit=limit, rows=held, byte_lengths=lengths)
 
     evaluator = Evaluator(
         batches,
         lambda params, batches, _, key: perplexity(objective, params, batches, key),
     )
-    return RunSpec(model, objective, evaluator, _weights(config, model, weights))
+    load, note = _weights(config, model, weights), ""
+    if config.objective == "mlm_nsp" and config.model.checkpoint and weights:
+        there = model.family.tensors.present(Checkpoint.open(config.model.checkpoint).names())
+        if missing := [name for name in ("pooler.dense", NEXT_SENTENCE) if f"{name}.weight" not in there]:
+            note = f"{config.model.checkpoint}: has no {' and no '.join(missing)}; drawn from the seed"
+    few = few_tokens(model.tokenizer.name_or_path, len(model.tokenizer), model.config.vocabulary_size)
+    return RunSpec(model, objective, evaluator, load, note or few)
 
 
 def _weights(config: ConfigDict, model: ModelSpec, check: bool) -> Callable[[], dict[str, Any]] | None:
@@ -215,11 +237,11 @@ def _weights(config: ConfigDict, model: ModelSpec, check: bool) -> Callable[[], 
 
     def load() -> dict[str, Any]:
         tensors = {name: checkpoint.read(name) for name in checkpoint.names()}
-        if model.head:
+        if model.head or config.objective == "mlm_nsp":
             form, labels = stated_head(checkpoint.config) or ("", ())
             same = form == config.objective and (form == "answers" or labels == tuple(config.task.labels))
             key = stream_key(config.seed, INIT_STREAM)
-            tensors = fill_head(tensors, model.family, model.config, key, same_labels=same)
+            tensors = fill_head(tensors, model.family, model.config, key, same_labels=same or not model.head)
         return model.family.from_hugging_face(tensors, model.config, lazy=True)
 
     if check:
@@ -236,6 +258,19 @@ def named_model(config: ConfigDict) -> ModelSpec:
     checkpoint = Checkpoint.open(config.model.checkpoint) if config.model.checkpoint else None
     place = config.model.tokenizer or str(checkpoint.directory)
     tokenizer = load_tokenizer(place)
+    if checkpoint and config.model.tokenizer:
+        own = ()
+        # It may have none, or a damaged one that this one stands in for.
+        with contextlib.suppress(UserError):
+            own = Vocabulary.from_tokenizer(load_tokenizer(checkpoint.directory)).strings
+        pairs = list(zip(own, Vocabulary.from_tokenizer(tokenizer).strings, strict=False))
+        # Single bytes have the same ids in many; and some, such as reserved ones, may have been given other names.
+        said = [one == other for one, other in pairs if max(len(one), len(other)) > 1]
+        if 2 * sum(said) < len(said):
+            raise UserError(
+                f"model.tokenizer: {place}: {len(said) - sum(said):,} of its first {len(pairs):,} tokens are others than in "
+                f"{checkpoint.directory}; expected the model's own tokenizer; `wechsel-jax transfer` gives a model another one"
+            )
     if checkpoint:
         described, hf_config = checkpoint.directory / "config.json", checkpoint.config
         generation_config = checkpoint.generation_config
@@ -290,7 +325,7 @@ def described_model(
     model_family, settings, hf_config = family(hf_config["model_type"]), config.model, {**hf_config}
     vanilla, translating = model_family.name == MODEL_TYPE, config.objective == "translation"
     if translating != is_translator(hf_config) or (vanilla and config.objective not in FORMS):
-        expected = f"a model_type {MODEL_TYPE}" if translating else "classification, tagging, answers or parsing"
+        expected = f"a model_type {MODEL_TYPE}" if translating else "classification, tagging, answers, parsing or roles"
         what = "an encoder-decoder" if is_translator(hf_config) else f"a {model_family.name}"
         raise UserError(f"objective: {config.objective} does not fit {what}; expected {expected}")
     if translating:
@@ -301,8 +336,12 @@ def described_model(
         # An answer has a start and an end.
         model_family = with_head(model_family, config.objective, len(labels) or 2)
         # What an earlier head said of its labels.
-        hf_config = {name: value for name, value in hf_config.items() if name not in ("id2label", "label2id", "num_labels")}
+        hf_config = {
+            name: value for name, value in hf_config.items() if name not in ("id2label", "label2id", "num_labels", ROLES)
+        }
         hf_config["architectures"] = [model_family.architecture]
+        if config.objective == "roles":
+            hf_config[ROLES] = True
         if labels:
             hf_config["id2label"] = {str(number): label for number, label in enumerate(labels)}
             hf_config["label2id"] = {label: number for number, label in enumerate(labels)}
@@ -311,7 +350,10 @@ def described_model(
         hf_config["pad_token_id"] = padding_id(hf_config.get("pad_token_id") if stated is None else stated, tokenizer)
         generation_config = None
         tokenizer = with_special_tokens(tokenizer, model_family.causal)
-    elif stated_head(hf_config):
+    elif config.objective == "mlm_nsp":
+        model_family = with_next_sentence(model_family)
+        hf_config["architectures"] = [model_family.architecture]
+    elif stated_head(hf_config) or any(str(name).endswith(PRETRAINING) for name in hf_config.get("architectures") or ()):
         hf_config["architectures"] = [model_family.architecture]
     model = model_family.config(hf_config, dropout=settings.dropout, remat=settings.remat, scan_layers=settings.scan_layers)
     hf_config.setdefault("architectures", [model_family.architecture])
@@ -450,14 +492,31 @@ def find_data(config: ConfigDict, languages: int = 0) -> None:
     for side in SIDES:
         texts = [str(text) for text in config.data[side]]
         _check_rows(config, side, languages)
-        if not _is_prepared(texts) and not _is_prepared(texts, FACTS):
-            find_sources(texts, config.data.text_field)
+        guesses = config.objective == "mlm_nsp"
+        if _is_prepared(texts) and guesses:
+            require_sentences(texts[0])
+        elif not _is_prepared(texts) and not _is_prepared(texts, FACTS):
+            sources = find_sources(texts, config.data.text_field)
+            if guesses and config.data.documents == "lines" and (lines := [one.name for one in sources if one.kind == "text"]):
+                raise UserError(
+                    f"data.{side}: {lines[0]}: each line is a document, in which no second sentence can follow (mlm_nsp); "
+                    "expected data.documents=paragraphs, for a sentence a line and a blank line between documents, or files"
+                )
 
 
 def check_pairs(config: ConfigDict, model: ModelSpec) -> None:
-    """Raises `UserError` where aligned sentences are another tokenizer's, or have no links and the objective reads some."""
+    """Raises `UserError` where prepared text or aligned sentences are another tokenizer's, or have no links that are read."""
     for side in SIDES:
         texts = [str(text) for text in config.data[side]]
+        if _is_prepared(texts):
+            manifest = read_manifest(texts[0])
+            made, own = manifest["tokenizer"], vocabulary_hash(model.tokenizer.backend_tokenizer, manifest["vocabulary_size"])
+            # Those of earlier versions do not say whose tokens they hold.
+            if made.get("vocabulary", own) != own:
+                raise UserError(
+                    f"data.{side}: {texts[0]}: was prepared with the tokens of another tokenizer ({made.get('name')}); "
+                    "expected the model's; prepare the text again with --tokenizer=MODEL"
+                )
         if _is_prepared(texts, FACTS):
             pairs = ParallelRows.open(texts[0], config.block_length, config.data.rows)
             pairs.check(model.tokenizer.backend_tokenizer, links=config.objective in ("cdlm", "brlm"))
@@ -483,11 +542,17 @@ def _check_rows(config: ConfigDict, side: str, languages: int) -> None:
 
 def _blocks(
     config: ConfigDict, side: str, tokenizer: str, output: Path, fresh: bool, say: Callable[[str], None]
-) -> TokenBlocks | ParallelRows:
+) -> TokenBlocks | ParallelRows | SentencePairs:
     """The data of one side; called for "train" first, because that makes both sides of a split."""
-    data = config.data
+    data, guesses = config.data, config.objective == "mlm_nsp"
     texts = [str(text) for text in data[side]]
     first = distributed.is_first()
+
+    def opened(place: str | Path) -> TokenBlocks | SentencePairs:
+        if guesses:
+            return SentencePairs.open(place, config.block_length, load_tokenizer(tokenizer), verify=first)
+        return TokenBlocks.open(place, config.block_length, verify=first)
+
     if _is_prepared(texts, FACTS):
         return ParallelRows.open(texts[0], config.block_length, data.rows, verify=first)
     if _is_prepared(texts):
@@ -497,8 +562,9 @@ def _blocks(
                     f"data.{name}: data.train is prepared already ({texts[0]}); expected text; "
                     f"or give --{name} to `wechsel-jax prepare`, and here the directories that it wrote"
                 )
-        return TokenBlocks.open(texts[0], config.block_length, verify=first)
+        return opened(texts[0])
     settings = {name: data[name] for name in ("documents", "text_field", "max_document_bytes", "deduplicate")}
+    settings["sentences"] = guesses
     # What is held out is the same for subsamples of any size.
     max_bytes = data.max_bytes if side == "train" else 0
     split = output.parent / "split"
@@ -525,4 +591,4 @@ def _blocks(
         # Not in a collective, which would give up while an hour's text is prepared.
         wait_for(output)
     distributed.barrier(f"data.{side}")
-    return TokenBlocks.open(output, config.block_length, verify=first)
+    return opened(output)

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import dataclasses
 import json
 import re
 import shutil
@@ -161,6 +162,8 @@ def phase_settings(config: ConfigDict, workdir: Path) -> dict[str, ConfigDict]:
             raise UserError(
                 f"{name}.objective: is cdlm, which needs the TRILayer; expected tlm or mlm, or tri_layer to be True"
             )
+        if run.objective == "mlm_nsp" and not config.fold_first:
+            raise UserError(f"{name}.objective: is mlm_nsp, which is for an ordinary encoder; expected mlm, or fold_first=True")
         if run.export_dtype != "float32" and (name != "language" or not config.fold_first):
             raise UserError(f"{name}.export_dtype: is {run.export_dtype}; expected float32, as what follows begins with it")
     return runs
@@ -285,13 +288,15 @@ def _write(
 
 
 def _held_out_loss(run: ConfigDict, model: Path, workdir: Path) -> float:
-    """The loss of a model on what the last phase holds out."""
+    """The loss of a model on the tokens that the last phase holds out."""
     run = copy.deepcopy(run)
     run.model.checkpoint = str(model)
     # Its text is prepared where the phase will look for it; held as by the phase, the directory counts as one of a run.
     with only_run(workdir) if distributed.is_first() else contextlib.nullcontext():
-        spec = build_run(run)
+        # Heads that are new in the last phase are not measured here, so nothing is said of them.
+        spec = dataclasses.replace(build_run(run), note="")
         placement = Placement(run, spec, print)
         data = open_data(run, spec.model, workdir, fresh=not (workdir / "config.json").exists())
     with jax.set_mesh(placement.mesh):
-        return placement.evaluate(placement.initial().params, data.validation)["loss"]
+        scores = placement.evaluate(placement.initial().params, data.validation)
+    return scores["mlm_loss"] if run.objective == "mlm_nsp" else scores["loss"]
