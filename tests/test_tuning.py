@@ -7,12 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from wechsel_jax.comparison import default_config, run
 from wechsel_jax.comparison import tuning as module
 from wechsel_jax.comparison.tuning import tune, with_rates
+from wechsel_jax.data import prepare, prepare_split
 from wechsel_jax.errors import UserError
 from wechsel_jax.training.groups import RECIPES
 
@@ -75,6 +77,35 @@ def test_every_start_tries_the_same_rates_on_text_of_its_own(workdir, trained):
     sides = [np.fromfile(workdir / "data" / "tuning" / side / "tokens.bin", "<u2") for side in ("train", "validation")]
     lines = [{tuple(line) for line in np.split(side, np.flatnonzero(side == 0) + 1)[:-1]} for side in sides]
     assert not lines[0] & lines[1] and len(lines[0] | lines[1]) == 400 and 60 < len(lines[1]) < 140
+
+
+@pytest.mark.parametrize(("fraction", "most"), [(0.1, 0), (0.4, 0), (0.1, 2000), (0.0, 2000)])
+def test_rates_are_tuned_on_nothing_but_the_text_that_is_trained_on(workdir, trained, fraction, most):
+    config = tuning(workdir, (1e-3,), (1.0,))
+    config.training.data.validation_fraction, config.training.data.max_bytes = fraction, most
+    data = workdir / "data"
+    if fraction:
+        prepare_split(config.text.train, workdir / "tokenizer", data, validation_fraction=fraction, max_bytes=most)
+    else:
+        prepare(config.text.train, workdir / "tokenizer", data / "train", max_bytes=most)
+    tune(config, workdir)
+    documents = {}
+    for side in ("train", "tuning/train", "tuning/validation"):
+        tokens = np.fromfile(data / side / "tokens.bin", "<u2")
+        documents[side] = {tuple(line) for line in np.split(tokens, np.flatnonzero(tokens == 0) + 1)[:-1]}
+    train, fitted, held_out = documents.values()
+    assert fitted | held_out == train and not fitted & held_out
+    assert 0.15 < len(held_out) / len(train) < 0.35
+
+
+def test_runs_that_train_in_other_ways_have_rates_of_their_own(workdir, trained):
+    config = tuning(workdir, (1e-3, 2e-3), (1.0,))
+    config.overrides = ConfigDict({"longer": {"steps": 900, "eval_every": 450}})
+    tune(config, workdir)
+    assert len(trained) == 4
+    config.overrides.longer.optimizer = {**config.training.optimizer, "groups": RECIPES["muon"]}
+    tune(config, workdir)
+    assert [name for name, _ in trained[4:]] == ["longer-0.001-1", "longer-0.002-1"]
 
 
 def test_what_has_been_tried_is_not_trained_again_and_keeps_no_weights(workdir, trained):

@@ -2,11 +2,19 @@
 
 import itertools
 import random
+from types import SimpleNamespace
+from typing import NamedTuple
 
+import jax
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
 
-from wechsel_jax.data.examples import Task, read_examples
+from tests.tiny_tokenizers import wrap
+from wechsel_jax.data.examples import Example, Task, read_examples
+from wechsel_jax.data.rows import encode_examples
+from wechsel_jax.evaluation import labels, parsing
+from wechsel_jax.evaluation.labels import label_scores
 from wechsel_jax.evaluation.parsing import best_tree, parsing_scores
 
 networkx = pytest.importorskip("networkx")
@@ -101,3 +109,47 @@ def test_attachments_are_counted_as_by_the_official_scorer(data_directory, tmp_p
     assert found["uas"] == pytest.approx(expected["UAS"].f1) and found["las"] == pytest.approx(expected["LAS"].f1)
     hits, words = map(sum, zip(*found["items"], strict=True))
     assert words == sum(len(one.texts) for one in gold) and hits / words == pytest.approx(found["las"])
+
+
+class Star(NamedTuple):
+    """An objective by which the first word is at the root and all others hang on it."""
+
+    name: str = "parsing"
+
+    def scores(self, params, batch):
+        count, length = batch["words"].shape
+        arcs = jax.numpy.zeros((count, length, length + 1)).at[:, :, 1].set(1.0).at[:, 0, 0].set(1.0)
+        return SimpleNamespace(arcs=arcs, best=jax.numpy.zeros_like(arcs, int))
+
+    def loss(self, scores, batch):
+        return batch["weights"].sum(), None
+
+
+def test_the_arcs_of_a_batch_are_read_before_the_one_after_the_next(monkeypatch):
+    """Scores of all arcs of all sentences, 264 kB for each of 256 words, would be gigabytes."""
+    examples = [Example(str(number), ("a",) * 9, ((0, "root"), *[(1, "dep")] * 8)) for number in range(16)]
+    backend = Tokenizer(models.WordLevel({"a": 0}, unk_token="a"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    rows = encode_examples(examples, wrap(backend), form="parsing", labels=("dep", "root"), length=16, pad_id=0)
+    done, seen = [], []
+    monkeypatch.setattr(labels, "best_tree", lambda scores: done.append(None) or best_tree(scores))
+
+    def batches():
+        for batch in rows.evaluation_batches(4):
+            seen.append(len(done))
+            yield batch
+
+    assert label_scores(Star(), {}, batches(), rows).metrics["las"] == 1.0
+    assert seen == [0, 0, 4, 8] and len(done) == 16
+
+
+def test_a_tree_with_one_word_at_the_root_is_found_at_once(monkeypatch):
+    """As a trained parser finds most."""
+    calls, rng = [], np.random.default_rng(0)
+    monkeypatch.setattr(parsing, "_cycle", lambda heads, found=parsing._cycle: calls.append(None) or found(heads))
+    heads = np.asarray([rng.integers(0, word) for word in range(1, 40)])
+    heads[1:] = np.maximum(heads[1:], 1)
+    scores = rng.random((39, 40))
+    scores[np.arange(39), heads] += 1
+    np.testing.assert_array_equal(best_tree(scores), heads)
+    assert len(calls) == 1

@@ -1,8 +1,12 @@
 """Probes against scikit-learn on the hidden states of torch."""
 
+import dataclasses
+
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from tests.tiny_tokenizers import wrap
 from wechsel_jax import demo
 from wechsel_jax.data.examples import Task
 from wechsel_jax.errors import UserError
@@ -84,6 +88,17 @@ def test_a_word_is_the_mean_of_its_tokens(model, hidden, tmp_path):
     assert found.denominators == list(map(len, texts[16:])) and found.metrics["accuracy"] == np.mean(right)
     ends = np.cumsum(found.denominators).astype(int)
     assert found.numerators == [sum(right[end - int(size) : end]) for end, size in zip(ends, found.denominators, strict=True)]
+
+
+def test_an_unknown_token_is_part_of_its_word_whatever_its_id(model, tmp_path):
+    """What stands behind a token does not change a causal model's state there: only the unknown token tells the words apart."""
+    backend = Tokenizer(models.Unigram([("<unk>", 0.0), ("▁a", -1.0)], 0))
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    other = dataclasses.replace(model, tokenizer=wrap(backend, unk_token="<unk>"))
+    assert other.tokenizer("a☃").input_ids == [1, 0]
+    (tmp_path / "words.txt").write_text("a☃ unknown\n\na known\n\n" * 3)
+    found = probe(other, [tmp_path / "words.txt"], [tmp_path / "words.txt"], Task("tagging"), batch_size=8)
+    assert found.predicted == ["unknown", "known"] * 3
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ REQUIRED = ("output",)
 
 
 def define(values: flags.FlagValues) -> None:
-    """Defines the flags of `vectors.table.vocabulary_table` and the files."""
+    """Defines the flags of `transfers.new_table.make_table`."""
     to = {"flag_values": values}
     flags.DEFINE_string("vectors", None, "Word vectors of any format: GloVe, word2vec, fastText.", **to)
     flags.DEFINE_string("source", None, "In place of --vectors: a model whose input table is used.", **to)

@@ -10,10 +10,11 @@ from ml_collections import ConfigDict
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.comparison.scoring import fine_tuning_config, read_tasks, scored_models
 from wechsel_jax.comparison.settings import base_method, needs, needs_of_all, training_config
-from wechsel_jax.comparison.tuning import tuning_config
+from wechsel_jax.comparison.tuning import TUNING_TEXT, tuning_config
 from wechsel_jax.data.manifest import remove_prepared
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import foreign, remove_leftovers, require_file
+from wechsel_jax.files.json import is_number
 from wechsel_jax.initializers import METHODS
 from wechsel_jax.text.parallel import PARALLEL
 from wechsel_jax.text.sources import find_sources
@@ -71,14 +72,23 @@ def validate_comparison(config: ConfigDict, workdir: Path) -> None:
     if "dictionary" in needed and config.dictionary not in (ALIGNED, IDENTICAL):
         require_file(config.dictionary, "a dictionary of word pairs")
     for name in config.methods:
+        if config.variants.get(name, {}).get("keep_source", config.transfer.keep_source):
+            raise UserError(
+                f"keep_source: {name} would have other tokens than the text that all methods are trained on; expected False; "
+                "`wechsel-jax transfer` and train.pretrain make such a model"
+            )
         if "parallel" in needs(config, name) and not (config.variants.get(name, {}).get("parallel") or config.parallel):
             raise UserError(f"parallel: no file given, which {base_method(config, name)} reads; expected {PARALLEL}")
     if not config.vectors.train_here:
         for side in ("source", "target"):
             if f"{side}_vectors" in needed:
                 require_file(config.vectors[side], "word vectors")
-    if config.tuning.rates and not 0 < config.tuning.held_out < 1:
-        raise UserError(f"tuning.held_out: is {config.tuning.held_out}; expected a share of the text above 0 and below 1")
+    tuning = as_dict(config.tuning)
+    for name in ("rates", "tables"):
+        if not isinstance(tuning[name], list) or not all(map(is_number, tuning[name])) or not (tuning[name] or name == "rates"):
+            raise UserError(f"tuning.{name}: is {tuning[name]!r}; expected a tuple of numbers, such as (1.0,)")
+    if tuning["rates"] and not (is_number(tuning["held_out"]) and 0 < tuning["held_out"] < 1):
+        raise UserError(f"tuning.held_out: is {tuning['held_out']!r}; expected a share of the text above 0 and below 1")
     for method in config.methods:
         base = training_config(config, method, workdir / method, workdir)
         validate(base)
@@ -117,10 +127,13 @@ def settle(config: ConfigDict, workdir: Path) -> None:
             raise UserError(f"{place}: was made with other settings, and {what}; remove it yourself, or use another workdir")
     for place, _ in there:
         shutil.rmtree(place)
-    for side in ("train", "validation"):
-        other = differ("text", "tokenizer") or any(name.startswith("training.data.") for name in fields)
-        if old and other and (workdir / "data" / side).exists():
+    remade = differ("text", "tokenizer") or any(name.startswith("training.data.") for name in fields)
+    for side in ("train", "validation", "tuning/train", "tuning/validation"):
+        stale = remade or (side.startswith("tuning") and differ("tuning"))
+        if old and stale and (workdir / "data" / side).exists():
             remove_prepared(workdir / "data" / side)
+    if old and remade:
+        (workdir / "data" / TUNING_TEXT).unlink(missing_ok=True)
     for name in ("source", "target", "native", "sample"):
         if old and differ("text", "tokenizer", "vectors", *(("training",) if name == "sample" else ())):
             (workdir / "vectors" / f"{name}.bin").unlink(missing_ok=True)

@@ -51,16 +51,26 @@ def _native_vectors(config: ConfigDict, workdir: Path) -> Path:
 
 
 def _sampled_vectors(config: ConfigDict, workdir: Path) -> Path:
-    output, data = workdir / "vectors" / "sample.bin", config.training.data
+    output = workdir / "vectors" / "sample.bin"
     if not output.exists():
         output.parent.mkdir(exist_ok=True)
         with temporary_directory(output) as work:
-            fraction = 0.0 if config.text.validation else data.validation_fraction
-            sizes = {"max_bytes": data.max_bytes, "max_document_bytes": data.max_document_bytes}
-            write_sample(config.text.train, work / "sample.jsonl", validation_fraction=fraction, **sizes)
+            write_training_text(config, work / "sample.jsonl")
             options = {"dim": config.vectors.dimensions, "epochs": config.vectors.epochs}
-            train_vectors([work / "sample.jsonl"], output, max_document_bytes=data.max_document_bytes, **options)
+            longest = config.training.data.max_document_bytes
+            train_vectors([work / "sample.jsonl"], output, max_document_bytes=longest, **options)
     return output
+
+
+def write_training_text(config: ConfigDict, output: Path) -> None:
+    """Writes the documents that the methods are trained on: without what is held out, and as many as `max_bytes` allow."""
+    sizes = {name: config.training.data[name] for name in ("max_bytes", "max_document_bytes")}
+    write_sample(config.text.train, output, validation_fraction=held_out_share(config), **sizes)
+
+
+def held_out_share(config: ConfigDict) -> float:
+    """The share of the training text that takes the place of a text for validation; 0 where there is one."""
+    return 0.0 if config.text.validation else config.training.data.validation_fraction
 
 
 class timed:

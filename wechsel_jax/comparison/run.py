@@ -1,11 +1,9 @@
 """One source model, one new language, several initialisations, the same training for each: what `train.compare` runs."""
 
 import os
-import platform
 import shutil
 from pathlib import Path
 
-import jax
 from ml_collections import ConfigDict
 
 from wechsel_jax.candidates import transfer_by_probe
@@ -18,6 +16,7 @@ from wechsel_jax.data import prepare, prepare_split
 from wechsel_jax.files import new_directory, refuse_workdir, temporary_directory
 from wechsel_jax.records import ComparisonRecord, read_run
 from wechsel_jax.records.comparison import COMPARISON_FILE
+from wechsel_jax.records.machine import machine
 from wechsel_jax.report import comparison_table, steps_needed, write_report
 from wechsel_jax.tokens import load_tokenizer
 from wechsel_jax.tokens.training import train_tokenizer
@@ -128,7 +127,7 @@ def _write_results(config: ConfigDict, workdir: Path, seconds: dict[str, float],
             if BASELINE in curves and name != BASELINE
         },
         seed=config.seed,
-        machine=_machine(),
+        machine=machine(),
         seconds={**earlier, **seconds},
         tuning=tuned or None,
     )
@@ -137,8 +136,3 @@ def _write_results(config: ConfigDict, workdir: Path, seconds: dict[str, float],
     report = write_report(runs, workdir / "report.html")
     print(f"report: {report}\nmodels: " + ", ".join(str(run / "export") for run in runs), flush=True)
     return vars(result)
-
-
-def _machine() -> str:
-    devices = f"{jax.device_count()} x {jax.devices()[0].device_kind}"
-    return f"{devices}, {os.cpu_count()} cores ({platform.machine()}), jax {jax.__version__}"

@@ -39,7 +39,7 @@ def default_config() -> ConfigDict:
     With `tuning.rates` every method has its own rates: it is trained for `tuning.steps` with each of them, and with the rate of
     its tables (embeddings) each of `tuning.tables` times as high, on the training text without `tuning.held_out` of its
     documents; what these say decides, as far as `tuning.eval_batches` read it. Runs that begin with the same model and have the
-    same phases are tuned once.
+    same settings, but for their length, are tuned once.
     """
     config = ConfigDict()
     config.seed = 0

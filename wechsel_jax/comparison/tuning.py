@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from wechsel_jax.comparison.inputs import held_out_share, write_training_text
 from wechsel_jax.comparison.settings import training_config
 from wechsel_jax.data import prepare_split
 from wechsel_jax.errors import UserError
@@ -15,9 +16,14 @@ from wechsel_jax.records.run import METRICS_FILE
 from wechsel_jax.training import train
 from wechsel_jax.training.config import as_dict
 
+# In a comparison's data/: the documents that the methods are trained on, where these are not the whole text.
+TUNING_TEXT = "tuning.jsonl"
+
 
 def tune(config: ConfigDict, workdir: Path) -> dict[str, list]:
     """Trains every start with every pair of rates, on text of which some is held out for this; what was tried is kept.
+
+    The text is what the methods are trained on, and what is held out of it is none of the text that they are scored on.
 
     Returns:
       name of a run -> [rate, factor of the tables, loss per token after the last step] of each pair, of finite loss only.
@@ -25,16 +31,14 @@ def tune(config: ConfigDict, workdir: Path) -> dict[str, list]:
     Raises:
       UserError: no rate leads a start to a finite loss.
     """
-    tuning, data, tuned = config.tuning, workdir / "data" / "tuning", {}
-    longest = config.training.data.max_document_bytes
-    prepare_split(
-        config.text.train, workdir / "tokenizer", data, validation_fraction=tuning.held_out, max_document_bytes=longest
-    )
+    tuning, data, tuned, prepared = config.tuning, workdir / "data" / "tuning", {}, False
     done: dict[str, list] = {}
     for method in config.methods:
         base = training_config(config, method, workdir / method, workdir)
         record = (workdir / method / "transfer" / "transfer.json").read_bytes()
-        if (key := repr((record, as_dict(base)["phases"]))) in done:
+        alike = tuning_config(config, base, data, tuning.rates[0], 1.0)
+        alike.model.checkpoint = ""
+        if (key := repr((record, as_dict(alike)))) in done:
             tuned[method] = done[key]
             continue
         tuned[method] = done[key] = []
@@ -43,6 +47,9 @@ def tune(config: ConfigDict, workdir: Path) -> dict[str, list]:
                 run = workdir / "tuning" / f"{method}-{rate:g}-{tables:g}"
                 # A run that was evaluated after its last step is told by its metrics alone; its weights are of no use.
                 if (loss := _loss_after(run, tuning.steps)) is None:
+                    if not prepared:
+                        _prepare(config, workdir, data)
+                        prepared = True
                     print(f"== {method}: rate {rate:g}, of the tables {tables * rate:g}", flush=True)
                     train(tuning_config(config, base, data, rate, tables), run)
                     loss = _loss_after(run, tuning.steps)
@@ -53,6 +60,19 @@ def tune(config: ConfigDict, workdir: Path) -> dict[str, list]:
         if not done[key]:
             raise UserError(f"tuning.rates: {method} has no finite loss after {tuning.steps} steps; expected lower ones")
     return tuned
+
+
+def _prepare(config: ConfigDict, workdir: Path, data: Path) -> None:
+    """Makes the tokens that rates are tuned on, of the text that the methods are trained on and of no other."""
+    longest = config.training.data.max_document_bytes
+    texts, share, held = config.text.train, config.tuning.held_out, held_out_share(config)
+    if held or config.training.data.max_bytes:
+        texts = [workdir / "data" / TUNING_TEXT]
+        if not texts[0].exists():
+            write_training_text(config, texts[0])
+        # A document's side follows from its hash, and those with the lowest are held out for the scores.
+        share = held + (1 - held) * share
+    prepare_split(texts, workdir / "tokenizer", data, validation_fraction=share, max_document_bytes=longest)
 
 
 def _loss_after(run: Path, step: int) -> float | None:

@@ -26,9 +26,18 @@ def best_tree(scores: np.ndarray) -> np.ndarray:
     arcs = np.full((count + 1, count + 1), -np.inf)
     arcs[1:] = scores
     np.fill_diagonal(arcs, -np.inf)
-    # A price that no other arcs can outweigh leaves one arc from the root, of which there must be one, in the best tree.
-    finite = arcs[np.isfinite(arcs)]
-    arcs[1:, 0] -= 1.0 + count * (finite.max() - finite.min())
+    heads = _best_heads(arcs)
+    if np.count_nonzero(heads == 0) > 1:
+        # A price that no other arcs can outweigh leaves one arc from the root, of which there must be one, in the best tree.
+        # Not at first: with it a sentence is contracted, cycle by cycle, until no word is left outside.
+        finite = arcs[np.isfinite(arcs)]
+        arcs[1:, 0] -= 1.0 + count * (finite.max() - finite.min())
+        heads = _best_heads(arcs)
+    return heads
+
+
+def _best_heads(arcs: np.ndarray) -> np.ndarray:
+    """The head of each node but the first, of arcs (n + 1, n + 1) to each node."""
     levels = []
     while True:
         heads = arcs.argmax(axis=1)

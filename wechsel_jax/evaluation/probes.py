@@ -69,7 +69,8 @@ def probe(
         pad_id=padding_id(model.config.pad_token_id, tokenizer),
     )
     rows = [encode(some) for some in examples]
-    special = np.setdiff1d(tokenizer.all_special_ids, [tokenizer.unk_token_id or -1])
+    # An unknown token is part of a word, unless it also ends documents, as GPT-2's.
+    special = [token_id for token_id, roles in enumerate(model.vocabulary.roles) if roles and roles != {"unk"}]
     (features, right), (new, gold) = (_features(model, one, special, -(-batch_size // model.rows) * model.rows) for one in rows)
     classifier = make_pipeline(StandardScaler(), LogisticRegression(C=1 / regularisation, max_iter=1000))
     found = classifier.fit(features, right).predict(new)
@@ -89,7 +90,7 @@ def probe(
     )
 
 
-def _features(model: LoadedModel, rows: LabelledRows, special: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+def _features(model: LoadedModel, rows: LabelledRows, special: Sequence[int], count: int) -> tuple[np.ndarray, np.ndarray]:
     """Means of hidden states (n, d), or (n, 2 d) for pairs, and labels (n,); n texts, or all words, in their order."""
     size = model.config.hidden_size
     if rows.form == "tagging":

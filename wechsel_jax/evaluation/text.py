@@ -142,9 +142,10 @@ def _masked_rows(
     mask = model.vocabulary.id_with_role("mask")
     if mask is None:
         raise UserError(f"{model.directory}: its tokenizer has no mask token; expected one, to predict tokens of the text")
-    for number in np.unique(owner[of_text]):
-        places = np.flatnonzero(owner == number)
+    for places in np.split(np.arange(len(stream)), np.flatnonzero(np.diff(owner)) + 1):
         text = places[of_text[places]]
+        if not len(text):
+            continue
         # What the tokenizer puts around a document stands around each part of it.
         before, after = places[places < text[0]], places[places > text[-1]]
         size = window - len(before) - len(after)

@@ -1,7 +1,8 @@
-"""The software that something was made with."""
+"""The software and the machine that something was made with."""
 
 import contextlib
 import importlib.metadata
+import os
 import platform
 
 # Those that decide what a transfer, a run or an evaluation computes.
@@ -15,3 +16,11 @@ def versions() -> dict[str, str]:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[package] = importlib.metadata.version(package)
     return found
+
+
+def machine() -> str:
+    """Returns devices, cores, architecture and version of JAX, as a comparison of runs records them."""
+    import jax
+
+    devices = f"{jax.device_count()} x {jax.devices()[0].device_kind}"
+    return f"{devices}, {os.cpu_count()} cores ({platform.machine()}), jax {jax.__version__}"

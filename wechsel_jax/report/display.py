@@ -57,11 +57,6 @@ def shortened(label: str, most: int) -> str:
     return label if len(label) <= most else f"{label[: most // 2]}…{label[len(label) - (most - 1) // 2 :]}"
 
 
-def enumeration(parts: list[str]) -> str:
-    """ "a", "a and b", "a, b and c"."""
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}" if parts else ""
-
-
 def split_token(token: str) -> tuple[bool, str]:
     """Takes a token apart into whether it starts with a space and the rest, byte-level spelling undone where it can be.
 

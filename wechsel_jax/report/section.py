@@ -139,7 +139,7 @@ class Figure:
       name: of its file and its ids, different for each figure of a page: "learning-curves".
       title: what is drawn, for readers who do not see it.
       description: what can be seen in it, likewise; a terminal and Markdown show it in the drawing's place.
-      plot: what `figures.draw` draws.
+      plot: what `figures.drawn` draws.
     """
 
     name: str

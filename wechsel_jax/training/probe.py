@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import jax
 from ml_collections import ConfigDict
 
 from wechsel_jax.checkpoint import Checkpoint
@@ -14,6 +13,7 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.files import refuse_workdir
 from wechsel_jax.models import family
 from wechsel_jax.records import ComparisonRecord, read_run
+from wechsel_jax.records.machine import machine
 from wechsel_jax.report import comparison_table
 from wechsel_jax.text.files import LONGEST_DOCUMENT
 from wechsel_jax.training.config import default_config, validate
@@ -115,13 +115,13 @@ def probe(
                 prepare(validation, tokenizer, place / "validation", **settings)
             else:
                 prepare_split(text, tokenizer, place, validation_fraction=_HELD_OUT, max_bytes=text_bytes, **settings)
-        ends = {}
+        runs = {}
         for name, config in configs.items():
             print(f"== {name}", flush=True)
             train(config, workdir / name)
-            ends[name] = read_run(workdir / name).evaluations[-1]
+            runs[name] = read_run(workdir / name)
         shutil.rmtree(workdir / "compiled", ignore_errors=True)
-    finite = {name: end for name, end in ends.items() if math.isfinite(end.loss)}
+    finite = {name: run.evaluations[-1] for name, run in runs.items() if math.isfinite(run.evaluations[-1].loss)}
     if not finite:
         raise UserError(f"rates: no run has a finite loss after {steps} steps; expected lower ones than {min(rates):g}")
     measure = "loss" if any(end.bits_per_byte is None for end in finite.values()) else "bits_per_byte"
@@ -129,18 +129,13 @@ def probe(
     chosen = min(values, key=values.__getitem__)
     methods = {}
     for name, config in configs.items():
-        points = [(one.step, getattr(one, measure)) for one in read_run(workdir / name).evaluations]
+        points = [(one.step, getattr(one, measure)) for one in runs[name].evaluations]
         methods[name] = {
-            "evaluations": [list(point) for point in read_run(workdir / name).curve],
+            "evaluations": [list(point) for point in runs[name].curve],
             "start": next(label for label, one in checkpoints.items() if str(one.directory) == config.model.checkpoint),
             measure: [[step, value] for step, value in points if value is not None and math.isfinite(value)],
         }
-    record = ComparisonRecord(
-        methods=methods,
-        seed=seed,
-        machine=f"{jax.device_count()} x {jax.devices()[0].device_kind}, jax {jax.__version__}",
-        chosen=chosen,
-    )
+    record = ComparisonRecord(methods=methods, seed=seed, machine=machine(), chosen=chosen)
     record.write(workdir)
     print(comparison_table([workdir / name for name in configs]))
     unit = "bits per byte" if measure == "bits_per_byte" else "nats a token"

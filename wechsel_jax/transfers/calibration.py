@@ -65,7 +65,7 @@ def require_family(checkpoint: Checkpoint, setting: str = "calibrate") -> "tuple
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """The head of a model as `initializers.calibration` calls it."""
+    """The head of a model as `unigram.fit_offsets` and `unigram.cross_entropy` call it."""
 
     family: "Family"
     config: "ModelConfig"
@@ -117,7 +117,7 @@ def calibrate(
     ids = read_token_ids(tokenizer, text, text_bytes, text_field, max_document_bytes)
     fitted, held_out, counts = split_text(ids, tokenizer, vocabulary, family.causal, config.max_length, seed, ", ".join(text))
     tensors = {name: checkpoint.read(name) for name in checkpoint.names()}
-    model = _Model(family, config, family.from_hugging_face(tensors, config), _dtype(checkpoint, config))
+    model = _Model(family, config, family.from_hugging_face(tensors, config), _stored(checkpoint, config)[0].dtype)
     size = config.vocabulary_size
     wanted = np.zeros(size)
     wanted[: len(counts)] = counts / counts.sum()
@@ -245,10 +245,6 @@ def _search(
     last = (best, divergence(parameters, states))
     pairs = {name: [first[i], last[i]] for i, name in enumerate(("loss", "divergence"))}
     return {**pairs, "offsets": offsets, "parameters": parameters, "rounds": rounds}
-
-
-def _dtype(checkpoint: Checkpoint, config: "ModelConfig") -> np.dtype:
-    return _stored(checkpoint, config)[0].dtype
 
 
 def _stored(checkpoint: Checkpoint, config: "ModelConfig") -> list[StoredTensor]:

@@ -28,8 +28,8 @@ def glove_vectors(
 
     Minimised is sum f(X_ij) (w_i . c_j + b_i + d_j - log X_ij)^2 / 2 over the pairs that occur, with f(x) = (x / 10)^0.75 but
     at most 1 (section 3, equation 8), by AdaGrad. Other than in the authors' program, whose threads take one pair at a time and
-    race, a step sums the gradients of all pairs of 128 tokens, and since X is symmetric, tokens take turns as w and as c. So
-    the same counts and generator give the same vectors.
+    race, a step sums the gradients of all pairs of 128 tokens, and since X is symmetric, tokens take turns as w and as c;
+    AdaGrad's sums begin at 0, there at 1. So the same counts and generator give the same vectors.
 
     A step is a dense product, since a few tokens stand near most others: an epoch takes 6 V^2 dim operations, whatever the
     length of the text.
