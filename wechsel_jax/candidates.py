@@ -45,7 +45,7 @@ def transfer_by_probe(
     """Transfers by every method that the given inputs allow, trains some steps from each, and keeps what came furthest.
 
     The methods are those of `CANDIDATES`; `training.probe.probe` trains them on `target_text`, by Muon and with two rates, and
-    rows that have coordinates also move together.
+    rows also move together.
     Until the output is there, all of it lies in `OUTPUT.probe`, and the same call goes on where it stopped.
 
     Args:
