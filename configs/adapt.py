@@ -161,6 +161,8 @@ def set_length(training: ConfigDict, tokens: int, positions: int) -> None:
 def longer(run: str, tokens: int) -> ConfigDict:
     """The settings of a run that goes on from where the decay of another one began."""
     recorded = read_json(require_directory(run, "the run of one method") / "config.json", "the settings of a run", "name a run")
+    if not {"steps", "model", "optimizer"} <= recorded.keys():
+        raise UserError(f"--config: longer={run}: holds no training; expected the run of one method, such as {run}/auto")
     config = default_training()
     with config.unlocked(), config.ignore_type():
         config.update(recorded)

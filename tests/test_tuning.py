@@ -158,5 +158,8 @@ def test_rates_change_nothing_else_of_a_recipe():
         others = [{name: value for name, value in group.items() if name != "rate"} for group in groups]
         plain = [{name: value for name, value in group.items() if name != "rate"} for group in RECIPES[recipe]]
         assert others[-len(plain) :] == plain if plain else others == [{"match": "embeddings"}]
+    training.optimizer.groups = ({"match": "tokens", "coordinates": "transfer"},)
+    (group,) = with_rates(training, 2e-3, 2.5).optimizer.groups
+    assert dict(group) == {"match": "tokens", "coordinates": "transfer", "rate": 2.5}
     training.optimizer.groups = ()
     assert with_rates(training, 1e-3, 1.0).optimizer.groups == () and training.optimizer.peak_learning_rate == 1e-3

@@ -9,6 +9,7 @@ import pytest
 from scipy.special import digamma
 
 from wechsel_jax.aligner import DiagonalSettings, align_diagonal, read_links, symmetrize
+from wechsel_jax.errors import UserError
 from wechsel_jax.text.parallel import read_pairs
 
 SENTENCES = [
@@ -128,6 +129,14 @@ def of_thot(real):
         for j in range(matrix.column_length)
         if matrix[i, j]
     }
+
+
+def test_a_pair_too_long_to_be_two_sentences_is_refused_before_it_fills_the_memory():
+    """Each token of one side stands beside each of the other."""
+    starts = np.array([0, 2, 2 + (1 << 15)])
+    tokens = np.arange(starts[-1])
+    with pytest.raises(UserError, match=r"line 7: a pair of 32,768 and 32,768 tokens; expected two sentences, of 2,048"):
+        align_diagonal(tokens, starts, tokens, starts, place=lambda pair: f"text.tsv: line {7 * pair}")
 
 
 def test_real_links_are_those_of_thot(real, of_thot):

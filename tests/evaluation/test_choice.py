@@ -271,3 +271,12 @@ def test_a_masked_model_chooses_between_sentences(tmp_path):
     path.write_text("sen\twrong_sen\nthe dog jumps\tdog jumps the\n", encoding="utf-8")
     whole, words = (score_choices(model, path, within_word=flag)[1]["log_likelihood"] for flag in (False, True))
     assert whole.shape == (1, 2) and (whole < 0).all() and (words < 0).all()
+    path.write_text(f"sen\twrong_sen\nthe dog\tdog the\n\n{'the dog ' * 100}\tdog\n", encoding="utf-8")
+    with pytest.raises(UserError, match=rf"{path}: line 4: the text 'the dog the .*has \d+ tokens"):
+        score_choices(model, path)
+
+
+def test_a_choice_longer_than_the_model_is_named_with_its_place(gpt2, tmp_path):
+    path = write(tmp_path, "a.json", *({"context": "a", "choices": ["b", text], "answer": 0} for text in ("c", "c d " * 300)))
+    with pytest.raises(UserError, match=rf"{path}: item 2: the text 'c d c .*has \d+ tokens; expected at most the"):
+        score_choices(gpt2, path)

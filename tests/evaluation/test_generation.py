@@ -15,7 +15,7 @@ from wechsel_jax import cli, demo
 from wechsel_jax.errors import UserError
 from wechsel_jax.evaluation import generation
 from wechsel_jax.evaluation.generation import end_tokens, generate, likeliest
-from wechsel_jax.evaluation.loaded import LoadedModel
+from wechsel_jax.evaluation.loaded import LoadedModel, few_tokens
 from wechsel_jax.models import family
 
 PROMPTS = ["It was a dark and stormy night", "The", "She said", "", "“I do not know,” said the old man, “what to think of it.”"]
@@ -298,6 +298,9 @@ def test_mistakes_of_the_verb_are_one_line(model, chat_model, capsys, tmp_path):
     assert "expected either --prompt or --prompts" in mistake(capsys, place)
     assert "its tokenizer has no chat template" in mistake(capsys, place, "--prompt=a", "--chat")
     assert "temperature 0 writes the same text each time" in mistake(capsys, place, "--prompt=a", "--samples=2")
+    # Otherwise minutes of silence, and then no memory.
+    told = mistake(capsys, place, "--prompt=a", "--temperature=1", "--samples=16777216")
+    assert "--samples=16777216: 1 times as many are more than 1,048,576 texts; expected fewer" in told
     assert "prompt 1: has" in mistake(capsys, place, f"--prompt={'a b ' * 200}")
     (tmp_path / "empty.txt").write_text("\n \n")
     assert "empty.txt: holds nothing but white space" in mistake(capsys, place, f"--prompts={tmp_path / 'empty.txt'}")
@@ -307,3 +310,13 @@ def test_mistakes_of_the_verb_are_one_line(model, chat_model, capsys, tmp_path):
     assert "its chat template takes no user's turn (integer division" in mistake(capsys, chat_model, "--prompt=a", "--chat")
     (chat_model / "generation_config.json").write_text(json.dumps({"do_sample": True, "temperature": "hot"}))
     assert "generation_config.json: temperature is 'hot'" in mistake(capsys, chat_model, "--prompt=a")
+
+
+def test_a_tokenizer_with_far_fewer_tokens_than_the_model_has_rows_is_mentioned(chat_model, capsys, tmp_path):
+    """It may be another model's; a few rows without a token are padding, and not mentioned."""
+    assert few_tokens("m", 50_257, 50_304) == few_tokens("m", 300, 427) == ""
+    place = shutil.copytree(chat_model, tmp_path / "other", ignore=shutil.ignore_patterns("tokenizer*", "chat*", "generation*"))
+    byte_bpe(False).save_pretrained(place)
+    cli.main(["generate", str(place), "--prompt=a", "--max_tokens=1", "--temperature=0"])
+    told = f"note: {place}: its tokenizer has 420 tokens, and the model 8,192 rows: make sure that it is the model's own\n"
+    assert capsys.readouterr().err.startswith(told)

@@ -41,6 +41,15 @@ def names(directory: Path) -> list[str]:
     return sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*"))
 
 
+def test_what_another_process_has_written_meanwhile_stays(tmp_path):
+    with pytest.raises(UserError, match="out: exists already"), new_directory(tmp_path / "out", "transfer") as ours:
+        (ours / "a").write_text("ours")
+        with new_directory(tmp_path / "out", "transfer") as theirs:
+            (theirs / "a").write_text("theirs")
+    assert (tmp_path / "out" / "a").read_text() == "theirs"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
 def test_a_directory_is_replaced_by_its_own_writer_alone(tmp_path):
     place = make(tmp_path / "out")
     assert names(tmp_path) == ["out", f"out/{RECORD}", "out/deep", "out/deep/file"]

@@ -1,6 +1,7 @@
 """TokAlign against loops over text, against its formula in float64, and with two tokenizers on the same text."""
 
 import lzma
+import time
 
 import numpy as np
 import pytest
@@ -144,3 +145,18 @@ def test_special_tokens_are_copied_and_never_an_answer(made):
     assert set(special) <= set(plan.copy) and not np.isin(plan.neighbors[plan.is_mixed], special).any()
     none = Overlap(np.full(len(plan), -1, np.int32), np.zeros(len(plan), np.int8))
     assert tokalign(source, Side(target.vocabulary, target.vectors), overlap=none).counts()["copied"] == 0
+
+
+def test_a_signal_does_not_wait_for_the_other_sides_epochs(made):
+    told = []
+
+    def log(line: str) -> None:
+        told.append(line)
+        if "source tokenizer: GloVe, epoch 1," in line:
+            raise KeyboardInterrupt
+        if "target tokenizer: GloVe" in line:
+            time.sleep(0.2)
+
+    with pytest.raises(KeyboardInterrupt):
+        same_text_sides(*made[0], pivots=60, seed=3, log=log)
+    assert sum("target tokenizer: GloVe" in line for line in told) < 10

@@ -158,6 +158,18 @@ def test_another_spread_is_measured_as_if_its_rows_were_read():
         assert one.embedding_sd == pytest.approx(one.scale * np.sqrt(2 / 4012), rel=1e-9)
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_numbers_that_no_transformer_can_scale_are_named(dtype):
+    """They would be infinite behind a step, and then said to stand in the table."""
+    table = np.random.default_rng(0).normal(size=(50, 16)).astype(dtype)
+    largest = np.finfo(np.float16 if dtype == np.float16 else np.float32).max
+    table[7, 3] = -largest / 5
+    study(TableRows.of(table, "t"), steps=("scaled",))
+    table[7, 3] = -largest / 3
+    with pytest.raises(UserError, match=r"^t: words holds -[\d.e+]+, which times the root of 16 dimensions is beyond float"):
+        study(TableRows.of(table, "t"), steps=("scaled",))
+
+
 @pytest.mark.parametrize(
     ("spread", "scale_severity", "position_severity"),
     [(6.0, "wrong", "wrong"), (0.25, "look", "ok"), (0.06, "ok", "ok"), (0.002, "look", "look")],

@@ -58,6 +58,12 @@ def test_pairs_without_one_side_may_be_left_out(write):
     assert (pairs.first, pairs.lines, pairs.one_sided) == (["a", "c"], [0, 3], 2)
 
 
+def test_every_pair_knows_its_file_and_line(write):
+    first, second = write("first.tsv", ["a\tb", "", "c\td"]), write("second.tsv", ["", "e\tf"])
+    pairs = read_pairs([first, second], ("en", "de"))
+    assert [pairs.place(i) for i in range(3)] == [f"{first}: line 1", f"{first}: line 3", f"{second}: line 2"]
+
+
 def test_a_line_without_two_columns_is_named(write):
     with pytest.raises(UserError, match=r"a\.tsv: line 2: has 3 columns; expected a sentence, a tab and its translation"):
         read_pairs([write("a.tsv", ["a\tx", "b\ty\tz"])], ("en", "de"))

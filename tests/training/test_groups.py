@@ -193,6 +193,19 @@ def test_a_run_with_groups_goes_on_exactly(finished, tmp_path):
     assert_same_run(workdir, tmp_path / "run")
 
 
+def test_a_run_whose_plan_has_changed_or_lost_its_coordinates_says_so(finished, tmp_path):
+    """Rather than that the checkpoint is another model's and had better be removed."""
+    config, workdir = finished[0].copy_and_resolve_references(), cut(finished[1], tmp_path / "run")
+    plan = Path(config.optimizer.groups[0]["coordinates"])
+    kept = plan.read_bytes()
+    try:
+        write_plan(plan, tokens=len(TransferPlan.load(plan)), rank=5)
+        with pytest.raises(UserError, match=r"optimizer\.groups: the transfer_plan\.npz that coordinates are from has changed"):
+            train(config, workdir)
+    finally:
+        plan.write_bytes(kept)
+
+
 @pytest.mark.slow
 def test_a_run_with_groups_goes_on_on_another_mesh(finished, tmp_path):
     config, workdir = finished[0].copy_and_resolve_references(), cut(finished[1], tmp_path / "run")

@@ -12,12 +12,13 @@ from ml_collections import ConfigDict
 from safetensors.numpy import load_file
 
 from wechsel_jax.checkpoint.tensors import write_tensors
-from wechsel_jax.data import TokenBlocks, training_batch
+from wechsel_jax.data import TokenBlocks, prepare, training_batch
 from wechsel_jax.errors import UserError
 from wechsel_jax.tokens import load_tokenizer
+from wechsel_jax.tokens.training import train_tokenizer
 from wechsel_jax.training import train
 from wechsel_jax.training.metrics import TIMING, read_metrics
-from wechsel_jax.training.run_spec import build_run
+from wechsel_jax.training.run_spec import build_run, named_model
 
 
 @pytest.fixture(scope="module")
@@ -262,6 +263,22 @@ def test_mistakes_are_found_before_training(make_config, tmp_path, changes, name
         train(make_config(**changes), tmp_path / "run")
     # Nothing is recorded, so that the corrected settings are accepted.
     assert not (tmp_path / "run" / "config.json").exists() and not (tmp_path / "run" / "export").exists()
+
+
+def test_tokens_of_another_tokenizer_with_no_more_of_them_are_no_text_of_the_model(finished, make_config, texts, tmp_path):
+    """Ids of either are below the number of rows, and mean something else."""
+    (tmp_path / "other.txt").write_text((texts / "train.txt").read_text()[::-1])
+    other = tmp_path / "other"
+    train_tokenizer([tmp_path / "other.txt"], 290, other)
+    prepare([texts / "train.txt"], other, tmp_path / "prepared")
+    with pytest.raises(UserError, match=r"data\.train: .*prepared: was prepared with the tokens of another tokenizer"):
+        train(make_config(data__train=(str(tmp_path / "prepared"),)), tmp_path / "run")
+    checkpoint = {"model__checkpoint": str(finished[1] / "export"), "model__config": ConfigDict()}
+    with pytest.raises(UserError, match=r"model\.tokenizer: .*other: \d+ of its first 290 tokens are others than in .*export;"):
+        named_model(make_config(**checkpoint, model__tokenizer=str(other)))
+    # It may stand in for one that is not there.
+    bare = shutil.copytree(finished[1] / "export", tmp_path / "bare", ignore=shutil.ignore_patterns("tokenizer*"))
+    named_model(make_config(**checkpoint | {"model__checkpoint": str(bare)}, model__tokenizer=str(other)))
 
 
 def test_a_new_model_begins_with_a_given_table(make_config, texts, tmp_path):

@@ -130,17 +130,18 @@ def test_a_comparison_of_a_version_without_a_free_setting_goes_on(tmp_path):
 def test_settings_of_a_comparison_may_change_until_a_method_is_trained(tmp_path):
     config = comparison.default_config()
     config.text.train = ("a.txt",)
-    made = ("tokenizer", "data/train", "vectors/source.bin", "helper", "anker/transfer", "wechsel_tfr/transfer")
+    made = ("tokenizer", "data/train", "data/tuning/train", "data/tuning.jsonl", "vectors/source.bin", "helper")
+    made += ("anker/transfer", "wechsel_tfr/transfer")
     away = tmp_path / "mine" / "transfer"
     away.mkdir(parents=True)
 
     def settle(**changes) -> list[str]:
-        for name, writer in zip(made, ("tokenizer", "", "", "", "transfer", "transfer"), strict=True):
-            place = workdir / name
+        for name in made:
+            place, writer = workdir / name, Path(name).name if name.endswith(("tokenizer", "transfer")) else ""
             if writer and not place.exists():
                 with new_directory(place, writer) as directory:
                     (directory / "file").write_text("made")
-            elif name.endswith("bin"):
+            elif place.suffix:
                 place.parent.mkdir(exist_ok=True)
                 place.write_text("made")
             else:
@@ -158,14 +159,17 @@ def test_settings_of_a_comparison_may_change_until_a_method_is_trained(tmp_path)
     # What decides how fast a training goes costs nothing.
     config.helper.training.mesh.data = 1
     assert settle() == [*made]
-    assert settle(transfer__neighbors=3) == [*made[:4]]
-    assert settle(vectors__epochs=3) == ["tokenizer", "data/train", "helper"]
+    assert settle(transfer__neighbors=3) == [*made[:6]]
+    assert settle(vectors__epochs=3) == [*made[:4], "helper"]
+    assert settle(tuning__held_out=0.1) == ["tokenizer", "data/train", *made[3:6]]
+    config.training.data.text_field = "body"
+    assert settle() == ["helper"]
     assert settle(tokenizer__vocabulary_size=300) == ["helper"]
     recorded = json.loads((workdir / "config.json").read_text())
     assert recorded["tokenizer"]["vocabulary_size"] == 300
     # Names that somebody wrote into the record lead nowhere, and what somebody added to an output is kept.
     (workdir / "config.json").write_text(json.dumps({**recorded, "methods": ["../mine", str(tmp_path / "mine")]}))
-    assert settle() == [*made[:4]] and away.exists()
+    assert settle() == [*made[:6]] and away.exists()
     settle()
     (workdir / "tokenizer" / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match=r"tokenizer: was made with other settings, and it also holds notes\.txt"):

@@ -104,6 +104,12 @@ def test_mistakes_are_named(arguments, named):
         load("adapt", arguments)
 
 
+def test_longer_wants_the_run_of_a_method_and_not_their_comparison(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"methods": ["auto"], "training": {"steps": 20}}))
+    with pytest.raises(UserError, match=r"holds no training; expected the run of one method, such as .*/auto"):
+        load("adapt", f"longer={tmp_path},tokens=50k")
+
+
 # Text to a trained model, the only test that shows it: one compiled step, of a tiny model, which all three runs share.
 @pytest.mark.slow
 def test_one_command_makes_a_model_and_again_goes_on_and_longer(world, source, tmp_path, monkeypatch):

@@ -1,10 +1,13 @@
 """A comparison gives each method what it reads: its transfers, with the training left out."""
 
+import json
+
 import numpy as np
 import pytest
+from transformers import AutoTokenizer
 
 from wechsel_jax.checkpoint import Checkpoint
-from wechsel_jax.comparison import compare, default_config, run
+from wechsel_jax.comparison import compare, default_config, inputs, run, tuning
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers import TransferPlan
 from wechsel_jax.records import TransferRecord
@@ -64,8 +67,85 @@ def test_variants_and_methods_get_what_they_read(config, source, tmp_path, monke
     assert "described by how similar it is to the shared ones" in page and "One rotation" not in page
 
 
+def test_one_setting_says_how_all_text_is_read(config, tmp_path, monkeypatch):
+    """What is stood in for are trainings, of models and of vectors; the oracle is the text that is in the tokens."""
+    lines = [f"Das ist Zeile {i}.\nUnd noch eine." for i in range(60)]
+    for language in ("german", "english"):
+        held = "".join(json.dumps({"body": line}) + "\n" for line in (*lines, *lines[:20]))
+        (tmp_path / f"{language}.jsonl").write_text(held)
+    (tmp_path / "held.txt").write_text("Ein Satz.\nNoch einer.\n\nDer letzte.\n")
+    vectors, transfers = {}, {}
+
+    def train_vectors(text, output, **options):
+        vectors[output.stem] = options
+        output.parent.mkdir(exist_ok=True)
+        output.write_bytes(b"")
+
+    def transfer(_source, _tokenizer, output, *, method, **settings):
+        transfers[output.parent.name] = settings
+        output.mkdir(parents=True)
+        (output / "transfer.json").write_text(json.dumps({"method": method, "name": output.parent.name}))
+
+    def train(*arguments):
+        raise Training
+
+    for place, stand_in in ((run, train), (run, transfer), (inputs, train_vectors), (tuning, train)):
+        monkeypatch.setattr(place, stand_in.__name__, stand_in)
+    config.text.train = (str(tmp_path / "german.jsonl"),)
+    config.text.source, config.text.validation = (str(tmp_path / "english.jsonl"),), (str(tmp_path / "held.txt"),)
+    config.tokenizer = {"directory": "", "vocabulary_size": 300, "algorithm": "byte_bpe", "style": "gpt2"}
+    config.vectors.train_here = True
+    config.variants.sampled = {"method": "focus", "target_vectors": "sample", "token_vectors": "tfr"}
+    config.variants.own = {"method": "tokalign", "text_field": "other", "max_document_bytes": 999}
+    config.methods = ("wechsel", "focus", "tokalign", "sampled", "own", "full_rand")
+    config.training.data.update(text_field="body", documents="paragraphs", deduplicate=True, max_document_bytes=300)
+    config.training.data.max_bytes = 10_000
+    config.tuning.rates, config.tuning.held_out = (1e-3,), 0.5
+    with pytest.raises(Training):
+        compare(config, tmp_path / "run")
+    alike = {"text_field": "body", "max_document_bytes": 300}
+    assert sorted(vectors) == ["native", "sample", "source", "target"]
+    assert all(alike.items() <= vectors[name].items() for name in ("native", "source", "target"))
+    # What is written for them here has a field of its own.
+    assert "text_field" not in vectors["sample"]
+    assert alike.items() <= transfers["tokalign"].items()
+    assert {"text_field": "other", "max_document_bytes": 999}.items() <= transfers["own"].items()
+    # To a method that reads no text nothing is said, so that no note is made of it.
+    assert transfers["full_rand"]["text_field"] == "text"
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "run" / "tokenizer")
+    assert len(tokenizer.tokenize(" Zeile")) == 1 and len(tokenizer.tokenize(" body")) > 1
+
+    def documents(side):
+        ids = np.fromfile(tmp_path / "run" / "data" / side / "tokens.bin", "<u2")
+        return tokenizer.decode(ids).split("<|endoftext|>")[:-1]
+
+    assert documents("train") == lines and documents("validation") == ["Ein Satz.\nNoch einer.", "Der letzte."]
+    sides = [documents(f"tuning/{side}") for side in ("train", "validation")]
+    assert sorted(sides[0] + sides[1]) == sorted(lines) and all(sides)
+
+
 def test_a_method_without_its_parallel_text_is_refused(config, tmp_path):
     config.parallel, config.methods = (), ("translated",)
     with pytest.raises(UserError, match="parallel: no file given, which trans_tokenization reads; expected parallel text"):
+        compare(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"transfer": {"keep_source": True}}, "keep_source: regressed would have other tokens than the text"),
+        ({"variants": {"regressed": {"keep_source": True}}}, "keep_source: regressed would have other tokens than the text"),
+        ({"tuning": {"rates": ("a",)}}, r"tuning\.rates: is \['a'\]; expected a tuple of numbers"),
+        ({"tuning": {"rates": 1e-3}}, r"tuning\.rates: is 0\.001; expected a tuple of numbers"),
+        ({"tuning": {"rates": (1e-3,), "tables": ()}}, r"tuning\.tables: is \[\]; expected a tuple of numbers"),
+        ({"tuning": {"rates": (1e-3,), "held_out": "all"}}, r"tuning\.held_out: is 'all'; expected a share of the text"),
+    ],
+)
+def test_settings_that_cannot_be_compared_or_tuned_are_refused_before_any_work(config, tmp_path, changes, message):
+    config.methods = ("regressed",)
+    with config.ignore_type(), config.unlocked():
+        config.update(changes)
+    with pytest.raises(UserError, match=message):
         compare(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()

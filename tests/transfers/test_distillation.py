@@ -181,6 +181,12 @@ def test_mistakes_are_named(world, source, tmp_path, given, message):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_tokenizer_without_tokens_of_its_own_has_nothing_to_distil(world, source, tmp_path):
+    given = {"method": "fvt", "distill": 3, "target_text": world.root / "german.txt", "log": lambda line: None}
+    with pytest.raises(UserError, match="distill: the source writes each new token with one of its own"):
+        transfer(source, source, tmp_path / "out", **given)
+
+
 def test_a_model_that_predicts_no_next_token_is_refused(world, save_source, tmp_path):
     directory = save_source("roberta")[0]
     options = {"method": "fvt", "distill": 2, "target_text": world.root / "german.txt", "log": lambda line: None}

@@ -5,6 +5,7 @@ m falls with the distance of i / n from j / m, at a rate that is fitted as well;
 variational Bayes. Sentences of one shape are computed together, as dense arrays.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -12,8 +13,12 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import digamma
 
+from wechsel_jax.errors import UserError
+
 # Cells, one for each source token of each target token, of an array that is computed at once.
 _CELLS = 1 << 20
+# Of one pair of sentences, which are computed at once whatever their size: 0.3 GB.
+_MOST_CELLS = 1 << 22
 _TENSION = (0.1, 14.0)
 _TENSION_STEPS, _TENSION_RATE = 8, 20.0
 
@@ -79,6 +84,7 @@ def align_diagonal(
     settings: DiagonalSettings | None = None,
     *,
     progress: Callable[[str], None] | None = None,
+    place: Callable[[int], str] = "pair {}".format,
 ) -> Aligned:
     """Links every target token with at most one source token.
 
@@ -92,8 +98,19 @@ def align_diagonal(
       target_starts: int (n + 1,).
       settings: of the model; fast_align's where None.
       progress: called with a line after each iteration.
+      place: says where a pair stands, for errors.
+
+    Raises:
+      UserError: a pair is too long to be two sentences.
     """
     settings = settings or DiagonalSettings()
+    n, m = np.diff(source_starts), np.diff(target_starts)
+    long = np.flatnonzero(n * m > _MOST_CELLS)
+    if len(long):
+        raise UserError(
+            f"{place(int(long[0]))}: a pair of {n[long[0]]:,} and {m[long[0]]:,} tokens; expected two sentences, of "
+            f"{math.isqrt(_MOST_CELLS):,} tokens each at most; cut them into sentences, or leave the line out"
+        )
     groups, words, translations = _grouped(source, source_starts, target, target_starts)
     size = len(words)
     # Every word of the target side alike: the first expectation knows nothing but the prior.

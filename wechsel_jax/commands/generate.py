@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from wechsel_jax.evaluation.loaded import LoadedModel
 
 ARGUMENTS = "DIR"
+# All stay in memory until the end, some 5 kB each.
+_MOST_TEXTS = 1 << 20
 
 
 def define(values: flags.FlagValues) -> None:
@@ -58,7 +60,14 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     prompts = [values.prompt] if values.prompts is None else list(read_documents(values.prompts))
     if not prompts:
         raise UserError(f"{values.prompts}: holds nothing but white space; expected a prompt a line")
+    if values.samples > 1 and len(prompts) * values.samples > _MOST_TEXTS:
+        raise UserError(
+            f"--samples={values.samples}: {len(prompts):,} times as many are more than {_MOST_TEXTS:,} texts; expected fewer; "
+            "another --seed gives others"
+        )
     model = LoadedModel.open(arguments[0], dtype=values.dtype)
+    if model.note:
+        print(f"note: {model.note}", file=sys.stderr)
     temperature, top_p = _defaults(model)
     temperature = temperature if values.temperature is None else values.temperature
     top_p = top_p if values.top_p is None else values.top_p

@@ -115,6 +115,9 @@ def settle(config: ConfigDict, workdir: Path) -> None:
     fields = [name for name, _, _ in differences(old, now)]
     changed = {name.split(".")[0].split("[")[0] for name in fields}
 
+    # Every text is read by it, not the one alone that is trained on.
+    changed |= {"text"} if "training.data.text_field" in fields else set()
+
     def differ(*names: str) -> bool:
         return not changed.isdisjoint(names)
 

@@ -2,10 +2,11 @@
 
 import time
 from pathlib import Path
+from typing import Any
 
 from ml_collections import ConfigDict
 
-from wechsel_jax.comparison.settings import SAMPLE, helper_config, needs_of_all
+from wechsel_jax.comparison.settings import SAMPLE, TEXT, helper_config, needs_of_all
 from wechsel_jax.data.sample import write_sample
 from wechsel_jax.files import temporary_directory
 from wechsel_jax.training import train
@@ -27,7 +28,8 @@ def make_inputs(config: ConfigDict, workdir: Path, seconds: dict[str, float]) ->
             if config.vectors.train_here:
                 output = workdir / "vectors" / f"{side}.bin"
                 if not output.exists():
-                    train_vectors(text, output, dim=config.vectors.dimensions, epochs=config.vectors.epochs)
+                    options = {"dim": config.vectors.dimensions, "epochs": config.vectors.epochs}
+                    train_vectors(text, output, **options, **read_as(config))
                 inputs[f"{side}_vectors"] = str(output)
         if any(config.variants.get(name, {}).get("target_vectors") == SAMPLE for name in config.methods):
             inputs[SAMPLE] = str(_sampled_vectors(config, workdir))
@@ -46,7 +48,7 @@ def _native_vectors(config: ConfigDict, workdir: Path) -> Path:
     output = workdir / "vectors" / "native.bin"
     if not output.exists():
         options = {"dim": config.vectors.dimensions, "epochs": config.vectors.epochs, **NATIVE_VECTORS}
-        train_vectors(config.text.train, output, tokenizer=workdir / "tokenizer", **options)
+        train_vectors(config.text.train, output, tokenizer=workdir / "tokenizer", **options, **read_as(config))
     return output
 
 
@@ -57,15 +59,29 @@ def _sampled_vectors(config: ConfigDict, workdir: Path) -> Path:
         with temporary_directory(output) as work:
             write_training_text(config, work / "sample.jsonl")
             options = {"dim": config.vectors.dimensions, "epochs": config.vectors.epochs}
-            longest = config.training.data.max_document_bytes
-            train_vectors([work / "sample.jsonl"], output, max_document_bytes=longest, **options)
+            train_vectors([work / "sample.jsonl"], output, **options, **sample_as(config))
     return output
 
 
 def write_training_text(config: ConfigDict, output: Path) -> None:
     """Writes the documents that the methods are trained on: without what is held out, and as many as `max_bytes` allow."""
-    sizes = {name: config.training.data[name] for name in ("max_bytes", "max_document_bytes")}
-    write_sample(config.text.train, output, validation_fraction=held_out_share(config), **sizes)
+    size, share = config.training.data.max_bytes, held_out_share(config)
+    write_sample(config.text.train, output, max_bytes=size, validation_fraction=share, **prepared_as(config))
+
+
+def read_as(config: ConfigDict) -> dict[str, Any]:
+    """How every text of a comparison is read, as arguments of whoever reads it."""
+    return {name: config.training.data[name] for name in TEXT}
+
+
+def prepared_as(config: ConfigDict) -> dict[str, Any]:
+    """How the text that is trained and scored on becomes documents."""
+    return {name: config.training.data[name] for name in (*TEXT, "documents", "deduplicate")}
+
+
+def sample_as(config: ConfigDict) -> dict[str, Any]:
+    """How what `write_training_text` wrote is read: JSON takes up to six bytes for one."""
+    return {"max_document_bytes": min(6 * config.training.data.max_document_bytes + 64, (1 << 31) - 1)}
 
 
 def held_out_share(config: ConfigDict) -> float:

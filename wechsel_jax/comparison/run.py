@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 
 from wechsel_jax.candidates import transfer_by_probe
 from wechsel_jax.comparison.check import settle, validate_comparison
-from wechsel_jax.comparison.inputs import make_inputs, timed
+from wechsel_jax.comparison.inputs import make_inputs, prepared_as, read_as, timed
 from wechsel_jax.comparison.scoring import score_models
 from wechsel_jax.comparison.settings import AUTO, base_method, named_method, training_config, transfer_settings
 from wechsel_jax.comparison.tuning import tune, with_rates
@@ -57,7 +57,6 @@ def compare(config: ConfigDict, workdir: str | Path) -> dict:
 
 def _compare(config: ConfigDict, workdir: Path) -> dict:
     seconds: dict[str, float] = {}
-    longest = {"max_document_bytes": config.training.data.max_document_bytes}
     if not (workdir / "tokenizer").exists():
         with timed(seconds, "tokenizer"):
             options = as_dict(config.tokenizer)
@@ -66,12 +65,12 @@ def _compare(config: ConfigDict, workdir: Path) -> dict:
                 with new_directory(workdir / "tokenizer", "tokenizer") as place:
                     tokenizer.save_pretrained(place)
             else:
-                train_tokenizer(config.text.train, output=workdir / "tokenizer", **longest, **options)
+                train_tokenizer(config.text.train, output=workdir / "tokenizer", **read_as(config), **options)
     with timed(seconds, "data"):
-        sample = {"max_bytes": config.training.data.max_bytes, **longest}
+        sample = {"max_bytes": config.training.data.max_bytes, **prepared_as(config)}
         if config.text.validation:
             prepare(config.text.train, workdir / "tokenizer", workdir / "data" / "train", **sample)
-            prepare(config.text.validation, workdir / "tokenizer", workdir / "data" / "validation", **longest)
+            prepare(config.text.validation, workdir / "tokenizer", workdir / "data" / "validation", **prepared_as(config))
         else:
             fraction = config.training.data.validation_fraction
             prepare_split(config.text.train, workdir / "tokenizer", workdir / "data", validation_fraction=fraction, **sample)

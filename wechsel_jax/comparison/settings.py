@@ -15,6 +15,8 @@ from wechsel_jax.transfers.settings import INPUTS, TransferSettings, described_s
 SAMPLE = "sample"
 # Stands for the method that `transfer` chooses where none is named.
 AUTO = "auto"
+# Of `training.data`: how every text of a comparison is read, also by its transfers.
+TEXT = ("text_field", "max_document_bytes")
 
 
 def default_config() -> ConfigDict:
@@ -22,7 +24,9 @@ def default_config() -> ConfigDict:
 
     `training` and `helper.training` hold the fields of `wechsel_jax.training.default_config`; `text.words` is the target text
     with spaces between words, for word vectors where the language writes none; without `text.validation`,
-    `training.data.validation_fraction` of the target text is held out. `parallel` is parallel text, the source language first,
+    `training.data.validation_fraction` of the target text is held out. All text is read as `training.data` says (`text_field`,
+    `max_document_bytes`), by transfers where `transfer` says nothing else; its `documents` and `deduplicate` make the documents
+    that are trained on. `parallel` is parallel text, the source language first,
     for trans_tokenization. `tokenizer.directory` is a finished tokenizer, which is taken instead of training one. `transfer`
     holds the fields of `transfers.settings.TransferSettings` but for the files and the seed. `variants[name]` makes `name` one
     of the methods that can be compared: {"method": one of `initializers.METHODS`, and settings of its own}. `overrides[name]`
@@ -119,7 +123,10 @@ def transfer_settings(config: ConfigDict, name: str, inputs: dict[str, str]) -> 
     if settings.get("target_vectors") == SAMPLE:
         settings["target_vectors"] = inputs[SAMPLE]
     nobodys = set.intersection(*(_unread(config, other) for other in config.methods))
-    return {key: value for key, value in settings.items() if key not in _unread(config, name) - nobodys}
+    settings = {key: value for key, value in settings.items() if key not in _unread(config, name) - nobodys}
+    known, data = described_settings(), config.training.data
+    alike = {key: data[key] for key in TEXT if settings.get(key) == known[key].default}
+    return settings | TransferSettings.read_by(method, settings | alike)
 
 
 def _unread(config: ConfigDict, name: str) -> set[str]:
@@ -150,7 +157,7 @@ def _with_data(training: ConfigDict, workdir: Path) -> ConfigDict:
     training.data.train = (str(workdir / "data" / "train"),)
     training.data.validation = (str(workdir / "data" / "validation"),)
     # Of the text, which is tokens already.
-    training.data.validation_fraction, training.data.max_bytes = 0.0, 0
+    training.data.validation_fraction, training.data.max_bytes, training.data.deduplicate = 0.0, 0, False
     if not training.compilation_cache:
         training.compilation_cache = str(workdir / "compiled")
     return training

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from wechsel_jax.comparison.inputs import held_out_share, write_training_text
+from wechsel_jax.comparison.inputs import held_out_share, prepared_as, sample_as, write_training_text
 from wechsel_jax.comparison.settings import training_config
 from wechsel_jax.data import prepare_split
 from wechsel_jax.errors import UserError
@@ -18,6 +18,8 @@ from wechsel_jax.training.config import as_dict
 
 # In a comparison's data/: the documents that the methods are trained on, where these are not the whole text.
 TUNING_TEXT = "tuning.jsonl"
+# Groups of the optimizer by these names have the rate of the tables; with "tokens" alone, positions have that of the body.
+_TABLES = ("embeddings", "tokens")
 
 
 def tune(config: ConfigDict, workdir: Path) -> dict[str, list]:
@@ -64,15 +66,16 @@ def tune(config: ConfigDict, workdir: Path) -> dict[str, list]:
 
 def _prepare(config: ConfigDict, workdir: Path, data: Path) -> None:
     """Makes the tokens that rates are tuned on, of the text that the methods are trained on and of no other."""
-    longest = config.training.data.max_document_bytes
+    reading = prepared_as(config)
     texts, share, held = config.text.train, config.tuning.held_out, held_out_share(config)
     if held or config.training.data.max_bytes:
         texts = [workdir / "data" / TUNING_TEXT]
         if not texts[0].exists():
             write_training_text(config, texts[0])
+        reading = sample_as(config)
         # A document's side follows from its hash, and those with the lowest are held out for the scores.
         share = held + (1 - held) * share
-    prepare_split(texts, workdir / "tokenizer", data, validation_fraction=share, max_document_bytes=longest)
+    prepare_split(texts, workdir / "tokenizer", data, validation_fraction=share, **reading)
 
 
 def _loss_after(run: Path, step: int) -> float | None:
@@ -95,9 +98,9 @@ def tuning_config(config: ConfigDict, base: ConfigDict, data: Path, rate: float,
 def with_rates(training: ConfigDict, rate: float, tables: float) -> ConfigDict:
     """Sets the rate of the body and the factor of the tables; whatever else the groups say stays."""
     groups = [as_dict(group) for group in training.optimizer.groups]
-    if tables != 1 and all(group["match"] != "embeddings" for group in groups):
+    if tables != 1 and all(group["match"] not in _TABLES for group in groups):
         groups.insert(0, {"match": "embeddings"})
-    for group in (group for group in groups if group["match"] == "embeddings"):
+    for group in (group for group in groups if group["match"] in _TABLES):
         group["rate"] = tables
     training.optimizer.peak_learning_rate, training.optimizer.groups = rate, tuple(groups)
     return training

@@ -9,7 +9,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +38,14 @@ class Item:
       choices: at least two.
       answers: numbers, from 0, of the right ones; more than one for "truthfulqa_mc2" only.
       phenomenon: a group that is also scored for itself; "" where there is none.
+      place: where it comes from, for errors.
     """
 
     context: str
     choices: tuple[str, ...]
     answers: tuple[int, ...]
     phenomenon: str = ""
+    place: str = field(default="", compare=False)
 
     @property
     def continuations(self) -> list[str]:
@@ -265,7 +267,7 @@ def read_items(path: str | os.PathLike, *, form: str = "", limit: int | None = N
                 problem = str(error)
         if problem:
             raise UserError(f"{path}: {place}: {problem} ({name}); mend the {place.split()[0]}, or name another form")
-        items.append(item)
+        items.append(replace(item, place=f"{path}: {place}"))
     return name, items
 
 
@@ -397,8 +399,11 @@ def score_choices(
     pool = read_items(examples, form=form or name)[1] if examples else None
     contexts = prompts(items, shots, pool, seed)
     pairs = [(context, text) for context, item in zip(contexts, items, strict=True) for text in item.continuations]
+    places = [item.place for item in items for _ in item.choices]
     flat = (
-        loglikelihoods(model, pairs)[0] if model.family.causal else pseudo_loglikelihoods(model, pairs, within_word=within_word)
+        loglikelihoods(model, pairs, places=places)[0]
+        if model.family.causal
+        else pseudo_loglikelihoods(model, pairs, within_word=within_word, places=places)
     )
     most = max(len(item.choices) for item in items)
     found, characters, sizes = (np.full((len(items), most), np.nan) for _ in range(3))

@@ -31,6 +31,14 @@ _KINDS = {
 }
 
 
+def few_tokens(place: str | os.PathLike, tokens: int, rows: int) -> str:
+    """Says that a tokenizer has so few tokens for the rows of a model that it may be another model's; "" where it has not."""
+    # Rows are padded to a multiple of some hundred; published models have a few in a hundred behind their tokens.
+    if rows - tokens <= max(rows // 10, 127):
+        return ""
+    return f"{place}: its tokenizer has {tokens:,} tokens, and the model {rows:,} rows: make sure that it is the model's own"
+
+
 @dataclass(frozen=True, eq=False)
 class LoadedModel:
     """A model with its parameters on the devices; `LoadedModel.open` reads one.
@@ -106,6 +114,11 @@ class LoadedModel:
     def vocabulary(self) -> Vocabulary:
         """What the tokens of the tokenizer are."""
         return Vocabulary.from_tokenizer(self.tokenizer)
+
+    @property
+    def note(self) -> str:
+        """What the user should know about it, or ""."""
+        return few_tokens(self.directory, len(self.tokenizer), self.config.vocabulary_size)
 
     @property
     def rows(self) -> int:

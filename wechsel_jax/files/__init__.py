@@ -10,12 +10,13 @@ from wechsel_jax.files.refusals import (
     require_directory,
     require_file,
 )
-from wechsel_jax.files.whole import new_directory, new_file, remove_leftovers, remove_unfinished, temporary_directory
+from wechsel_jax.files.whole import held, new_directory, new_file, remove_leftovers, remove_unfinished, temporary_directory
 
 __all__ = [
     "RECORD",
     "damage",
     "foreign",
+    "held",
     "new_directory",
     "new_file",
     "refuse_directory",

@@ -42,18 +42,20 @@ def new_directory(path: str | os.PathLike, writer: str, overwrite: bool = False,
       checksums: the record holds the sha256 of each file, for `damage`.
 
     Raises:
-      UserError: as `refuse_directory`. Nothing is touched then.
+      UserError: as `refuse_directory`, before the block or after it. Nothing is touched then.
     """
     path = Path(path)
     refuse_directory(path, writer, overwrite)
     with temporary_directory(path) as temporary:
         yield temporary
         seal(temporary, {"written_by": writer}, RECORD, checksums=checksums)
+        # Another process may have written it meanwhile.
+        refuse_directory(path, writer, overwrite)
         if not path.is_dir():
             os.replace(temporary, path)
             return
         old = Path(f"{temporary}".removesuffix(".partial") + ".old")
-        with _held(path):
+        with held(path):
             os.replace(path, old)
             try:
                 os.replace(temporary, path)
@@ -82,9 +84,9 @@ def _temporary(path: Path, make: Callable[[Path], object]) -> Iterator[Path]:
         _unfinished.add(temporary)
         try:
             make(temporary)
-            with _held(temporary) as held:
+            with held(temporary) as mine:
                 # Otherwise another process, which removes leftovers, has seen it before it was held.
-                if held is not False and temporary.exists():
+                if mine is not False and temporary.exists():
                     yield temporary
                     return
         finally:
@@ -93,22 +95,27 @@ def _temporary(path: Path, make: Callable[[Path], object]) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _held(path: Path) -> Iterator[bool | None]:
+def held(path: str | os.PathLike, wait: bool = False) -> Iterator[bool | None]:
     """Locks a file or directory within the block, or for as long as this process lives.
 
-    Yields true; false where another process holds it; None where the file system has no such locks, as some network ones.
+    Args:
+      path: what is there. A file that is replaced does not stay locked; lock its directory.
+      wait: until nobody else holds it.
+
+    Yields:
+      True; false where another process holds it; None where the file system has no such locks, as some network ones.
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            held = False
+            mine = False
         except OSError:
-            held = None
+            mine = None
         else:
-            held = True
-        yield held
+            mine = True
+        yield mine
     finally:
         os.close(descriptor)
 
@@ -139,7 +146,7 @@ def remove_leftovers(path: str | os.PathLike) -> None:
         for place in [path.with_name(name) for name in os.listdir(path.parent) if ours.fullmatch(name)]:
             if place.is_symlink():
                 continue
-            with _held(place) as free:
+            with held(place) as free:
                 if free and place.suffix == ".old" and not path.exists():
                     os.replace(place, path)
                 elif free:

@@ -1,6 +1,7 @@
 """TokAlign: each new token takes the row of the source token that stands in the most similar places of the same text."""
 
 import math
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated
@@ -65,7 +66,7 @@ def same_text_sides(
     from wechsel_jax.tokens.text import BOUNDARY, read_token_ids
     from wechsel_jax.vectors.glove import glove_vectors
 
-    texts = list(dict.fromkeys((source.text, target.text)))
+    texts, ended = list(dict.fromkeys((source.text, target.text))), threading.Event()
 
     def made(number: int) -> tuple[np.ndarray, np.ndarray]:
         language = (source, target)[number]
@@ -79,11 +80,21 @@ def same_text_sides(
             token_pairs(ids, usable),
             keyed_generator(seed, f"tokalign {name}"),
             dim=_DIMENSIONS,
-            progress=lambda epoch, loss: log(f"  {name} tokenizer: GloVe, epoch {epoch}, loss {loss:.4f}"),
+            progress=lambda epoch, loss: tell(f"  {name} tokenizer: GloVe, epoch {epoch}, loss {loss:.4f}"),
         )
 
+    def tell(line: str) -> None:
+        if ended.is_set():
+            raise SystemExit
+        log(line)
+
     with ThreadPoolExecutor(2) as threads:
-        counts, vectors = zip(*threads.map(made, range(2)), strict=True)
+        try:
+            counts, vectors = zip(*threads.map(made, range(2)), strict=True)
+        except BaseException:
+            # A mistake, or a signal, waits for both threads: for one epoch, then, and not for all of them.
+            ended.set()
+            raise
     shared = find_overlap(source.vocabulary, target.vocabulary, "exact").source
     known = np.flatnonzero((shared >= 0) & vectors[1].any(axis=1) & vectors[0].any(axis=1)[shared])
     if not len(known):

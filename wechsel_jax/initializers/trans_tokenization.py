@@ -54,6 +54,7 @@ def find_translations(
     source_texts: Sequence[str],
     target_texts: Sequence[str],
     log: Callable[[str], None] | None = None,
+    place: Callable[[int], str] = "pair {}".format,
 ) -> Translations:
     """Aligns the words of parallel text by IBM's model 1, as the package trans-tokenizers has fast_align do it.
 
@@ -68,9 +69,13 @@ def find_translations(
       source_texts: n sentences.
       target_texts: their translations.
       log: called with progress lines.
+      place: says where a pair of sentences stands, for errors.
 
     Returns:
       The pairs of words within the beam, with their expected counts.
+
+    Raises:
+      UserError: a pair is too long to be two sentences.
     """
     texts = ((source_tokenizer, source_texts), (target_tokenizer, target_texts))
     words: list[list[tuple[int, ...]]] = []
@@ -81,7 +86,7 @@ def find_translations(
         words.append(list(numbers))
         starts.append(np.cumsum([0, *map(len, cut)]))
         flat.append(np.fromiter((number for sentence in cut for number in sentence), np.int64, starts[-1][-1]))
-    found = align_diagonal(flat[0], starts[0], flat[1], starts[1], _MODEL, progress=log)
+    found = align_diagonal(flat[0], starts[0], flat[1], starts[1], _MODEL, progress=log, place=place)
     (first, second), counts = found.entries[found.entries[:, 0] >= 0].T, found.counts[found.entries[:, 0] >= 0]
     probability = counts / np.bincount(first, counts, len(words[0]))[first]
     best = np.zeros(len(words[0]))

@@ -126,9 +126,18 @@ def study(
       seed: of all draws.
 
     Raises:
-      UserError: a row holds NaN or infinity, all entries are the same, or no row's word is known and analogies were asked for.
+      UserError: a row holds NaN, infinity or a number that no Transformer can scale, all entries are the same, or no row's word
+        is known and analogies were asked for.
     """
     plain = distribution(rows)
+    furthest = max(plain.least, plain.largest, key=abs)
+    with np.errstate(over="ignore"):
+        scaled = np.float64(furthest * math.sqrt(rows.shape[1])).astype(rows.dtype).astype(np.float32)
+    if not np.isfinite(scaled):
+        raise UserError(
+            f"{rows.name}: {rows.table} holds {furthest:g}, which times the root of {rows.shape[1]} dimensions is beyond "
+            f"{rows.dtype}; expected smaller numbers; make it again, or divide all of it"
+        )
     found = [plain, *(distribution(rows, group=name, where=where) for name, where in rows.groups.items() if where.any())]
     for step in steps:
         if step != "elements" or math.prod(rows.shape) <= MOST_SHUFFLED:

@@ -53,6 +53,7 @@ class Pairs:
       read: how many lines that was.
       blank: how many lines had nothing on either side.
       one_sided: how many had nothing on one side only, and were left out.
+      files: the names of what was read, with how many lines were read before each.
     """
 
     first: list[str]
@@ -61,6 +62,12 @@ class Pairs:
     read: int
     blank: int
     one_sided: int
+    files: list[tuple[str, int]]
+
+    def place(self, pair: int) -> str:
+        """The file and the line of a pair."""
+        name, before = next(file for file in reversed(self.files) if file[1] <= self.lines[pair])
+        return f"{name}: line {self.lines[pair] - before + 1}"
 
 
 def read_pairs(
@@ -88,9 +95,11 @@ def read_pairs(
     first: list[str] = []
     second: list[str] = []
     lines: list[int] = []
+    files: list[tuple[str, int]] = []
     read = blank = one_sided = 0
     for name in map(os.fspath, texts):
         begin = len(first)
+        files.append((name, read))
         for number, one, two in _read(name, languages, longest):
             read += 1
             empty = is_blank(one) + is_blank(two)
@@ -109,7 +118,7 @@ def read_pairs(
         _refuse_swapped(name, first[begin : begin + _LOOKED_AT], second[begin : begin + _LOOKED_AT], languages)
     if not first:
         raise UserError(f"{', '.join(map(str, texts))}: holds no pair of sentences; expected {PARALLEL}")
-    return Pairs(first, second, lines, read, blank, one_sided)
+    return Pairs(first, second, lines, read, blank, one_sided, files)
 
 
 def _read(name: str, languages: tuple[str, str], longest: int) -> Iterator[tuple[int, str, str]]:

@@ -122,7 +122,8 @@ class _Run:
         self.restored = self.checkpoints.find()
         unused = not begun and not (workdir / "config.json").exists()
         self.data = labelled or open_data(config, self.spec.model, workdir, fresh=unused, say=say)
-        check_data(self.data, self.spec.model.tokenizer, workdir, fresh=self.restored is None, say=say)
+        given = {"say": say, "coordinates": self.placement.coordinates}
+        check_data(self.data, self.spec.model.tokenizer, workdir, fresh=self.restored is None, **given)
         if labelled and first:
             record_labelled(config, labelled)
         facts = self.checkpoints.facts(self.restored) if begun and first else None

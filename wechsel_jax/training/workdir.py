@@ -8,11 +8,12 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
+import numpy as np
 from ml_collections import ConfigDict
 
 import wechsel_jax
@@ -154,9 +155,14 @@ def _shown(value: Any) -> str:
 
 
 def check_data(
-    data: Data, tokenizer: "PreTrainedTokenizerFast", workdir: Path, fresh: bool, say: Callable[[str], None] = print
+    data: Data,
+    tokenizer: "PreTrainedTokenizerFast",
+    workdir: Path,
+    fresh: bool,
+    say: Callable[[str], None] = print,
+    coordinates: Mapping[str, np.ndarray] | None = None,
 ) -> None:
-    """Makes sure that a run goes on with the text and the tokenizer it began with; says where the software is another version.
+    """Makes sure that a run goes on with the text, tokenizer and coordinates it began with; says where versions are others.
 
     Args:
       data: of this start.
@@ -164,25 +170,31 @@ def check_data(
       workdir: holds `data/fingerprints.json` once a run has begun.
       fresh: whether nothing has been trained yet, so that the fingerprints are written.
       say: shows one line to the user.
+      coordinates: of tables whose rows also move together, see `groups.Grouping`.
 
     Raises:
-      UserError: the token blocks or the tokenizer are other ones.
+      UserError: the token blocks, the tokenizer or the coordinates are other ones.
     """
     # Of tokenizer.json where there is one: its bytes do not change with the version of the library that reads it.
     own = Path(tokenizer.name_or_path or "") / "tokenizer.json"
     raw = own.read_bytes() if own.is_file() else tokenizer.backend_tokenizer.to_str().encode()
     now = {"train": data.train.fingerprint, "validation": data.validation.fingerprint}
     now["tokenizer"] = hashlib.sha256(raw).hexdigest()
+    # How many: a run goes on with those that its checkpoint holds.
+    now["coordinates"] = {path: x.shape[1] for path, x in (coordinates or {}).items()}
     file, versions = workdir / "data" / "fingerprints.json", {"wechsel_jax": wechsel_jax.__version__, "jax": jax.__version__}
     if fresh or not file.exists():
         if distributed.is_first():
             with new_file(file, "w") as handle:
-                json.dump({**now, "versions": versions}, handle, indent=1)
+                json.dump({name: value for name, value in {**now, "versions": versions}.items() if value}, handle, indent=1)
         return
     recorded = read_json(file, "what the run began with", "put it back or use another workdir")
     for name, fingerprint in now.items():
         if recorded.get(name, fingerprint) != fingerprint:
-            where, what = ("model.tokenizer", "tokenizer") if name == "tokenizer" else (f"data.{name}", "text or tokenizer")
+            where, what = {
+                "tokenizer": ("model.tokenizer", "tokenizer"),
+                "coordinates": ("optimizer.groups", "transfer_plan.npz that coordinates are from"),
+            }.get(name, (f"data.{name}", "text or tokenizer"))
             raise UserError(f"{where}: the {what} has changed since this run began; restore it or use another workdir")
     began = recorded.get("versions")
     for name, version in versions.items():

@@ -174,15 +174,19 @@ def distill(
       {"tokens": how many were fitted, "snippets", "held_out", "loss": before and after on held-out snippets, "kept"}.
 
     Raises:
-      UserError: as `require_reader`, or hardly a phrase occurs in the text.
+      UserError: as `require_reader`, there is no phrase, or hardly one occurs in the text.
     """
     # With the models, in the extra `train`.
     import optax
 
     family, config = require_reader(source)
     length = min(_LENGTH, config.max_length - 1)
-    ids = read_token_ids(tokenizer, text, text_bytes, text_field, max_document_bytes)
     wanted = {token: np.asarray(phrase, np.int32) for token, phrase in enumerate(phrases) if len(phrase) > 1}
+    if not wanted:
+        raise UserError(
+            "distill: the source writes each new token with one of its own; expected some with several; leave distill out"
+        )
+    ids = read_token_ids(tokenizer, text, text_bytes, text_field, max_document_bytes)
     found = find_snippets(ids, wanted, snippets, length, vocabulary.id_with_role("bos"))
     if len(found.token) < 2:
         raise UserError(

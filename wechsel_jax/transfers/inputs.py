@@ -79,14 +79,14 @@ class Job:
         """What the words of the parallel text are translated into.
 
         Raises:
-          UserError: the text is missing or damaged, or has its languages swapped.
+          UserError: the text is missing or damaged, has its languages swapped, or pairs too long to be sentences.
         """
         texts = self.settings.parallel
         languages = language_codes((), texts, default=("source", "target"))
         pairs = read_pairs(texts, languages, drop_empty=True, longest=self.settings.max_document_bytes)
         if pairs.one_sided:
             self.notes.append(f"{pairs.one_sided} pairs of the parallel text had nothing on one side and were left out.")
-        return find_translations(self.source_tokenizer, self.target_tokenizer, pairs.first, pairs.second, log)
+        return find_translations(self.source_tokenizer, self.target_tokenizer, pairs.first, pairs.second, log, pairs.place)
 
 
 def open_job(method: Method, settings: TransferSettings, source: str | os.PathLike, target_tokenizer: str | os.PathLike) -> Job:
