@@ -19,6 +19,7 @@ import jax
 import numpy as np
 from absl import app, flags
 
+from benchmarks.machine import processor
 from wechsel_jax.files import new_file
 from wechsel_jax.vectors import align, load_vectors, read_dictionary
 from wechsel_jax.vectors.adversarial import AdversarialSettings, adversarial_align
@@ -110,10 +111,8 @@ def timed(title: str, run: Callable) -> dict:
 
 
 def machine() -> dict:
-    info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    names = [line.split(":", 1)[1].strip() for line in info.splitlines() if line.startswith("model name")]
     return {
-        "processor": names[0] if names else platform.processor(),
+        "processor": processor(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "devices": [str(device.device_kind) for device in jax.devices()],
         "python": platform.python_version(),

@@ -10,7 +10,6 @@ processor, so that others may use the machine too; with several they are those o
 
 import json
 import os
-import platform
 import statistics
 import tempfile
 import time
@@ -23,6 +22,7 @@ import torch
 import transformers
 from absl import app, flags
 
+from benchmarks.machine import processor
 from wechsel_jax import demo
 from wechsel_jax.evaluation import generation
 from wechsel_jax.evaluation.loaded import LoadedModel
@@ -99,10 +99,8 @@ def timed(run: Callable[[], list]) -> float:
 
 def machine() -> dict:
     cores = len(os.sched_getaffinity(0))
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
     return {
-        "processor": names[0] if names else platform.processor(),
+        "processor": processor(),
         "cores": cores,
         "clock": "cpu" if cores == 1 else "wall",
         "device": jax.devices()[0].device_kind,

@@ -13,7 +13,6 @@ import os
 REMOVED_CORETYPE = os.environ.pop("OPENBLAS_CORETYPE", None)
 
 import contextlib  # noqa: E402
-import importlib.metadata  # noqa: E402
 import io  # noqa: E402
 import json  # noqa: E402
 import platform  # noqa: E402
@@ -29,6 +28,7 @@ import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 from absl import app, flags  # noqa: E402
 
+from benchmarks.machine import installed, processor  # noqa: E402
 from wechsel_jax.files import new_file  # noqa: E402
 from wechsel_jax.initializers import Side, draw_noise  # noqa: E402
 from wechsel_jax.initializers.wechsel import wechsel  # noqa: E402
@@ -257,22 +257,15 @@ def described_settings() -> dict[str, int]:
 
 
 def machine() -> dict:
-    info = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-    names = [line.split(":", 1)[1].strip() for line in info.splitlines() if line.startswith("model name")]
-    versions = {}
-    for package in ("jax", "jaxlib", "numpy", "wechsel", "scikit-learn"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[package] = importlib.metadata.version(package)
-    processor = names[0] if names else platform.processor()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     devices = [str(device.device_kind) for device in jax.devices()]
     return {
-        "description": f"{processor}, {cores} cores, {', '.join(devices)}, jax {jax.__version__}, numpy {np.__version__}",
-        "processor": processor,
+        "description": f"{processor()}, {cores} cores, {', '.join(devices)}, jax {jax.__version__}, numpy {np.__version__}",
+        "processor": processor(),
         "cores": cores,
         "devices": devices,
         "python": platform.python_version(),
-        "versions": versions,
+        "versions": installed("jax", "jaxlib", "numpy", "wechsel", "scikit-learn"),
         "removed_OPENBLAS_CORETYPE": REMOVED_CORETYPE,
         "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
     }

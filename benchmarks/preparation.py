@@ -21,6 +21,7 @@ from pathlib import Path
 
 from absl import app, flags
 
+from benchmarks.machine import processor
 from wechsel_jax.files import new_file
 from wechsel_jax.text.parts import read_documents
 
@@ -126,11 +127,6 @@ def resident(pid: int) -> int:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return 0
-
-
-def processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 if __name__ == "__main__":

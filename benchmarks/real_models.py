@@ -8,14 +8,11 @@ en.bin and one .bin a target. Perplexity is of one token, so it cannot compare t
 output already is not measured again, so an interrupted run goes on where it stopped. Needs torch and transformers.
 """
 
-import contextlib
 import dataclasses
-import importlib.metadata
 import json
 import lzma
 import math
 import os
-import platform
 import shutil
 import sys
 import time
@@ -25,6 +22,7 @@ from pathlib import Path
 import numpy as np
 from absl import flags
 
+from benchmarks.machine import installed, processor
 from wechsel_jax.errors import UserError
 
 VALUES = flags.FlagValues()
@@ -373,15 +371,9 @@ def _short(value: float) -> str:
 
 def machine() -> dict:
     """The processor and the versions that decide the figures."""
-    info = Path("/proc/cpuinfo").read_text(encoding="utf-8") if Path("/proc/cpuinfo").exists() else ""
-    names = [line.split(":", 1)[1].strip() for line in info.splitlines() if line.startswith("model name")]
-    versions = {}
-    for package in ("jax", "numpy", "torch", "transformers"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[package] = importlib.metadata.version(package)
-    processor, cores = names[0] if names else platform.processor(), os.cpu_count()
-    described = ", ".join([f"{processor}, {cores} cores", *(f"{name} {version}" for name, version in versions.items())])
-    return {"description": described, "processor": processor, "cores": cores, "versions": versions}
+    name, cores, versions = processor(), os.cpu_count(), installed("jax", "numpy", "torch", "transformers")
+    described = ", ".join([f"{name}, {cores} cores", *(f"{package} {version}" for package, version in versions.items())])
+    return {"description": described, "processor": name, "cores": cores, "versions": versions}
 
 
 if __name__ == "__main__":

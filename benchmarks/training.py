@@ -20,7 +20,6 @@ import os
 os.environ.pop("OPENBLAS_CORETYPE", None)
 
 import dataclasses
-import importlib.metadata
 import json
 import platform
 import statistics
@@ -32,6 +31,8 @@ from typing import Any
 
 import numpy as np
 from absl import app, flags
+
+from benchmarks.machine import installed, processor
 
 _DEVICE = flags.DEFINE_enum("device", "cpu", ["cpu", "gpu"], "Where to train.")
 _MODELS = flags.DEFINE_list("models", ["gpt2", "roberta"], "Models to measure: gpt2, roberta, demo.")
@@ -363,16 +364,9 @@ def peak_of_process() -> int:
 
 
 def machine(threads: int) -> dict[str, Any]:
-    versions = {}
-    for package in ("jax", "jaxlib", "flax", "optax", "torch", "transformers", "numpy"):
-        versions[package] = importlib.metadata.version(package)
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as handle:
-            processor = next(line.split(":", 1)[1].strip() for line in handle if line.startswith("model name"))
-    except (OSError, StopIteration):
-        processor = platform.processor()
-    load = os.getloadavg()[0]
-    return {"processor": processor, "threads": threads, "python": platform.python_version(), "versions": versions, "load": load}
+    versions = installed("jax", "jaxlib", "flax", "optax", "torch", "transformers", "numpy")
+    about = {"processor": processor(), "threads": threads, "python": platform.python_version()}
+    return {**about, "versions": versions, "load": os.getloadavg()[0]}
 
 
 if __name__ == "__main__":

@@ -134,14 +134,24 @@ def test_impossible_choices(tmp_path, tokenizers):
     assert [entry.name for entry in tmp_path.iterdir()] == ["a.txt"]
 
 
-@pytest.mark.parametrize(("fraction", "max_bytes"), [(0.0, 300), (0.3, 300), (0.3, 0)])
-def test_a_sample_as_text_has_the_documents_whose_tokens_are_trained_on(tmp_path, tokenizers, fraction, max_bytes):
+@pytest.mark.parametrize(
+    ("fraction", "settings"),
+    [
+        (0.0, {"max_bytes": 300}),
+        (0.3, {"max_bytes": 300}),
+        (0.3, {"max_bytes": 0}),
+        (0.3, {"max_bytes": 600, "documents": "paragraphs", "text_field": "body", "deduplicate": True}),
+    ],
+)
+def test_a_sample_as_text_has_the_documents_whose_tokens_are_trained_on(tmp_path, tokenizers, fraction, settings):
     """The oracle is the text in the tokens that the training reads."""
     files = []
     for name in ("first", "second"):
         files.append(tmp_path / f"{name}.txt")
-        files[-1].write_text("".join(f"{name} Zeile {i} {'ü' * (i % 9)}\n\n" for i in range(40)))
-    settings = {"max_bytes": max_bytes}
+        files[-1].write_text("".join(f"{name} Zeile {i} {'ü' * (i % 9)}\n" + "\n" * (i % 2) for i in range(40)))
+    if "text_field" in settings:
+        files.append(tmp_path / "third.jsonl")
+        files[-1].write_text("".join(json.dumps({"body": f"Zeile {i % 9}"}) + "\n" for i in range(40)))
     if fraction:
         prepare_split(files, tokenizers["gpt2"], tmp_path / "out", validation_fraction=fraction, **settings)
     else:

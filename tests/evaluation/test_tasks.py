@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -73,6 +74,27 @@ def test_what_another_process_adds_meanwhile_stays(scores, place, tmp_path, monk
     found = tasks.evaluate({"english": demo.path("english-gpt2")}, [asked], output=file)
     assert [one.task for one in found.scores] == [one.task for one in ScoresRecord.read(file).scores]
     assert [one.task for one in found.scores] == ["night", "pairs.tsv", "ours"]
+
+
+def test_two_that_write_at_the_same_moment_lose_nothing(place, tmp_path, monkeypatch):
+    file, others, write = tmp_path / "new" / "scores.json", [], ScoresRecord.write
+    monkeypatch.setitem(tasks.FORMS, "labels", lambda *_, **__: tasks.Result("acc", {"acc": 1.0}, [1], [1]))
+
+    def score(name):
+        asked = tasks.Task(name, "labels", str(place / "pairs.tsv"))
+        tasks.evaluate({"english": demo.path("english-gpt2")}, [asked], output=file)
+
+    def slowly(record, output):
+        if not others:
+            others.append(threading.Thread(target=score, args=("theirs",)))
+            others[0].start()
+            others[0].join(1.0)
+        write(record, output)
+
+    monkeypatch.setattr(ScoresRecord, "write", slowly)
+    score("ours")
+    others[0].join()
+    assert [one.task for one in ScoresRecord.read(file).scores] == ["ours", "theirs"]
 
 
 def test_other_text_or_settings_under_the_same_name_are_refused(scores, place, capsys, tmp_path):

@@ -7,7 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors.numpy
+from tokenizers import Tokenizer, models
+from transformers import GPT2Config, PreTrainedTokenizerFast
 
+from tests.memory import most_held
 from wechsel_jax import cli, demo, transfer
 from wechsel_jax.inspection.drift import drift
 
@@ -56,6 +59,32 @@ def test_rows_are_compared_with_themselves_and_with_the_source(pair):
     assert found["nearest"]["tokens"] == len(old) - 1 and 0.3 < np.mean(kept) < 0.99
     assert found["nearest"]["kept"] == pytest.approx(np.mean(kept), abs=2e-3)
     assert len(found["samples"]) == 4
+
+
+def test_large_tables_are_compared_in_blocks(tmp_path):
+    vocabulary = {f"w{i}": i for i in range(3_000)}
+    tables = np.random.default_rng(0).normal(size=(2, len(vocabulary), 1024)).astype(np.float32)
+    for name, table in zip(("before", "after"), tables, strict=True):
+        (tmp_path / name).mkdir()
+        backend = Tokenizer(models.WordPiece(vocabulary, unk_token="w0"))
+        PreTrainedTokenizerFast(tokenizer_object=backend).save_pretrained(tmp_path / name)
+        config = GPT2Config(vocab_size=len(vocabulary), n_embd=1024, n_head=2, bos_token_id=None, eos_token_id=None)
+        config.save_pretrained(tmp_path / name)
+        safetensors.numpy.save_file({TABLE: table}, tmp_path / name / "model.safetensors")
+    found = {}
+    held = most_held(lambda: found.update(drift(tmp_path / "after", tmp_path / "before")))
+    assert held < tables.nbytes, "less than both tables take in float32"
+    old, new = tables.astype(np.float64)
+    norms = [np.linalg.norm(table, axis=1) for table in (old, new)]
+    assert found["groups"] == [
+        {
+            "how": "all",
+            "tokens": 3_000,
+            "cosine": pytest.approx(((old * new).sum(axis=1) / norms[0] / norms[1]).mean(), rel=1e-9),
+            "change": pytest.approx((np.linalg.norm(new - old, axis=1) / norms[0]).mean(), rel=1e-9),
+            "length": pytest.approx((norms[1] / norms[0]).mean(), rel=1e-9),
+        }
+    ]
 
 
 def test_the_terminal_and_json_tell_it(pair, capsys):

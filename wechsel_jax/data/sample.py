@@ -20,6 +20,9 @@ def write_sample(
     *,
     max_bytes: int,
     validation_fraction: float = 0.0,
+    documents: str = "lines",
+    text_field: str = "text",
+    deduplicate: bool = False,
     max_document_bytes: int = LONGEST_DOCUMENT,
 ) -> int:
     """Writes the documents that `prepare` takes of the same texts with the same settings, one JSON line each.
@@ -29,22 +32,25 @@ def write_sample(
       output: the file of JSON lines to write.
       max_bytes: of UTF-8 that the documents have together at most; 0: all.
       validation_fraction: share of the documents that is held out before, see `prepare_split`.
+      documents: what a document of a text file is, as in `prepare`.
+      text_field: which holds the text of JSON lines and tables; in the output it is "text".
+      deduplicate: of documents with exactly the same text, keep the first.
       max_document_bytes: a longer document is refused.
 
     Returns:
       How many documents there are.
     """
-    sources = find_sources(texts, longest=max_document_bytes)
+    sources = find_sources(texts, text_field, max_document_bytes)
 
-    def documents():
-        return (part.documents()[0] for source in sources for part in read_parts(source, "lines"))
+    def parts():
+        return (part.documents()[0] for source in sources for part in read_parts(source, documents))
 
-    known = np.concatenate([np.zeros(0, FACTS), *map(facts, documents())])
+    known = np.concatenate([np.zeros(0, FACTS), *map(facts, parts())])
     sides = np.zeros(len(known), np.uint8)
-    choose(known, sides, deduplicate=False, validation_fraction=validation_fraction, max_bytes=max_bytes)
+    choose(known, sides, deduplicate=deduplicate, validation_fraction=validation_fraction, max_bytes=max_bytes)
     written = 0
     with new_file(Path(output), "w") as handle:
-        for part in documents():
+        for part in parts():
             for document in part:
                 if sides[written] == TRAIN:
                     handle.write(json.dumps({"text": document}, ensure_ascii=False) + "\n")

@@ -6,7 +6,7 @@ import inspect
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -17,6 +17,7 @@ from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.errors import UserError
 from wechsel_jax.evaluation import bootstrap
 from wechsel_jax.evaluation.loaded import LoadedModel
+from wechsel_jax.files import held
 from wechsel_jax.files.json import read_json
 from wechsel_jax.models.vanilla import MODEL_TYPE
 from wechsel_jax.records.machine import versions
@@ -267,6 +268,8 @@ def evaluate(
             # The one before may fill the memory.
             model = None
             model = label, LoadedModel.open(_export(models[label]), dtype=dtype)
+            if model[1].note:
+                say(f"note: {model[1].note}")
         began = time.monotonic()
         result = FORMS[task.form](model[1], task.place, **task.settings)
         device = jax.local_devices()[0]
@@ -279,12 +282,15 @@ def evaluate(
             machine={"device_kind": device.device_kind, "devices": jax.local_device_count(), "versions": versions()},
             seconds=round(time.monotonic() - began, 3),
         )
-        if output is not None and Path(output).exists():
-            # Another process may have added to it meanwhile.
-            record = ScoresRecord.read(output)
-        record = record.with_score(score)
-        if output is not None:
-            record.write(output)
+        if output is None:
+            record = record.with_score(score)
+        else:
+            place = Path(output).parent
+            place.mkdir(parents=True, exist_ok=True)
+            with held(place, wait=True):
+                # Another process may have added to it meanwhile.
+                record = (ScoresRecord.read(output) if Path(output).exists() else record).with_score(score)
+                record.write(output)
         say(f"{label}, {task.name}: {told(score)} ({score.seconds:.1f} s)")
     return record
 
@@ -357,7 +363,7 @@ def _facts(place: str | os.PathLike) -> dict[str, Any]:
 
 def _beginning(place: str, limit: int, kind: str, field: str) -> list[str]:
     found, left = [], limit
-    for document in _documents(place, kind, field):
+    for document in (document for source in find_sources([place], field) for document in read_documents(source, kind)):
         size = len(document.encode())
         if limit and size > left:
             document = document.encode()[:left].decode(errors="ignore")
@@ -368,10 +374,6 @@ def _beginning(place: str, limit: int, kind: str, field: str) -> list[str]:
     if not found:
         raise UserError(f"{place}: holds nothing but white space; expected text to score")
     return found
-
-
-def _documents(place: str, kind: str, field: str) -> Iterable[str]:
-    return (document for source in find_sources([place], field) for document in read_documents(source, kind))
 
 
 def _finite(metrics: Mapping[str, Any], where: str) -> dict[str, Any]:

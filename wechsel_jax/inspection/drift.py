@@ -14,6 +14,8 @@ from wechsel_jax.records.transfer import PLAN_FILE, RECORD_FILE
 NEIGHBORS = 10
 # Tokens whose nearest source tokens are looked up.
 _TOKENS = 2000
+# Rows that are compared at once, in float64.
+_BLOCK = 1 << 9
 
 
 def drift(
@@ -48,7 +50,7 @@ def drift(
     from wechsel_jax.tokens import Vocabulary, load_tokenizer, readable
 
     now, then = Checkpoint.open(directory), Checkpoint.open(before)
-    new, old = (one.read(one.table).astype(np.float64) for one in (now, then))
+    new, old = (one.read(one.table) for one in (now, then))
     vocabulary = Vocabulary.from_tokenizer(load_tokenizer(now.directory))
     if new.shape != old.shape or vocabulary.strings != Vocabulary.from_tokenizer(load_tokenizer(then.directory)).strings:
         raise UserError(
@@ -60,19 +62,23 @@ def drift(
     if (then.directory / PLAN_FILE).exists():
         plan = TransferPlan.load(then.directory / PLAN_FILE)
         groups |= {"copied": plan.copy >= 0, "mixed": plan.is_mixed, "random": plan.random}
-    lengths = [np.linalg.norm(table, axis=1) for table in (old, new)]
+    lengths, dots, changes = np.empty((2, len(old))), np.empty(len(old)), np.empty(len(old))
+    for start in range(0, len(old), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        one, other = (table[block].astype(np.float64) for table in (old, new))
+        lengths[0, block], lengths[1, block] = (np.linalg.norm(table, axis=1) for table in (one, other))
+        dots[block], changes[block] = (one * other).sum(axis=1), np.linalg.norm(other - one, axis=1)
     # A row of zeros has no direction.
     there = (lengths[0] > 0) & (lengths[1] > 0)
     found: dict[str, Any] = {"before": str(before), "groups": [], "nearest": None, "samples": None}
     for how, members in groups.items():
         chosen = rows[members[: len(rows)] & there[: len(rows)]]
         if len(chosen):
-            one, other = old[chosen], new[chosen]
-            cosine = (one * other).sum(axis=1) / lengths[0][chosen] / lengths[1][chosen]
+            length, present = lengths[:, chosen]
             values = {
-                "cosine": cosine.mean(),
-                "change": (np.linalg.norm(other - one, axis=1) / lengths[0][chosen]).mean(),
-                "length": (lengths[1][chosen] / lengths[0][chosen]).mean(),
+                "cosine": (dots[chosen] / length / present).mean(),
+                "change": (changes[chosen] / length).mean(),
+                "length": (present / length).mean(),
             }
             found["groups"].append({"how": how, "tokens": len(chosen), **{name: float(v) for name, v in values.items()}})
     place = _source(then.directory, source)
