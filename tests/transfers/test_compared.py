@@ -136,6 +136,10 @@ def test_a_method_without_its_parallel_text_is_refused(config, tmp_path):
     [
         ({"transfer": {"keep_source": True}}, "keep_source: regressed would have other tokens than the text"),
         ({"variants": {"regressed": {"keep_source": True}}}, "keep_source: regressed would have other tokens than the text"),
+        (
+            {"training": {"objective": "mlm_nsp"}},
+            r"training\.objective: is 'mlm_nsp', which reads more than text; expected clm",
+        ),
         ({"tuning": {"rates": ("a",)}}, r"tuning\.rates: is \['a'\]; expected a tuple of numbers"),
         ({"tuning": {"rates": 1e-3}}, r"tuning\.rates: is 0\.001; expected a tuple of numbers"),
         ({"tuning": {"rates": (1e-3,), "tables": ()}}, r"tuning\.tables: is \[\]; expected a tuple of numbers"),

@@ -50,6 +50,11 @@ def validate_comparison(config: ConfigDict, workdir: Path) -> None:
     for name in ("train", "validation"):
         if not config.text[name] and not (name == "validation" and config.training.data.validation_fraction):
             raise UserError(f"text.{name}: no file given; expected text in the target language")
+    if config.training.objective not in ("clm", "mlm"):
+        raise UserError(
+            f"training.objective: is {config.training.objective!r}, which reads more than text; expected clm or mlm; "
+            "train.pretrain has the others"
+        )
     stray = sorted(set(config.overrides) - set(METHODS) - set(config.variants))
     if stray:
         raise UserError(f"overrides.{stray[0]}: no such method; expected one of {', '.join(sorted(METHODS))}, or of `variants`")
