@@ -30,7 +30,8 @@ from wechsel_jax.training import one_phase, trans_inner_phases
 
 
 def get_config(arguments: str = "") -> ConfigDict:
-    config, chosen = compare_initializers.study(arguments, 200, 75_000, study=("freezing", "relearning", "bound"), methods="", first="1600")
+    own = {"study": ("freezing", "relearning", "bound"), "methods": "", "first": "1600"}
+    config, chosen = compare_initializers.study(arguments, 200, 75_000, **own)
     # The small runs are short, and random rows suffer from a short warm-up most.
     warmup = 0.1 if chosen["scale"] == "paper" else 0.3
     training = config.training
