@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.anker import NAMES
 from wechsel_jax.comparison import BASELINE
 from wechsel_jax.errors import UserError
 from wechsel_jax.records import ComparisonRecord, read_run
@@ -159,6 +160,9 @@ def draw(result: dict[str, Any], path: Path) -> None:
 
     languages = result["languages"]
     figure, panels = pyplot.subplots(1, len(languages), figsize=(6.4 * len(languages), 4.6), squeeze=False)
+    # Grey is FullRand's.
+    palette = [colour for colour in pyplot.rcParams["axes.prop_cycle"].by_key()["color"] if colour != "#7f7f7f"]
+    starts = sorted({run["start"] for found in languages.values() for run in found["runs"].values()} - {BASELINE})
     for axes, (language, found) in zip(panels[0], languages.items(), strict=True):
         baseline = []
         for run in sorted(found["runs"].values(), key=lambda run: -_mean(run, -1)):
@@ -168,12 +172,14 @@ def draw(result: dict[str, Any], path: Path) -> None:
                 baseline.append(curve[-1])
             name = run["start"] if run["recipe"] == "adamw" else f"{run['start']}, {run['recipe']}"
             label = {} if run["start"] == BASELINE and len(baseline) > 1 else {"label": f"{name}  {curve[-1][1]:.3f}"}
-            colour = {"color": "0.6"} if run["start"] == BASELINE else {}
+            look = {"color": "0.6" if run["start"] == BASELINE else palette[starts.index(run["start"]) % len(palette)]}
+            look["linestyle"] = "-" if run["recipe"] == "adamw" else ":"
             # The first point, before training, has no place on a logarithmic axis.
-            axes.plot(*zip(*curve[1:], strict=True), linewidth=1.4, marker="o", markersize=2.5, **colour, **label)
+            axes.plot(*zip(*curve[1:], strict=True), linewidth=1.4, marker="o", markersize=2.5, **look, **label)
         if baseline:
             axes.plot(*zip(*sorted(baseline), strict=True), "k--", marker="s", markersize=4, label="ends of full_rand")
-        axes.set(xscale="log", title=f"English to {language}", xlabel="tokens", ylabel="bits per byte of held-out text")
+        title = f"English to {NAMES.get(language, language)}"
+        axes.set(xscale="log", title=title, xlabel="tokens", ylabel="bits per byte of held-out text")
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, fontsize=9)
     figure.tight_layout()
