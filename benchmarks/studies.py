@@ -50,6 +50,18 @@ def table(result: dict[str, Any], study: str) -> str:
     return "\n".join(lines)
 
 
+def bound_table(result: dict[str, Any]) -> str:
+    """A line a run of study=bound, a column an evaluation: perplexity and bits per byte."""
+    found = {name: one for name, one in result.items() if name.startswith("bound/")}
+    runs = [(name, run) for one in found.values() for name, run in one["runs"].items()]
+    steps = [step for step, _, _ in runs[0][1]["curve"]]
+    lines = ["| run | " + " | ".join(f"{step:,}" for step in steps) + " |", "|---|" + "---:|" * len(steps)]
+    for name, run in runs:
+        lines.append(f"| `{name}` | " + " | ".join(f"{value:,.0f} ({bits:.3f})" for _, value, bits in run["curve"]) + " |")
+    machines = "; ".join(sorted({one["machine"] for one in found.values()}))
+    return "\n".join([*lines, f"\nHeld-out perplexity (bits per byte) by step. {machines}."])
+
+
 if __name__ == "__main__":
     gathered = json.loads(OUTPUT.read_text(encoding="utf-8")) if OUTPUT.exists() else {}
     for argument in sys.argv[1:]:
@@ -57,4 +69,4 @@ if __name__ == "__main__":
         gathered[name] = gather(Path(place))
     OUTPUT.write_text(json.dumps(gathered, indent=1) + "\n", encoding="utf-8")
     for study in sorted({name.split("/", 1)[0] for name in gathered}):
-        print(f"{study}\n{table(gathered, study)}\n")
+        print(f"{study}\n{bound_table(gathered) if study == 'bound' else table(gathered, study)}\n")
