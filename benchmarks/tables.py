@@ -290,7 +290,10 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
         name.replace("trelm", "ablation"): lambda name=name: trelm.table(*_results(name))
         for name in sorted(path.stem for path in FOLDER.glob("trelm*.json"))
     },
-    "docs/recipe.md": {"recipe": lambda: recipe.table(*_results("recipe"))},
+    "docs/recipe.md": {
+        "recipe": lambda: recipe.table(*_results("recipe")),
+        "bound": lambda: studies.bound_table(*_results("studies")),
+    },
     "docs/anker.md": {name: _anker(name) for name in anker.TABLES}
     | {"probe": lambda: anker_probe.probe_table(*_results("anker_probe"))},
 }
