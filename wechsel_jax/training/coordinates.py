@@ -140,7 +140,6 @@ def read_coordinates(place: str | os.PathLike, tokens: int, rows: int, required:
     return white(plan.coordinates, rows)
 
 
-@one_thread()
 def own_coordinates(checkpoint: str | os.PathLike, tokens: int, rows: int) -> np.ndarray:
     """Reads the input table (V, d) that a run begins with and makes it white: a row's coordinates are the row itself.
 
