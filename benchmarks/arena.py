@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.anker import NAMES
+from configs.compare_initializers import REGRESSION
 from wechsel_jax.comparison import BASELINE
 from wechsel_jax.errors import UserError
 from wechsel_jax.records import ComparisonRecord, read_run
@@ -49,7 +50,8 @@ def gather(workdirs: Sequence[tuple[str, Path]]) -> dict[str, Any]:
             }
             recipe = "_".join(name for name in used if used[name]) or "adamw"
             name = place.name if recipe == "adamw" else f"{place.name} {recipe}"
-            described = {"start": run.method, "recipe": recipe, "steps": run.planned_steps, "seeds": {}}
+            start = f"{run.method}{REGRESSION}" if place.name.endswith(REGRESSION) else run.method
+            described = {"start": start, "recipe": recipe, "steps": run.planned_steps, "seeds": {}}
             runs = found["runs"].setdefault(name, described)
             runs["seeds"][str(run.config["seed"])] = {
                 "rate": run.config["optimizer"]["peak_learning_rate"],
@@ -132,7 +134,7 @@ def _rates(run: dict[str, Any], which: str) -> str:
         len(values) > 2 and own[which] in (min(values), max(values))
         for values, own in zip(tried, run["seeds"].values(), strict=True)
     )
-    return ", ".join(f"{rate:g}" for rate in sorted(chosen)) + ("*" if at_edge else "")
+    return ", ".join(f"{rate:.3g}" for rate in sorted(chosen)) + ("*" if at_edge else "")
 
 
 def _needed(needed: Sequence[tuple[float, list[tuple[float, float]]]], tokens: float) -> tuple[str, str]:
@@ -159,19 +161,20 @@ def draw(result: dict[str, Any], path: Path) -> None:
     from matplotlib import pyplot
 
     languages = result["languages"]
-    figure, panels = pyplot.subplots(1, len(languages), figsize=(6.4 * len(languages), 4.6), squeeze=False)
+    figure, panels = pyplot.subplots(1, len(languages), figsize=(8.8 * len(languages), 4.6), squeeze=False)
     # Grey is FullRand's.
-    palette = [colour for colour in pyplot.rcParams["axes.prop_cycle"].by_key()["color"] if colour != "#7f7f7f"]
+    palette = [pyplot.get_cmap("tab10")(number) for number in range(10) if number != 7]
     starts = sorted({run["start"] for found in languages.values() for run in found["runs"].values()} - {BASELINE})
     for axes, (language, found) in zip(panels[0], languages.items(), strict=True):
         baseline = []
         for run in sorted(found["runs"].values(), key=lambda run: -_mean(run, -1)):
             seeds = [own["curve"] for own in run["seeds"].values()]
             curve = [(points[0][0], statistics.fmean(bits for _, bits in points)) for points in zip(*seeds, strict=True)]
-            if run["start"] == BASELINE:
+            longer = run["start"] == BASELINE and run["recipe"] == "adamw"
+            if longer:
                 baseline.append(curve[-1])
             name = run["start"] if run["recipe"] == "adamw" else f"{run['start']}, {run['recipe']}"
-            label = {} if run["start"] == BASELINE and len(baseline) > 1 else {"label": f"{name}  {curve[-1][1]:.3f}"}
+            label = {} if longer and len(baseline) > 1 else {"label": f"{name}  {curve[-1][1]:.3f}"}
             look = {"color": "0.6" if run["start"] == BASELINE else palette[starts.index(run["start"]) % len(palette)]}
             look["linestyle"] = "-" if run["recipe"] == "adamw" else ":"
             # The first point, before training, has no place on a logarithmic axis.
@@ -181,7 +184,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
         title = f"English to {NAMES.get(language, language)}"
         axes.set(xscale="log", title=title, xlabel="tokens", ylabel="bits per byte of held-out text")
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(frameon=False, fontsize=9)
+        axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     figure.tight_layout()
     figure.savefig(path, dpi=110)
 

@@ -276,7 +276,7 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
         "wechsel_grid": lambda: scores_table("wechsel_grid"),
         "downstream": lambda: scores_table("downstream"),
         "arena": lambda: arena.table(*_results("arena")),
-        **{name: lambda name=name: studies.table(*_results("studies"), name) for name in ("freezing", "relearning")},
+        **{name: lambda name=name: studies.table(*_results("studies"), name) for name in ("freezing", "relearning", "size")},
     },
     "docs/embeddings.md": {
         "whole": _embeddings(embeddings.whole_table),

@@ -12,7 +12,8 @@ Command:  for seed in 0 1 2; do
 Cost:     of a seed 36 runs of 60 steps and 8 of 200 to 800, 4,560 steps of 0.8 CPU seconds: an hour on 2 cores without
           other work. The same command goes on where it stopped.
 Expected: benchmarks/arena.json (seed 0, tuning=50), told in docs/evaluation.md: 2.066 bits per byte from `anker`, 2.094 from
-          WECHSEL-TFR, 2.288 from FullRand, which needs 3.9 and 3.3 times the tokens to reach the two.
+          WECHSEL-TFR, 2.288 from FullRand, which needs 3.9 and 3.3 times the tokens to reach the two; 2.037 from `anker` with
+          recipe=muon_shared.
 
 Every start is trained for `tuning` steps with each of three rates of the body, each with two of the tables (inputs and
 outputs), and is given those that 2 % of the training text, held out for this alone, say are best. Then it is trained for
