@@ -11,7 +11,7 @@ from wechsel_jax import cli
 from wechsel_jax.commands import size
 from wechsel_jax.data import TokenBlocks, evaluation_batches, prepare, prepare_split, training_batch
 from wechsel_jax.errors import UserError
-from wechsel_jax.training import default_config, distributed, run_spec
+from wechsel_jax.training import default_config, distributed, run_data
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def settings(**data):
 
 def blocks_of(config, tokenizer, workdir):
     return {
-        side: run_spec._blocks(config, side, str(tokenizer), workdir / "data" / side, False, print)
+        side: run_data._blocks(config, side, str(tokenizer), workdir / "data" / side, False, print)
         for side in ("train", "validation")
     }
 
@@ -65,9 +65,9 @@ def test_only_the_first_process_prepares(tmp_path, tokenizers, text, monkeypatch
     prepare_split(text, tokenizers["gpt2"], tmp_path / "data" / "split", validation_fraction=0.2, text_field="body")
     monkeypatch.setattr(distributed, "is_first", lambda: False)
     waited = []
-    monkeypatch.setattr(run_spec, "wait_for", waited.append)
+    monkeypatch.setattr(run_data, "wait_for", waited.append)
     for name in ("prepare", "prepare_split"):
-        monkeypatch.setattr(run_spec, name, None)
+        monkeypatch.setattr(run_data, name, None)
     blocks_of(config, tokenizers["gpt2"], tmp_path)
     assert waited == [tmp_path / "data" / "split" / side for side in ("train", "validation")]
 

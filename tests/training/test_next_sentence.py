@@ -12,7 +12,8 @@ from wechsel_jax.data import prepare
 from wechsel_jax.errors import UserError
 from wechsel_jax.training import one_phase, train
 from wechsel_jax.training.metrics import read_metrics
-from wechsel_jax.training.run_spec import build_run, find_data, named_model
+from wechsel_jax.training.run_data import find_data
+from wechsel_jax.training.run_spec import build_run, named_model
 
 transformers = pytest.importorskip("transformers")
 

@@ -3,10 +3,12 @@
 Read in this order:
 
 1. `config.py`: every setting with its meaning; `schedules.py`: phases and learning rates.
-2. `loop.py`: a run from its settings to an exported model. What it is made of is in `run_spec.py`.
-3. `step.py`: one update. `optimizer.py` says what trains and how (`groups.py` which parameters, `muon.py`), `sharding.py` where
-   each array lives, `placement.py` lays a run's states and batches out on its mesh. With labelled examples `labelled.py` opens
-   the data, and `seeds.py` makes runs of several seeds. `trelm.py` is TreLM: four runs, and what makes one model of two.
+2. `loop.py`: a run from its settings to an exported model. What it is made of is in `run_spec.py`, its text in
+   `run_data.py`.
+3. `step.py`: one update. `optimizer.py` says what trains and how (`groups.py` which parameters, `muon.py`, `coordinates.py` for
+   rows that also move together), `sharding.py` where each array lives, `placement.py` lays a run's states and batches out on
+   its mesh. With labelled examples `labelled.py` opens the data, and `seeds.py` makes runs of several seeds. `trelm.py` is
+   TreLM: four runs, and what makes one model of two.
 4. `checkpoints.py`: the state on disk; `metrics.py`: the lines that belong to it; `workdir.py`: what else makes a start go on
    with the run that began, `fork.py` how one begins as another did.
 

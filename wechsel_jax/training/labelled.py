@@ -22,7 +22,8 @@ from wechsel_jax.files import new_file
 from wechsel_jax.models.heads import stated_head
 from wechsel_jax.text.parallel import BESIDE
 from wechsel_jax.text.sources import find_sources, identify
-from wechsel_jax.training.run_spec import Data, named_model
+from wechsel_jax.training.run_data import Data
+from wechsel_jax.training.run_spec import named_model
 
 
 def open_labelled(config: ConfigDict, workdir: Path, say: Callable[[str], None]) -> tuple[ConfigDict, Data]:

@@ -26,7 +26,8 @@ from wechsel_jax.training.metrics import MetricsFile, best_evaluation, early_sto
 from wechsel_jax.training.placement import Placement, Prefetcher
 from wechsel_jax.training.progress import Clock, Progress
 from wechsel_jax.training.recorder import Recorder, stop_report
-from wechsel_jax.training.run_spec import Data, build_run, open_data
+from wechsel_jax.training.run_data import Data, open_data
+from wechsel_jax.training.run_spec import build_run
 from wechsel_jax.training.schedules import phase_at
 from wechsel_jax.training.step import TrainState
 from wechsel_jax.training.trackers import Trackers, require_packages

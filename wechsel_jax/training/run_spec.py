@@ -1,4 +1,4 @@
-"""What a run is made of: the tokenizer, the model, the objective, and the text that its settings name."""
+"""What a run is made of but its text: the tokenizer, the model, the objective, and how it is evaluated."""
 
 import contextlib
 import dataclasses
@@ -6,7 +6,7 @@ import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -16,15 +16,13 @@ from ml_collections import ConfigDict
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.checkpoint.model_config import check_config
 from wechsel_jax.checkpoint.tensors import read_header
-from wechsel_jax.data import Dataset, TokenBlocks, evaluation_batches, prepare, prepare_split, wait_for
+from wechsel_jax.data import evaluation_batches
 from wechsel_jax.data.batches import Batch, Rows
 from wechsel_jax.data.examples import FORMS
-from wechsel_jax.data.manifest import MANIFEST, MadeOtherwise, read_manifest, remove_prepared
 from wechsel_jax.data.pairs import TranslationRows
-from wechsel_jax.data.parallel import FACTS, ParallelRows, vocabulary_hash
-from wechsel_jax.data.prepare import SIDES
+from wechsel_jax.data.parallel import ParallelRows
 from wechsel_jax.data.rows import padding_id, with_special_tokens
-from wechsel_jax.data.sentences import SentencePairs, require_sentences
+from wechsel_jax.data.sentences import SentencePairs
 from wechsel_jax.errors import UserError, parsing
 from wechsel_jax.evaluation import perplexity
 from wechsel_jax.evaluation.labels import label_scores
@@ -46,9 +44,8 @@ from wechsel_jax.models.weights import flatten, unflatten
 from wechsel_jax.objectives import Objective, make_objective
 from wechsel_jax.objectives.labels import label_objective
 from wechsel_jax.objectives.translation import TranslationObjective
-from wechsel_jax.text.sources import find_sources
 from wechsel_jax.tokens import Vocabulary, load_tokenizer
-from wechsel_jax.training import distributed, sharding
+from wechsel_jax.training import sharding
 from wechsel_jax.training.config import as_dict
 from wechsel_jax.training.step import INIT_STREAM, stream_key
 
@@ -138,13 +135,6 @@ class RunSpec:
             return pad(model.family.init(model.config, key), model.family, model.config, model.multiple)[0]
 
         return jax.jit(draw, out_shardings=shardings)(stream_key(seed, INIT_STREAM))
-
-
-class Data(NamedTuple):
-    """What a run trains on, and what it is evaluated on."""
-
-    train: Dataset
-    validation: Dataset
 
 
 def build_run(config: ConfigDict, weights: bool = True) -> RunSpec:
@@ -360,32 +350,6 @@ def described_model(
     return ModelSpec(model_family, model, hf_config, generation_config, tokenizer, settings.pad_vocabulary, target_tokenizer)
 
 
-def open_data(config: ConfigDict, model: ModelSpec, workdir: Path, *, fresh: bool, say: Callable[[str], None] = print) -> Data:
-    """Opens the text of a run; what is not prepared yet is made into token blocks in `workdir/data`.
-
-    The first process reads all tokens once, so that damage on the disk is found before anything is trained on it.
-
-    Args:
-      config: settings of the run.
-      model: of the run.
-      workdir: of the run.
-      fresh: whether no run has begun here, so that tokens that were made with other settings may be made again.
-      say: shows one line to the user.
-
-    Raises:
-      UserError: text is missing, the tokens are damaged, or do not fit the model or the settings.
-    """
-    find_data(config, model.config.language_count)
-    check_pairs(config, model)
-    place = config.model.tokenizer or str(Checkpoint.open(config.model.checkpoint).directory)
-    blocks = {side: _blocks(config, side, place, workdir / "data" / side, fresh, say) for side in SIDES}
-    size = model.config.vocabulary_size
-    for side, block in blocks.items():
-        if block.vocabulary_size > size:
-            raise UserError(f"data.{side}: was made with {block.vocabulary_size} tokens; expected the model's {size}")
-    return Data(**blocks)
-
-
 def padded(config: ModelConfig, multiple: int) -> ModelConfig:
     """Returns the configuration of a model whose tables have the next multiple of rows.
 
@@ -473,122 +437,3 @@ def _check_numbers(value: Any, place: str | Path, name: str = "") -> None:
         _check_numbers(below, place, f"{name}.{key}" if name else str(key))
     if isinstance(value, float) and not abs(value) <= np.finfo(np.float32).max:
         raise UserError(f"{place}: {name} is {value}; expected a finite number; mend it")
-
-
-def _is_prepared(texts: list[str], record: str = MANIFEST) -> bool:
-    return len(texts) == 1 and (Path(texts[0]) / record).is_file()
-
-
-def find_data(config: ConfigDict, languages: int = 0) -> None:
-    """Looks for what the settings name: a mistake on the second side shall not wait for hours of work on the first.
-
-    Args:
-      config: settings of a run without labelled examples.
-      languages: how many the model knows.
-
-    Raises:
-      UserError: there is no such data, or not of the kind that the objective needs.
-    """
-    for side in SIDES:
-        texts = [str(text) for text in config.data[side]]
-        _check_rows(config, side, languages)
-        guesses = config.objective == "mlm_nsp"
-        if _is_prepared(texts) and guesses:
-            require_sentences(texts[0])
-        elif not _is_prepared(texts) and not _is_prepared(texts, FACTS):
-            sources = find_sources(texts, config.data.text_field)
-            if guesses and config.data.documents == "lines" and (lines := [one.name for one in sources if one.kind == "text"]):
-                raise UserError(
-                    f"data.{side}: {lines[0]}: each line is a document, in which no second sentence can follow (mlm_nsp); "
-                    "expected data.documents=paragraphs, for a sentence a line and a blank line between documents, or files"
-                )
-
-
-def check_pairs(config: ConfigDict, model: ModelSpec) -> None:
-    """Raises `UserError` where prepared text or aligned sentences are another tokenizer's, or have no links that are read."""
-    for side in SIDES:
-        texts = [str(text) for text in config.data[side]]
-        if _is_prepared(texts):
-            manifest = read_manifest(texts[0])
-            made, own = manifest["tokenizer"], vocabulary_hash(model.tokenizer.backend_tokenizer, manifest["vocabulary_size"])
-            # Those of earlier versions do not say whose tokens they hold.
-            if made.get("vocabulary", own) != own:
-                raise UserError(
-                    f"data.{side}: {texts[0]}: was prepared with the tokens of another tokenizer ({made.get('name')}); "
-                    "expected the model's; prepare the text again with --tokenizer=MODEL"
-                )
-        if _is_prepared(texts, FACTS):
-            pairs = ParallelRows.open(texts[0], config.block_length, config.data.rows)
-            pairs.check(model.tokenizer.backend_tokenizer, links=config.objective in ("cdlm", "brlm"))
-
-
-def _check_rows(config: ConfigDict, side: str, languages: int) -> None:
-    """Raises `UserError` where text and aligned sentences are taken for each other."""
-    rows, objective, found = config.data.rows, config.objective, ", ".join(map(str, config.data[side])) or "no file"
-    if not _is_prepared([str(text) for text in config.data[side]], FACTS):
-        if rows or objective in ("cdlm", "tlm", "brlm"):
-            raise UserError(
-                f"data.{side}: {found}: holds no aligned sentences, which {f'data.rows={rows}' if rows else objective} is for; "
-                "expected a directory of `wechsel-jax align`"
-            )
-    elif objective not in ("mlm", "cdlm", "tlm", "brlm") or (objective == "mlm" and not rows.startswith("masked")):
-        raise UserError(
-            f"data.{side}: {found}: aligned sentences with objective={objective} and data.rows={rows!r}; expected cdlm, tlm "
-            "or brlm, or mlm with rows masked or masked_second"
-        )
-    elif languages == 1:
-        raise UserError(f"data.{side}: {found}: has two languages, and the model 1; expected language_count to be 2, or 0")
-
-
-def _blocks(
-    config: ConfigDict, side: str, tokenizer: str, output: Path, fresh: bool, say: Callable[[str], None]
-) -> TokenBlocks | ParallelRows | SentencePairs:
-    """The data of one side; called for "train" first, because that makes both sides of a split."""
-    data, guesses = config.data, config.objective == "mlm_nsp"
-    texts = [str(text) for text in data[side]]
-    first = distributed.is_first()
-
-    def opened(place: str | Path) -> TokenBlocks | SentencePairs:
-        if guesses:
-            return SentencePairs.open(place, config.block_length, load_tokenizer(tokenizer), verify=first)
-        return TokenBlocks.open(place, config.block_length, verify=first)
-
-    if _is_prepared(texts, FACTS):
-        return ParallelRows.open(texts[0], config.block_length, data.rows, verify=first)
-    if _is_prepared(texts):
-        for name in ("validation_fraction", "max_bytes", "deduplicate"):
-            if data[name] and side == "train":
-                raise UserError(
-                    f"data.{name}: data.train is prepared already ({texts[0]}); expected text; "
-                    f"or give --{name} to `wechsel-jax prepare`, and here the directories that it wrote"
-                )
-        return opened(texts[0])
-    settings = {name: data[name] for name in ("documents", "text_field", "max_document_bytes", "deduplicate")}
-    settings["sentences"] = guesses
-    # What is held out is the same for subsamples of any size.
-    max_bytes = data.max_bytes if side == "train" else 0
-    split = output.parent / "split"
-    output = split / side if data.validation_fraction else output
-
-    def make() -> None:
-        if not data.validation_fraction:
-            prepare(texts, tokenizer, output, max_bytes=max_bytes, **settings)
-        elif side == "train":
-            fraction = data.validation_fraction
-            prepare_split(texts, tokenizer, split, validation_fraction=fraction, max_bytes=max_bytes, **settings)
-
-    if first:
-        try:
-            make()
-        except MadeOtherwise as other:
-            if not fresh:
-                raise
-            say(f"{str(other).rpartition(';')[0]}, and nothing was trained on it; it is made again")
-            for made in SIDES if data.validation_fraction else (".",):
-                remove_prepared((split if data.validation_fraction else output) / made)
-            make()
-    else:
-        # Not in a collective, which would give up while an hour's text is prepared.
-        wait_for(output)
-    distributed.barrier(f"data.{side}")
-    return opened(output)

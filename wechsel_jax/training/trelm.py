@@ -31,7 +31,8 @@ from wechsel_jax.training.exports import write_model
 from wechsel_jax.training.loop import train
 from wechsel_jax.training.optimizer import trainable_paths
 from wechsel_jax.training.placement import Placement
-from wechsel_jax.training.run_spec import build_run, check_pairs, described_model, find_data, open_data, strip
+from wechsel_jax.training.run_data import check_pairs, find_data, open_data
+from wechsel_jax.training.run_spec import build_run, described_model, strip
 from wechsel_jax.training.step import INIT_STREAM, stream_key
 from wechsel_jax.training.workdir import check_config, has_begun, only_run, record_config
 

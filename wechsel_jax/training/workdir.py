@@ -23,7 +23,7 @@ from wechsel_jax.files.json import read_json
 from wechsel_jax.records.machine import versions
 from wechsel_jax.training import distributed
 from wechsel_jax.training.config import as_dict, default_config
-from wechsel_jax.training.run_spec import Data
+from wechsel_jax.training.run_data import Data
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
