@@ -37,7 +37,7 @@ def test_the_dial_passes_through_what_was_measured():
     assert (training.steps, training.batch_size, training.block_length) == (800, 16, 128)
     assert training.optimizer.peak_learning_rate == 3e-3 and config.tokenizer.vocabulary_size == 8192
     assert [dict(group) for group in training.optimizer.groups] == [
-        {"match": "embeddings", "rate": 4 / 3, "coordinates": "transfer"},
+        {"match": "embeddings", "rate": 4 / 3, "coordinates": "best"},
         {"match": "layers/.*kernel$", "kind": "muon"},
     ]
 
