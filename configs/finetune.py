@@ -4,8 +4,8 @@ Command:  python -m train.finetune --workdir=DIR \
             --config=configs/finetune.py:task=xnli,lang=de,model=roberta-german,data=labelled --config.seeds=3
 Tasks:    `xnli` (pairs, accuracy; from files it trains on the 2,490 development pairs and is scored on the test set), `wikiann`
           (entities, micro F1), `pos` (word classes of a UD treebank, accuracy), `parsing` (its trees, LAS; `lang` is the
-          treebank's name, as Indonesian-GSD), `srl` (semantic roles in columns as CoNLL 2005 has them, F1; none are free, so
-          it has been tried with small files alone), `sib200` (topics), `tnews` and `ocnli` (of CLUE, in Chinese: topics of
+          treebank's name, as Indonesian-GSD), `srl` (semantic roles in columns as CoNLL 2005 has them, F1; tried
+          with small files alone), `sib200` (topics), `tnews` and `ocnli` (of CLUE, in Chinese: topics of
           titles, in FewCLUE's few examples, and inference), `xquad` (answers, F1; it trains on SQuAD's file). Behind the colon
           `train=` and `validation=` name other files or data sets, and `--config.task.*` their columns:
           `train=hf://facebook/xnli:train#de` is the paper's training set.
