@@ -59,7 +59,7 @@ def test_a_batch_is_a_function_of_seed_and_step(sides):
 
 def test_an_evaluation_has_every_pair_once(sides):
     batches = list(rows(sides).evaluation_batches(3))
-    assert [batch["tokens"].shape for batch in batches] == [(3, 32), (3, 48)]
+    assert [batch["tokens"].shape for batch in batches] == [(3, 16), (3, 48)]
     assert np.concatenate([batch["row"] for batch in batches]).tolist() == [3, 0, 1, 2, -1, -1]
     assert batches[1]["weights"][1:].sum() == 0
 

@@ -1,7 +1,8 @@
 """Rows of different lengths in batches: what `rows`, `pairs` and `parallel` have in common.
 
 A batch is padded to the smallest of a few lengths that holds its longest row. Which one that is follows from (seed, step), as
-the batch does, and padding changes nothing that is computed.
+the batch does, and padding changes nothing that is computed. Of rows drawn at random some row is nearly always long, so most
+positions of a batch are padding; `group_by_length` is against that.
 """
 
 import abc
@@ -10,12 +11,15 @@ from collections.abc import Iterator
 import numpy as np
 
 from wechsel_jax.data.batches import ALL_ROWS, Batch, Rows, training_indices
+from wechsel_jax.data.order import permuted
 
-_SHORTEST = 32
+_SHORTEST = 16
+# Batches that share out their rows by length: few, so that an epoch's end and a run's hardly differ from those of other runs.
+_TOGETHER = 16
 
 
 def fitting_length(longest: int, most: int) -> int:
-    """The length that a batch is padded to, of which there are few: a power of two from 32 on, or the longest of the run."""
+    """The length that a batch is padded to, of which there are few: a power of two from 16 on, or the longest of the run."""
     length = _SHORTEST
     while length < longest:
         length *= 2
@@ -27,9 +31,11 @@ class PaddedRows(abc.ABC):
 
     Attributes:
       length: L.
+      group_by_length: whether the batches of every 16 steps share out their rows by length, in random order.
     """
 
     length: int
+    group_by_length: bool = False
 
     @abc.abstractmethod
     def __len__(self) -> int: ...
@@ -43,8 +49,13 @@ class PaddedRows(abc.ABC):
         """Rows by their numbers, (m,), each padded to `length`: arrays whose first axis they are."""
 
     def drawn(self, step: int, batch_size: int, seed: int) -> np.ndarray:
-        """int64 (B,): the rows of one step's batch, as `training_batch` draws them."""
-        return training_indices(len(self), step, batch_size, seed)
+        """int64 (B,): the rows of one step's batch, as `training_batch` draws them or `group_by_length` says."""
+        if not self.group_by_length:
+            return training_indices(len(self), step, batch_size, seed)
+        group, place = divmod(step, _TOGETHER)
+        rows = training_indices(len(self), group, _TOGETHER * batch_size, seed)
+        (batch,) = permuted(np.asarray([place]), _TOGETHER, seed, group)
+        return rows[np.argsort(self.sizes(rows), kind="stable")].reshape(_TOGETHER, batch_size)[batch]
 
     def batch(self, step: int, batch_size: int, seed: int, rows: Rows = ALL_ROWS) -> Batch:
         """The batch of one step: what `padded` returns for the rows of `drawn`."""

@@ -40,6 +40,7 @@ class TranslationRows(PaddedRows):
       targets: int32 (U,), each with a begin and an end token.
       target_starts: int64 (n + 1,), where they begin.
       cut: how many pairs lost tokens because a side was longer than a row.
+      group_by_length: see `PaddedRows`.
     """
 
     directory: Path
@@ -51,6 +52,7 @@ class TranslationRows(PaddedRows):
     targets: np.ndarray = dataclasses.field(repr=False)
     target_starts: np.ndarray = dataclasses.field(repr=False)
     cut: int = 0
+    group_by_length: bool = False
 
     def __len__(self) -> int:
         return self.starts.size - 1

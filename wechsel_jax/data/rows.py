@@ -47,6 +47,7 @@ class LabelledRows(PaddedRows):
         first token it is, -1 elsewhere (tagging, parsing, roles); (T, 2), its first character in the text and one more than the
         last, -1 outside of it (answers).
       cut: how many examples lost tokens because they were longer than a row.
+      group_by_length: see `PaddedRows`.
     """
 
     directory: Path
@@ -62,6 +63,7 @@ class LabelledRows(PaddedRows):
     sources: np.ndarray = dataclasses.field(repr=False)
     marks: np.ndarray = dataclasses.field(repr=False)
     cut: int = 0
+    group_by_length: bool = False
 
     def __len__(self) -> int:
         return self.sources.size

@@ -1,6 +1,7 @@
 """Labelled examples of a run: what its settings leave to the data, and the rows that it trains on."""
 
 import copy
+import dataclasses
 import json
 import math
 from collections.abc import Callable
@@ -102,11 +103,12 @@ def _open_pairs(config: ConfigDict, workdir: Path, say: Callable[[str], None]) -
 
 
 def _with_steps(config: ConfigDict, rows: dict[str, Any], say: Callable[[str], None]) -> ConfigDict:
-    """Sets the steps that follow from `epochs`, and says what is cut."""
+    """Sets the steps that follow from `epochs` and how batches are drawn, and says what is cut."""
     for side, made in rows.items():
         if made.cut:
             share = f"{made.cut:,} of {len(made.examples):,} texts"
             say(f"data.{side}: {share} have more than {config.block_length} tokens and are cut")
+    rows["train"] = dataclasses.replace(rows["train"], group_by_length=config.task.group_by_length)
     if config.epochs:
         config.steps = max(1, math.ceil(config.epochs * len(rows["train"]) / config.batch_size))
     return config
