@@ -26,7 +26,6 @@ FLOORS = (
     ("report",),
     ("hub",),
     ("transfers", "training"),
-    ("candidates",),
     ("comparison",),
     ("demo",),
     ("commands",),
@@ -82,10 +81,9 @@ def test_flax_stays_where_models_are_and_torch_outside():
     assert not wrong
 
 
-def test_the_root_holds_five_modules():
+def test_the_root_holds_four_modules():
     assert sorted(path.name for path in ROOT.glob("*.py")) == [
         "__init__.py",
-        "candidates.py",
         "cli.py",
         "errors.py",
         "program.py",

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from wechsel_jax import candidates, cli
-from wechsel_jax.candidates import transfer_by_probe
+from wechsel_jax import cli
+from wechsel_jax.comparison import candidates
+from wechsel_jax.comparison.candidates import transfer_by_probe
 from wechsel_jax.errors import UserError
 from wechsel_jax.records import ComparisonRecord
 from wechsel_jax.transfers.job import transfer

@@ -71,5 +71,5 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     if method := settings.pop("method"):
         raise UserError(f"--probe_steps={steps}: the method is named ({method}); expected one of the two")
     with needs_training():
-        from wechsel_jax.candidates import transfer_by_probe
+        from wechsel_jax.comparison.candidates import transfer_by_probe
     transfer_by_probe(steps=steps, **settings)

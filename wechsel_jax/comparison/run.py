@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from wechsel_jax.candidates import transfer_by_probe
+from wechsel_jax.comparison.candidates import transfer_by_probe
 from wechsel_jax.comparison.check import settle, validate_comparison
 from wechsel_jax.comparison.inputs import make_inputs, prepared_as, read_as, timed
 from wechsel_jax.comparison.scoring import score_models
