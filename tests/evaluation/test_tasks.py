@@ -10,6 +10,7 @@ import threading
 import pytest
 
 from wechsel_jax import cli, demo
+from wechsel_jax.commands.evaluate import named
 from wechsel_jax.evaluation import tasks
 from wechsel_jax.records.scores import ScoresRecord
 from wechsel_jax.report.scores_table import heat_map, read_scores
@@ -194,6 +195,11 @@ def test_mistakes_are_one_line(place, capsys, arguments, message):
     said = capsys.readouterr().err
     assert error.value.code == 2 and message in said and len(said.splitlines()) == 1
     assert (place / "foreign.json").read_text() == "{}"
+
+
+def test_a_model_is_named_after_its_run():
+    runs = ["english=gpt2", "gpt2", "runs/anker/export", "runs/wechsel/export/", "export"]
+    assert [*named(runs, "model")] == ["english", "gpt2", "anker", "wechsel", "export"]
 
 
 def test_a_missing_extra_is_one_line(place):

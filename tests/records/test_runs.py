@@ -13,7 +13,7 @@ from tests.records.runs import config, make_run, metrics
 from wechsel_jax.errors import UserError
 from wechsel_jax.records import RunRecord, best_evaluation, expand, read_comparison, read_run
 from wechsel_jax.records.compute import compute
-from wechsel_jax.records.run import require_settings
+from wechsel_jax.records.run import exported_model, require_settings
 from wechsel_jax.training.schedules import make_phases
 
 # As version 0.1.0 wrote them in November 2026.
@@ -27,6 +27,14 @@ def test_a_run_is_read_whole(runs):
     assert run.curve[0] == (0, 8203) and run.curve[-1] == (200, 349) and len(run.curve) == 9
     assert [(phase.start, phase.trainable) for phase in run.phases] == [(0, "tokens"), (20, "all")]
     assert run.transfer.counts == {"copied": 3, "mixed": 0, "random": 97}
+
+
+def test_the_model_of_a_run_is_its_export(tmp_path):
+    run = make_run(tmp_path, "wechsel")
+    with pytest.raises(UserError, match="has exported no model yet"):
+        exported_model(run)
+    (run / "export").mkdir()
+    assert exported_model(run) == exported_model(run / "export") == run / "export" and exported_model("gpt2") == "gpt2"
 
 
 def test_a_line_that_is_being_written_is_left_out(tmp_path):

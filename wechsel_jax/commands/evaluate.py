@@ -17,6 +17,7 @@ from absl import flags
 from wechsel_jax.commands import choice, size, sources
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import refuse_file
+from wechsel_jax.records.run import EXPORT
 
 ARGUMENTS = "MODEL..."
 _NAMED = re.compile(r"([^=/\\:]+)=(.+)", re.DOTALL)
@@ -82,7 +83,7 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
 
 
 def named(given: list[str], what: str) -> dict[str, str]:
-    """Label to place; what has no label is named after its file or directory.
+    """Label to place; what has no label is named after its file or directory, a run's export after the run.
 
     Raises:
       UserError: two have the same label.
@@ -90,7 +91,8 @@ def named(given: list[str], what: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for one in given:
         match = _NAMED.fullmatch(one)
-        label, place = match.groups() if match and not Path(one).exists() else (Path(one).name or one, one)
+        name = Path(one).parent.name if Path(one).name == EXPORT else ""
+        label, place = match.groups() if match and not Path(one).exists() else (name or Path(one).name or one, one)
         if label in found:
             raise UserError(f"{one}: a {what} is named {label!r} already; expected different names; give them as NAME={place}")
         found[label] = place

@@ -5,8 +5,9 @@
   wechsel-jax generate chat-model/ --chat --prompt="Wie heißt die Hauptstadt von Kenia?" --max_tokens=200
   wechsel-jax generate german-gpt2/ --prompts=beginnings.txt --json > texts.jsonl
 
-The text of a single prompt appears as it is made; how fast it was is said at the end on stderr. A text ends at the end-of-text
-tokens that generation_config.json names, else those of config.json, else the tokenizer's. The same seed gives the same text.
+A model is a directory, or a run's, whose export is taken. The text of a single prompt appears as it is made; how fast it was is
+said at the end on stderr. A text ends at the end-of-text tokens that generation_config.json names, else those of config.json,
+else the tokenizer's. The same seed gives the same text.
 """
 
 import json

@@ -25,6 +25,7 @@ from wechsel_jax.files.json import read_json
 from wechsel_jax.models.heads import stated_head
 from wechsel_jax.models.layers import pin
 from wechsel_jax.objectives.labels import LabelObjective, label_objective
+from wechsel_jax.records.run import exported_model
 
 # Tokens of an answer, as the scripts of transformers have it.
 _LONGEST_ANSWER = 30
@@ -211,11 +212,10 @@ def score_labelled(
     Raises:
       UserError: it is no such model, an example is not what it should be, or has a label that the model has not.
     """
-    directory, settings = Path(directory), {}
-    if (directory / "export").is_dir() and (directory / "metrics.jsonl").exists():
-        recorded = read_json(directory / "config.json", "the settings of a fine-tuning")
+    workdir, directory, settings = Path(directory), Path(exported_model(directory)), {}
+    if directory != workdir:
+        recorded = read_json(workdir / "config.json", "the settings of a fine-tuning")
         settings = {"length": recorded.get("block_length"), **(recorded.get("task") or {})}
-        directory = directory / "export"
     given = {"texts": texts, "label": label, "columns": columns, "skip": skip, "stride": stride, "language": language}
     settings |= {name: value for name, value in (given | {"length": length}).items() if value is not None}
     model = LoadedModel.open(directory, labels=True, dtype=dtype)

@@ -15,6 +15,7 @@ from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.errors import UserError
 from wechsel_jax.models import Family, ModelConfig
 from wechsel_jax.models.heads import is_translator, stated_family, stated_head
+from wechsel_jax.records.run import exported_model
 from wechsel_jax.tokens import Vocabulary, load_tokenizer
 
 if TYPE_CHECKING:
@@ -71,10 +72,10 @@ class LoadedModel:
     def open(
         cls, directory: str | os.PathLike, *, dtype: str = "float32", labels: bool = False, translation: bool = False
     ) -> Self:
-        """Reads a model directory, or one of the hub.
+        """Reads a model directory, or one of the hub, or what a run exported.
 
         Args:
-          directory: with config.json, the weights and the tokenizer.
+          directory: with config.json, the weights and the tokenizer; or a run's workdir.
           dtype: what matrix products compute in, "float32" or "bfloat16".
           labels: whether it shall be a model with a head for labels.
           translation: whether it shall be an encoder-decoder. Without both it shall be a language model.
@@ -85,7 +86,7 @@ class LoadedModel:
         """
         if dtype not in DTYPES:
             raise UserError(f"dtype: is {dtype!r}; expected {' or '.join(DTYPES)}")
-        checkpoint = Checkpoint.open(directory)
+        checkpoint = Checkpoint.open(exported_model(directory))
         translator = is_translator(checkpoint.config)
         found = _KINDS[translator, stated_head(checkpoint.config) is not None]
         if found != (expected := _KINDS[translation, labels]):

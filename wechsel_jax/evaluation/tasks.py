@@ -21,7 +21,7 @@ from wechsel_jax.files import held
 from wechsel_jax.files.json import read_json
 from wechsel_jax.models.vanilla import MODEL_TYPE
 from wechsel_jax.records.machine import versions
-from wechsel_jax.records.run import seed_runs
+from wechsel_jax.records.run import exported_model, seed_runs
 from wechsel_jax.records.scores import Score, ScoresRecord
 from wechsel_jax.text.parts import read_documents
 from wechsel_jax.text.sources import file_hash, find_sources, identify
@@ -267,7 +267,7 @@ def evaluate(
         elif model is None or model[0] != label or not isinstance(model[1], LoadedModel):
             # The one before may fill the memory.
             model = None
-            model = label, LoadedModel.open(_export(models[label]), dtype=dtype)
+            model = label, LoadedModel.open(models[label], dtype=dtype)
             if model[1].note:
                 say(f"note: {model[1].note}")
         began = time.monotonic()
@@ -321,21 +321,15 @@ def _identify(task: Task) -> list[dict[str, Any]]:
     return identify(find_sources(places, task.settings.get("text_field", "text")), 1)[1]
 
 
-def _export(place: str | os.PathLike) -> str | os.PathLike:
-    """The model of a run's workdir; any other place as it is."""
-    export = Path(place) / "export"
-    return export if export.is_dir() and (Path(place) / "metrics.jsonl").exists() else place
-
-
 def _weights(place: str | os.PathLike) -> str:
     """One sha256 of the weights of a model directory or a run, or of all seeds of a fine-tuning."""
-    folders = [Path(_export(run)) for run in seed_runs(place)]
+    folders = [Path(exported_model(run)) for run in seed_runs(place)]
     found = [file_hash(path) for folder in folders for path in sorted(folder.glob("*.safetensors"))]
     return hashlib.sha256("".join(found).encode()).hexdigest()
 
 
 def _facts(place: str | os.PathLike) -> dict[str, Any]:
-    checkpoint = Checkpoint.open(_export(seed_runs(place)[0]) if Path(place).is_dir() else place)
+    checkpoint = Checkpoint.open(exported_model(seed_runs(place)[0]) if Path(place).is_dir() else place)
     directory = checkpoint.directory
     tokenizers = [path for name in ("tokenizer.json", "tokenizer.model", "vocab.txt") if (path := directory / name).is_file()]
     sizes = {name: math.prod(tensor.shape) for name, tensor in checkpoint.tensors.items()}

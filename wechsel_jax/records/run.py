@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,7 +15,7 @@ from wechsel_jax.files.json import NUMBER, TEXT, WHOLE, is_number, mismatch, par
 from wechsel_jax.records.state import DONE, FINISHED, State, find_state
 from wechsel_jax.records.transfer import RECORD_FILE, TransferRecord
 
-CONFIG_FILE, METRICS_FILE, MACHINE_FILE = "config.json", "metrics.jsonl", "machine.json"
+CONFIG_FILE, METRICS_FILE, MACHINE_FILE, EXPORT = "config.json", "metrics.jsonl", "machine.json", "export"
 # Of a fine-tuning with several seeds, beside their workdirs.
 SEEDS_FILE = "seeds.json"
 SIDES = ("train", "validation")
@@ -264,6 +265,23 @@ def seed_runs(workdir: str | Path) -> list[Path]:
     if problem := mismatch(content, {"seeds": [WHOLE]}):
         raise UserError(f"{record}: {problem}, as a fine-tuning writes it; remove it, and run that again")
     return [record.parent / f"seed-{seed}" for seed in content["seeds"]]
+
+
+def exported_model(place: str | os.PathLike) -> str | os.PathLike:
+    """The model that a run has written, of the run's workdir; any other place as it is.
+
+    Raises:
+      UserError: the run has written none.
+    """
+    workdir = Path(place)
+    if not (workdir / METRICS_FILE).exists():
+        return place
+    if not (workdir / EXPORT).is_dir():
+        raise UserError(
+            f"{workdir}: a run that has exported no model yet; expected {EXPORT}/, which its end writes; "
+            f"`wechsel-jax export {workdir} --output=DIR` writes one of a checkpoint"
+        )
+    return workdir / EXPORT
 
 
 def encode_line(line: Mapping[str, Any]) -> str:
