@@ -10,6 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.records.runs import config, make_run, metrics
+from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.errors import UserError
 from wechsel_jax.records import RunRecord, best_evaluation, expand, read_comparison, read_run
 from wechsel_jax.records.compute import compute
@@ -31,8 +32,9 @@ def test_a_run_is_read_whole(runs):
 
 def test_the_model_of_a_run_is_its_export(tmp_path):
     run = make_run(tmp_path, "wechsel")
-    with pytest.raises(UserError, match="has exported no model yet"):
-        exported_model(run)
+    assert exported_model(run) == run
+    with pytest.raises(UserError, match=r"is the workdir of a run; expected a model directory, such as .*export"):
+        Checkpoint.open(run)
     (run / "export").mkdir()
     assert exported_model(run) == exported_model(run / "export") == run / "export" and exported_model("gpt2") == "gpt2"
 

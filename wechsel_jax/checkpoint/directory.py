@@ -28,6 +28,7 @@ from wechsel_jax.checkpoint.tensors import (
 from wechsel_jax.errors import UserError
 from wechsel_jax.files.hub import HUB_ID, download
 from wechsel_jax.files.json import read_json, write_json
+from wechsel_jax.records.run import EXPORT, METRICS_FILE
 from wechsel_jax.tokens import load_tokenizer
 
 if TYPE_CHECKING:
@@ -92,6 +93,11 @@ class Checkpoint:
         """
         directory = _locate(path)
         config = read_json(directory / "config.json", "the config.json of a model")
+        if config.get("model_type") is None and (directory / METRICS_FILE).exists():
+            raise UserError(
+                f"{directory}: is the workdir of a run; expected a model directory, such as {directory / EXPORT}; "
+                "`wechsel-jax export` makes one of any checkpoint"
+            )
         if config.get("model_type") is None:
             raise UserError(f"{directory / 'config.json'}: has no model_type; expected the config.json of a transformers model")
         check_config(config, directory / "config.json")

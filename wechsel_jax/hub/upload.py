@@ -17,7 +17,6 @@ from typing import Any
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import require_directory
-from wechsel_jax.files.json import read_json
 from wechsel_jax.records import read_run, read_transfer
 from wechsel_jax.records.run import METRICS_FILE
 from wechsel_jax.records.transfer import RECORD_FILE
@@ -81,7 +80,6 @@ def push(
             f"revision: {one_line(revision)!r} is not the name of a branch; expected letters, digits, '.', '_', '-' and '/', "
             "without '..' and not '-' or '/' first; e.g. step-500"
         )
-    _refuse_runs(directory)
     model = Checkpoint.open(directory)
     check_names(license, language)
     files = _files(directory)
@@ -102,15 +100,6 @@ def push(
         contents[_CARD] = card
     client.upload(contents, f"Upload from {PROJECT}", private=private, revision=revision)
     return address
-
-
-def _refuse_runs(directory: Path) -> None:
-    """A run's workdir has a config.json, too, which is not a model's."""
-    if (directory / "metrics.jsonl").exists() and "model_type" not in read_json(directory / "config.json", "a config.json"):
-        raise UserError(
-            f"{directory}: is the workdir of a run; expected a model directory, such as {directory / 'export'}; "
-            "`wechsel-jax export` makes one of any checkpoint"
-        )
 
 
 def _files(directory: Path) -> dict[str, Path]:

@@ -268,20 +268,9 @@ def seed_runs(workdir: str | Path) -> list[Path]:
 
 
 def exported_model(place: str | os.PathLike) -> str | os.PathLike:
-    """The model that a run has written, of the run's workdir; any other place as it is.
-
-    Raises:
-      UserError: the run has written none.
-    """
-    workdir = Path(place)
-    if not (workdir / METRICS_FILE).exists():
-        return place
-    if not (workdir / EXPORT).is_dir():
-        raise UserError(
-            f"{workdir}: a run that has exported no model yet; expected {EXPORT}/, which its end writes; "
-            f"`wechsel-jax export {workdir} --output=DIR` writes one of a checkpoint"
-        )
-    return workdir / EXPORT
+    """The model that a run has exported, of the run's workdir; any other place, a run without one too, as it is."""
+    exported = (Path(place) / METRICS_FILE).exists() and (Path(place) / EXPORT).is_dir()
+    return Path(place) / EXPORT if exported else place
 
 
 def encode_line(line: Mapping[str, Any]) -> str:
