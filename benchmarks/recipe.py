@@ -34,6 +34,12 @@ OUTPUT = Path(__file__).with_name("recipe.json")
 CONTROLS = ("shuffled", "rows")
 
 
+def known_recipe(run: str) -> str:
+    """The recipe that a run's name, START_RECIPE, ends with."""
+    known = (*RECIPES, *(f"{recipe}_{control}" for recipe in RECIPES for control in CONTROLS))
+    return max((recipe for recipe in known if run.endswith(f"_{recipe}")), key=len)
+
+
 def gather(workdirs: Sequence[tuple[str, Path]], before: dict[str, Any]) -> dict[str, Any]:
     """Returns {"runs": LANGUAGE/STEPS/START_RECIPE -> its settings, and by seed its curve at each quarter of the steps}."""
     runs: dict[str, dict[str, Any]] = {**before.get("runs", {})}
@@ -44,13 +50,12 @@ def gather(workdirs: Sequence[tuple[str, Path]], before: dict[str, Any]) -> dict
         if run.last_step != run.planned_steps:
             continue
         optimizer, name = run.config["optimizer"], place.name
-        known = (*RECIPES, *(f"{recipe}_{control}" for recipe in RECIPES for control in CONTROLS))
         # A file of coordinates is told by its name: where it lies says nothing.
         groups = [
             {key: Path(value).name if key == "coordinates" else value for key, value in group.items()}
             for group in optimizer["groups"]
         ]
-        recipe = max((recipe for recipe in known if name.endswith(f"_{recipe}")), key=len)
+        recipe = known_recipe(name)
         found = runs.setdefault(
             f"{language}/{run.planned_steps}/{name}",
             {

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import anker, anker_probe, arena, embeddings, kim, real_models, recipe, studies, trelm
+from benchmarks import anker, anker_probe, arena, embeddings, forgetting, kim, real_models, recipe, studies, trelm
 from wechsel_jax.initializers import METHODS
 from wechsel_jax.records.embeddings import EmbeddingsRecord
 from wechsel_jax.records.scores import ScoresRecord
@@ -292,6 +292,7 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
     },
     "docs/recipe.md": {
         "recipe": lambda: recipe.table(*_results("recipe")),
+        "forgetting": lambda: forgetting.table(*_results("forgetting")),
         "bound": lambda: studies.bound_table(*_results("studies")),
     },
     "docs/anker.md": {name: _anker(name) for name in anker.TABLES}
