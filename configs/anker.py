@@ -31,9 +31,9 @@ Expected: docs/anker.md, and the figures in benchmarks/anker.json.
 
 The source is the bundled English GPT-2 (4 layers x 256) or the one named. All methods have the same target tokenizer (8,192
 tokens), batches, learning rate and held-out text. The schedule was tuned for none of them, but for two favours to what anker is
-compared with: FullRand has the best of three warm-ups (configs/demo.py) and TransInner its two phases. WECHSEL's word vectors
-are scaled and centred, as in configs/demo.py. Anker counts the texts that the word vectors were trained on, all of them, where
-its default is 16 MiB of either (`anker_text_16`).
+compared with: FullRand has the best of three warm-ups (benchmarks/demo_tuning.json) and TransInner its two phases. WECHSEL's
+word vectors are scaled and centred, as in configs/demo.py. Anker counts the texts that the word vectors were trained on, all of
+them, where its default is 16 MiB of either (`anker_text_16`).
 """
 
 from pathlib import Path

@@ -10,8 +10,8 @@ Expected: docs/methods.md, and the figures in benchmarks/initializers.json.
 The source is the bundled English GPT-2 (4 layers x 256). `data` holds LANG.train.txt and LANG.validation.txt, en.train.txt (for
 the English word vectors) and the dictionaries wechsel_wiktionary/*.tsv of CPJKU/wechsel. Methods that compare tokens inside the
 target language get fastText vectors of the target tokenizer's tokens (FOCUS) or words (SALT); those that need a model of the
-target language (SALT, OMP, CLP) get one of 2 layers x 128 that is trained here for 400 steps. FullRand and TransInner have the
-schedules of configs/demo.py.
+target language (SALT, OMP, CLP) get one of 2 layers x 128 that is trained here for 400 steps. Warm-up is 30 %, for FullRand
+50 % (benchmarks/demo_tuning.json); TransInner trains the tokens alone in its first tenth.
 """
 
 from pathlib import Path
@@ -97,6 +97,8 @@ def of_language(language: str, data: str, steps: int) -> ConfigDict:
         _helper(config.helper.training)
     config.overrides = ConfigDict()
     config.training.steps = steps
+    # What studies begin from; the demonstration has a recipe.
+    config.training.optimizer.update({"peak_learning_rate": 1.5e-3, "groups": ()})
     return config
 
 

@@ -16,7 +16,7 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.training import config_arguments
 from wechsel_jax.training.groups import RECIPES
 
-# Highest rates of the body; `RECIPES` says how much faster the tables learn. AdamW's is the demonstration's.
+# Highest rates of the body; `RECIPES` says how much faster the tables learn.
 RATES = {"adamw": 1.5e-3, "two_rates": 1.6e-3, "muon": 3e-3, "shared": 1.5e-3, "muon_shared": 3e-3}
 
 

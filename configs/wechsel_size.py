@@ -12,7 +12,7 @@ Expected: benchmarks/studies.json (steps=400, and 300 for 1 MiB), told in docs/e
 
 A sample has random documents; a smaller one lies in a larger one, and the held-out text is the same. Tokenizer and vectors of
 `wechsel` are made of all text, which stands for Common Crawl; those of `wechsel_sample` of the sample alone. Evaluated often; a
-run ends when 200 steps have brought nothing, and its best evaluation counts. Schedules are those of configs/demo.py.
+run ends when 200 steps have brought nothing, and its best evaluation counts. Schedules are those of compare_initializers.py.
 
 Of the paper's scale are 512 x 512 tokens a step, with the settings of configs/wechsel_gpt2.py, until 10,000 steps have brought
 nothing. `data` then also holds cc.en.300.bin and cc.LANG.300.bin of fastText.
