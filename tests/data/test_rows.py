@@ -9,6 +9,7 @@ from transformers import AutoTokenizer
 
 from tests.tiny_tokenizers import every_kind, wordpiece
 from wechsel_jax.data.examples import Example, Task, read_examples
+from wechsel_jax.data.padded import fitting_length
 from wechsel_jax.data.rows import encode_examples, with_special_tokens
 from wechsel_jax.errors import UserError
 from wechsel_jax.tokens import load_tokenizer
@@ -33,9 +34,15 @@ def test_a_batch_is_a_function_of_seed_and_step_and_padding_is_not_seen(roberta)
     for name, value in batch.items():
         np.testing.assert_array_equal(again[name], value[[2, 0]])
     assert not np.array_equal(batch["tokens"], rows.batch(3, 4, seed=8)["tokens"])
-    assert batch["tokens"].shape[1] in (32, 64) and rows.positions(3, 4, 7) == batch["tokens"].size
+    assert batch["tokens"].shape[1] in (24, 48) and rows.positions(3, 4, 7) == batch["tokens"].size
     assert np.all(batch["tokens"][~batch["mask"]] == 1) and np.all(batch["tokens"][batch["mask"]] != 1)
     assert batch["weights"].tolist() == [1.0] * 4
+
+
+def test_lengths_are_few_and_pad_at_most_a_half():
+    lengths = [fitting_length(longest, 1000) for longest in range(1, 1001)]
+    assert sorted({*lengths}) == [16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1000]
+    assert all(longest <= length <= max(16, 1.5 * longest) for longest, length in enumerate(lengths, start=1))
 
 
 def test_an_epoch_has_every_example_once(roberta):
@@ -62,7 +69,7 @@ def test_batches_of_texts_of_like_length(roberta):
 
 def test_an_evaluation_has_every_row_once_and_pads_little(roberta):
     batches = list(classified(roberta).evaluation_batches(2))
-    assert [batch["tokens"].shape for batch in batches] == [(2, 16), (2, 32), (2, 64)]
+    assert [batch["tokens"].shape for batch in batches] == [(2, 16), (2, 24), (2, 48)]
     assert np.concatenate([batch["row"] for batch in batches]).tolist() == [0, 3, 1, 4, 2, -1]
     assert np.concatenate([batch["weights"] for batch in batches]).tolist() == [1, 1, 1, 1, 1, 0]
     limited = list(classified(roberta).evaluation_batches(2, limit=1))
@@ -133,10 +140,7 @@ def test_a_tree_stands_at_the_first_tokens_of_its_words(kind):
     assert batch["heads"][0].tolist()[:6] == [2, 3, 0, 5, 3, 0] and batch["weights"][0].tolist()[:6] == [1, 1, 1, 1, 1, 0]
     # "obl" is none of the labels.
     assert batch["labels"][0].tolist()[:6] == [1, 2, 3, 0, -1, -1]
-    assert {batch[name].shape for name in ("words", "heads", "labels", "weights", "tokens")} in (
-        {(2, 16)},
-        {(2, 32)},
-    ) and not rows.cut
+    assert len({batch[name].shape for name in ("words", "heads", "labels", "weights", "tokens")}) == 1 and not rows.cut
     positions = np.flatnonzero(tagged.marks >= 0)
     for length in range(positions[1] + 2, tagged.tokens.size):
         # Words at the end are left out, and what hangs on them has no head in the row.

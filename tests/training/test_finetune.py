@@ -22,7 +22,7 @@ from wechsel_jax.records import read_run
 from wechsel_jax.records.run import seed_runs
 from wechsel_jax.records.scores import ScoresRecord
 from wechsel_jax.report import write_report
-from wechsel_jax.training import finetune, one_phase, train
+from wechsel_jax.training import finetune, loop, one_phase, train
 from wechsel_jax.training.exports import export_checkpoint
 from wechsel_jax.training.labelled import open_labelled
 from wechsel_jax.training.metrics import read_metrics
@@ -379,6 +379,23 @@ def test_a_missing_package_is_named(settings, tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "seqeval.metrics", None)
     with pytest.raises(UserError, match=r"seqeval to score entities: pip install 'wechsel-jax\[eval\]'"):
         train(settings("conll", objective="tagging"), tmp_path / "run")
+
+
+@pytest.mark.slow
+def test_the_rate_counts_a_step_that_runs_while_another_length_compiles(settings, tmp_path, monkeypatch):
+    compiled, began = loop.compile_step, []
+
+    def compile_step(*arguments, **named):
+        began.append(sum(line["kind"] == "train" for line in read_metrics(tmp_path / "run" / "metrics.jsonl")))
+        return compiled(*arguments, **named)
+
+    monkeypatch.setattr(loop, "compile_step", compile_step)
+    config = settings("tsv", steps=8, eval_every=8, checkpoint_every=8, log_every=1, task__group_by_length=True)
+    train(config, tmp_path / "run")
+    data, first = open_labelled(config, tmp_path / "run", print)[1].train, {}
+    for step in range(config.steps):
+        first.setdefault(data.positions(step, config.batch_size, config.seed), step)
+    assert len(first) > 1 and began == sorted(first.values())
 
 
 def test_a_run_of_an_earlier_version_goes_on(make_config):

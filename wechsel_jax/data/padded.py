@@ -19,10 +19,11 @@ _TOGETHER = 16
 
 
 def fitting_length(longest: int, most: int) -> int:
-    """The length that a batch is padded to, of which there are few: a power of two from 16 on, or the longest of the run."""
+    """The length that a batch is padded to, of which there are few: 16, 24, 32, 48, ... or the longest of the run."""
     length = _SHORTEST
     while length < longest:
-        length *= 2
+        # A power of two by a half of it, or three of these halves by a third: each length is a program to compile.
+        length += length // 2 if length & (length - 1) == 0 else length // 3
     return min(length, most)
 
 

@@ -171,7 +171,8 @@ class _Run:
         while step < phase.end and not self.record.stopped:
             rates = placement.learning_rates(index, step)
             if (shape := batch["tokens"].shape) not in programs:
-                # Labelled rows are padded to one of a few lengths.
+                # Labelled rows are padded to one of a few lengths. The last update ends first: the clock counts its time.
+                self.record.read()
                 with self.record.clock.paused():
                     advice = placement.advice()
                     programs[shape], _ = compile_step(placement.train_step(index), state, batch, rates, advice=advice)
