@@ -47,6 +47,13 @@ def test_json_is_the_score_and_nothing_else(transferred, capsys):
     assert facts["vocabulary_size"] == 600 and len(facts["samples"]) == 2 and facts["findings"]
 
 
+def test_of_a_run_its_export_is_shown(transferred, tmp_path, capsys):
+    shutil.copytree(transferred, tmp_path / "export")
+    (tmp_path / "metrics.jsonl").touch()
+    facts = [json.loads(inspected(capsys, place, "--json")) for place in (tmp_path, tmp_path / "export")]
+    assert facts[0] == facts[1]
+
+
 def test_tokens_of_a_plan_are_those_of_the_model_beside_it(transferred, tmp_path, capsys):
     (told,) = (line for line in inspected(capsys, transferred, "--tokens=Ġfür").splitlines() if line.startswith("Ġfür ("))
     plan = transferred / "transfer_plan.npz"

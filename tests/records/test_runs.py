@@ -35,6 +35,11 @@ def test_the_model_of_a_run_is_its_export(tmp_path):
     assert exported_model(run) == run
     with pytest.raises(UserError, match=r"is the workdir of a run; expected a model directory, such as .*export"):
         Checkpoint.open(run)
+    (tmp_path / "config.json").write_text('{"methods": ["wechsel"]}')
+    with pytest.raises(
+        UserError, match=r"is the workdir of several runs; expected a model directory, such as .*wechsel.export"
+    ):
+        Checkpoint.open(tmp_path)
     (run / "export").mkdir()
     assert exported_model(run) == exported_model(run / "export") == run / "export" and exported_model("gpt2") == "gpt2"
 

@@ -112,7 +112,7 @@ def test_what_is_exported_translates_as_the_run_did(trained, sentences):
 def test_the_verb_prints_translations_and_scores_them(trained, sentences, capsys):
     _, workdir, result = trained
     sides = [f"--{flag}={sentences / 'validation'}.{side}" for flag, side in (("input", "source"), ("reference", "target"))]
-    cli.main(["translate", str(workdir / "export"), *sides, "--max_tokens=16"])
+    cli.main(["translate", str(workdir), *sides, "--max_tokens=16"])
     printed = capsys.readouterr()
     assert len(printed.out.splitlines()) == 40 and f"BLEU {result['bleu']:.2f}, chrF" in printed.err
     for flags, message in (

@@ -93,12 +93,14 @@ class Checkpoint:
         """
         directory = _locate(path)
         config = read_json(directory / "config.json", "the config.json of a model")
-        if config.get("model_type") is None and (directory / METRICS_FILE).exists():
-            raise UserError(
-                f"{directory}: is the workdir of a run; expected a model directory, such as {directory / EXPORT}; "
-                "`wechsel-jax export` makes one of any checkpoint"
-            )
         if config.get("model_type") is None:
+            single = (directory / METRICS_FILE).exists()
+            runs = [directory] if single else sorted(file.parent for file in directory.glob(f"*/{METRICS_FILE}"))
+            if runs:
+                raise UserError(
+                    f"{directory}: is the workdir of {'a run' if single else 'several runs'}; expected a model directory, "
+                    f"such as {runs[0] / EXPORT}; `wechsel-jax export` makes one of any checkpoint"
+                )
             raise UserError(f"{directory / 'config.json'}: has no model_type; expected the config.json of a transformers model")
         check_config(config, directory / "config.json")
         if not any((directory / name).exists() for name in (SINGLE_FILE, INDEX_FILE)):

@@ -1,7 +1,7 @@
 """Scores models: held-out text, forced choice, reading, labels. One line for each model and task, a file of scores for tables.
 
   wechsel-jax evaluate german-gpt2/ --text=heldout.de.txt
-  wechsel-jax evaluate source=gpt2/ german=runs/de/export --text=en=heldout.en.txt --text=de=heldout.de.txt --output=scores.json
+  wechsel-jax evaluate source=gpt2/ german=runs/de --text=en=heldout.en.txt --text=de=heldout.de.txt --output=scores.json
   wechsel-jax evaluate german-gpt2/ --choice=xcopa=test.sw.jsonl --choice=multiblimp.tsv --output=scores.json
 
 Every number is the model's own: bits per byte (of text, special tokens left out; compares models of different tokenizers),

@@ -3,7 +3,7 @@
   wechsel-jax inspect german-gpt2/ --text=german.txt
   wechsel-jax inspect german-gpt2/ --tokens=Ġfür,heit
   wechsel-jax inspect german-gpt2/transfer_plan.npz
-  wechsel-jax inspect runs/german/export --before=german-gpt2/     # how far training has moved the embeddings
+  wechsel-jax inspect runs/german --before=german-gpt2/            # how far training has moved the embeddings
   wechsel-jax inspect --vectors=english.bin,german.bin --dictionary=english-german.tsv
 
 A token is given as the tokenizer spells it, or as this command prints it ("Ġ" or "▁" for the start of a word).
@@ -18,6 +18,7 @@ from typing import Any
 from absl import flags
 
 from wechsel_jax.errors import UserError
+from wechsel_jax.records.run import exported_model
 
 ARGUMENTS = "DIR"
 # Flags that name what is to be inspected in place of a directory.
@@ -63,10 +64,10 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
 
 
 def _directory(argument: str) -> Path:
-    """The place that was named: a directory, a plan's file, or a hub id, whose files are fetched."""
+    """The place that was named: a directory, what a run exported, a plan's file, or a hub id, whose files are fetched."""
     from wechsel_jax.checkpoint import Checkpoint
 
-    return Path(argument) if Path(argument).exists() else Checkpoint.open(argument).directory
+    return Path(exported_model(argument)) if Path(argument).exists() else Checkpoint.open(argument).directory
 
 
 def _facts(values: flags.FlagValues, directory: Path | None) -> dict[str, Any]:

@@ -1,12 +1,13 @@
 """Translates with an encoder-decoder that `train.finetune` trained, and scores it where the right translations are given.
 
-  wechsel-jax translate run/export --input=test.de > test.hypotheses
-  wechsel-jax translate run/export --input=test.de --beams=5 --reference=test.en > test.hypotheses
-  wechsel-jax translate trelm/forward/export --input=test.en --reference=test.zh --tokenize=zh > test.hypotheses
+  wechsel-jax translate run --input=test.de > test.hypotheses
+  wechsel-jax translate run --input=test.de --beams=5 --reference=test.en > test.hypotheses
+  wechsel-jax translate trelm/forward --input=test.en --reference=test.zh --tokenize=zh > test.hypotheses
 
 Every line of the input is a sentence, and every line of the output its translation. Scores are said on stderr: BLEU and chrF of
 sacrebleu, with its signature, of the text as it is read. A model whose tokenizer knows no capitals is scored without case.
-A half model of TreLM writes the likeliest word at each place of its source, all at once; see docs/trelm.md.
+A model is a directory, or a run's, whose export is taken. A half model of TreLM writes the likeliest word at each place of its
+source, all at once; see docs/trelm.md.
 """
 
 import sys
@@ -16,6 +17,7 @@ from absl import flags
 
 from wechsel_jax.commands import choice, number
 from wechsel_jax.errors import UserError
+from wechsel_jax.records.run import exported_model
 
 ARGUMENTS = "DIR"
 REQUIRED = ("input",)
@@ -66,7 +68,7 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     from wechsel_jax.models.trilayer import PREFIX
     from wechsel_jax.tokens import load_tokenizer
 
-    crossing = str(Checkpoint.open(arguments[0]).config.get("model_type")).startswith(PREFIX)
+    crossing = str(Checkpoint.open(exported_model(arguments[0])).config.get("model_type")).startswith(PREFIX)
     for name in ("beams", "length_penalty", "max_tokens") if crossing else ("to", "first_tokenizer"):
         if values[name].present:
             raise UserError(f"--{name}: is not for {'a model of TreLM' if crossing else 'an encoder-decoder'}; leave it out")
