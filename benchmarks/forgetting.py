@@ -45,7 +45,7 @@ def body_score(place: Path) -> float:
 
 
 def gather(workdirs: list[tuple[str, Path]], before: dict[str, Any]) -> dict[str, Any]:
-    """Returns {"source": its score, "runs": LANGUAGE/STEPS/START_RECIPE -> by seed [as it is, its body alone]}."""
+    """Returns {"source": its score, "runs": LANGUAGE/STEPS/START_RECIPE/RATE -> by seed [as it is, its body alone]}."""
     runs = before.get("runs", {})
     for language, workdir in workdirs:
         for place in sorted(workdir.iterdir()):
@@ -53,7 +53,8 @@ def gather(workdirs: list[tuple[str, Path]], before: dict[str, Any]) -> dict[str
                 continue
             run = read_run(place)
             print(f"{place} ...", flush=True)
-            runs.setdefault(f"{language}/{run.planned_steps}/{place.name}", {})[str(run.config["seed"])] = [
+            rate = run.config["optimizer"]["peak_learning_rate"]
+            runs.setdefault(f"{language}/{run.planned_steps}/{place.name}/{rate:g}", {})[str(run.config["seed"])] = [
                 score(place / "export"),
                 body_score(place / "export"),
             ]
@@ -62,14 +63,14 @@ def gather(workdirs: list[tuple[str, Path]], before: dict[str, Any]) -> dict[str
 
 def table(result: dict[str, Any]) -> str:
     """A line a run: bits per byte as it is and of its body alone, the mean over seeds."""
-    lines = ["| to | steps | start | recipe | seeds | English, as it is | its body, with English rows |"]
-    lines += ["|---|---:|---|---|---:|---:|---:|"]
+    lines = ["| to | steps | start | recipe | rate of the body | seeds | English, as it is | its body, with English rows |"]
+    lines += ["|---|---:|---|---|---:|---:|---:|---:|"]
     for name, seeds in sorted(result["runs"].items()):
-        language, steps, run = name.split("/")
+        language, steps, run, rate = name.split("/")
         recipe = known_recipe(run)
         means = [f"{sum(values) / len(values):.3f}" for values in zip(*seeds.values(), strict=True)]
         start = run.removesuffix(f"_{recipe}")
-        lines.append(f"| {language} | {steps} | `{start}` | {recipe} | {len(seeds)} | " + " | ".join(means) + " |")
+        lines.append(f"| {language} | {steps} | `{start}` | {recipe} | {rate} | {len(seeds)} | " + " | ".join(means) + " |")
     source = result["source"]
     return "\n".join([*lines, f"\nBits per byte of {result['characters']:,} characters; the English model has {source:.3f}."])
 

@@ -41,7 +41,7 @@ def known_recipe(run: str) -> str:
 
 
 def gather(workdirs: Sequence[tuple[str, Path]], before: dict[str, Any]) -> dict[str, Any]:
-    """Returns {"runs": LANGUAGE/STEPS/START_RECIPE -> its settings, and by seed its curve at each quarter of the steps}."""
+    """Returns {"runs": LANGUAGE/STEPS/START_RECIPE/RATE -> its settings, and by seed its curve, a point a quarter}."""
     runs: dict[str, dict[str, Any]] = {**before.get("runs", {})}
     for language, place in ((language, run) for language, workdir in workdirs for run in sorted(workdir.iterdir())):
         if not (place / "metrics.jsonl").is_file():
@@ -57,7 +57,7 @@ def gather(workdirs: Sequence[tuple[str, Path]], before: dict[str, Any]) -> dict
         ]
         recipe = known_recipe(name)
         found = runs.setdefault(
-            f"{language}/{run.planned_steps}/{name}",
+            f"{language}/{run.planned_steps}/{name}/{optimizer['peak_learning_rate']:g}",
             {
                 "language": language,
                 "start": name.removesuffix(f"_{recipe}"),
@@ -90,7 +90,7 @@ def table(result: dict[str, Any]) -> str:
         tables = next((group.get("rate", 1.0) for group in run["groups"] if group["match"] == "embeddings"), 1.0)
         ends = [curve[-1][2] for curve in run["seeds"].values()]
         spread = f" ± {statistics.stdev(ends):.3f}" if len(ends) > 1 else ""
-        cells = [f"{rate:g}", f"{tables * rate:g}", f"{len(ends)}", *(f"{value:,.0f}" for value in means(run))]
+        cells = [f"{rate:.3g}", f"{tables * rate:.3g}", f"{len(ends)}", *(f"{value:,.0f}" for value in means(run))]
         cells.append(f"{statistics.fmean(ends):.3f}{spread}")
         lines.append(f"| {run['language']} | {run['steps']} | `{run['start']}` | {run['recipe']} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
