@@ -9,8 +9,8 @@ Tasks:    `xnli` (pairs, accuracy; from files it trains on the 2,490 development
           titles, in FewCLUE's few examples, and inference), `xquad` (answers, F1; it trains on SQuAD's file). Behind the colon
           `train=` and `validation=` name other files or data sets, and `--config.task.*` their columns:
           `train=hf://facebook/xnli:train#de` is the paper's training set.
-Cost:     XNLI's 2,490 development pairs with a RoBERTa of 6 x 384: about 2 minutes a pass on 2 CPU cores. The paper's training
-          set has 392,702 pairs.
+Cost:     XNLI's 2,490 development pairs with a RoBERTa of 6 x 384: a pass of 3.5 minutes on 2 CPU cores, of 2.2 with
+          task.group_by_length (benchmarks/finetuning.json). The paper's training set has 392,702 pairs.
 Expected: the paper's table 2 for its WECHSEL-RoBERTa, after XNLI's whole training set: German 81.8 (XNLI) and 89.7 (WikiANN),
           Chinese 78.3 and 80.6, Swahili 75.1 and 87.4.
 
