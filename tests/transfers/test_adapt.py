@@ -35,7 +35,7 @@ def test_the_dial_passes_through_what_was_measured():
     config = load("adapt", "tokens=1.6M")
     training = config.training
     assert (training.steps, training.batch_size, training.block_length) == (800, 16, 128)
-    assert training.optimizer.peak_learning_rate == 3e-3 and config.tokenizer.vocabulary_size == 8192
+    assert training.optimizer.peak_learning_rate == 2e-3 and config.tokenizer.vocabulary_size == 8192
     assert [dict(group) for group in training.optimizer.groups] == [
         {"match": "embeddings", "rate": 4 / 3, "coordinates": "best"},
         {"match": "layers/.*kernel$", "kind": "muon"},
@@ -73,7 +73,7 @@ def test_the_model_decides_objective_tokenizer_rate_and_rows(source, save_source
     assert (causal.training.objective, causal.tokenizer.style) == ("clm", "gpt2")
     assert (other.training.objective, other.tokenizer.style) == ("mlm", "roberta")
     # 32 positions and a width of 16; the text is small.
-    assert causal.training.block_length == 32 and causal.training.optimizer.peak_learning_rate == pytest.approx(3e-3 * 16)
+    assert causal.training.block_length == 32 and causal.training.optimizer.peak_learning_rate == pytest.approx(2e-3 * 16)
     assert causal.tokenizer.vocabulary_size == 512
     with open(text, "wb") as handle:
         handle.truncate(1 << 30)
