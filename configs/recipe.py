@@ -16,8 +16,8 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.training import config_arguments
 from wechsel_jax.training.groups import RECIPES
 
-# Highest rates of the body; `RECIPES` says how much faster the tables learn. With 3e-3 `muon_shared` is a little better still,
-# and forgets far more of the source language (docs/recipe.md).
+# Highest rates of the body; `RECIPES` says how much faster the tables learn. With 3e-3 `muon_shared` learns a little more
+# of the new language and forgets far more of the source's (docs/recipe.md).
 RATES = {"adamw": 1.5e-3, "two_rates": 1.6e-3, "muon": 3e-3, "shared": 1.5e-3, "muon_shared": 2e-3}
 
 
@@ -46,7 +46,7 @@ def get_config(arguments: str = "") -> ConfigDict:
             runs.append(f"{start}_{recipe}")
             config.variants[runs[-1]] = compare_initializers.variant(start)
             config.overrides[runs[-1]] = ConfigDict(
-                {"optimizer": {"peak_learning_rate": rate or RATES[recipe], "groups": RECIPES[recipe]}}
+                {"optimizer": {"peak_learning_rate": RATES[recipe] if rate is None else rate, "groups": RECIPES[recipe]}}
             )
     config.methods = tuple(runs)
     return config

@@ -76,7 +76,8 @@ def run(module: str, function: str) -> None:
 def _said(error: BaseException, file: str | None) -> str:
     """One line of an error in the flags: with its place, where it is one of the configuration's file."""
     chain = [error]
-    while (inner := chain[-1].__cause__ or chain[-1].__context__) is not None:
+    # What the file found wrong and said itself is said, not what led to it.
+    while not isinstance(chain[-1], UserError) and (inner := chain[-1].__cause__ or chain[-1].__context__) is not None:
         chain.append(inner)
     for inner in reversed(chain):
         lines = [frame.lineno for frame in traceback.extract_tb(inner.__traceback__) if _same(frame.filename, file)]
