@@ -276,7 +276,10 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
         "wechsel_grid": lambda: scores_table("wechsel_grid"),
         "downstream": lambda: scores_table("downstream"),
         "arena": lambda: arena.table(*_results("arena")),
-        **{name: lambda name=name: studies.table(*_results("studies"), name) for name in ("freezing", "relearning", "size")},
+        **{
+            name: lambda name=name: studies.table(*_results("studies"), name)
+            for name in ("freezing", "relearning", "size", "low_resource")
+        },
     },
     "docs/embeddings.md": {
         "whole": _embeddings(embeddings.whole_table),
