@@ -83,7 +83,7 @@ def get_config(arguments: str = "") -> ConfigDict:
     chosen = config_arguments(
         arguments,
         source=demo.path("english-gpt2"),
-        text=demo.path("german.train.txt.xz"),
+        text="",
         tokens="300k",
         validation="",
         source_text=demo.path("english.train.txt.xz"),
@@ -106,6 +106,11 @@ def get_config(arguments: str = "") -> ConfigDict:
     method = method or ("wechsel" if recipe == "wechsel" else AUTO)
     if method not in (AUTO, *METHODS):
         raise UserError(f"--config: method={method}: expected {AUTO} or one of {', '.join(METHODS)}")
+    if not chosen["text"]:
+        # The bundled German, so that the file runs as it is.
+        if chosen["source"] != demo.path("english-gpt2"):
+            raise UserError("--config: text= is missing; expected text of the new language behind the colon")
+        chosen["text"] = demo.path("german.train.txt.xz")
     checkpoint = Checkpoint.open(chosen["source"])
     of_model = family(checkpoint.config.get("model_type"))
     find_sources([chosen["text"]])
@@ -178,8 +183,8 @@ def longer(run: str, tokens: int) -> ConfigDict:
 
 def read_tokens(given: str) -> int:
     """A number such as 300k, 2M or 1.5B."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kMB]?)", given, re.ASCII)
-    tokens = round(float(match[1]) * {"": 1, "k": 1e3, "M": 1e6, "B": 1e9}[match[2]]) if match else 0
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmb]?)", given, re.ASCII | re.IGNORECASE)
+    tokens = round(float(match[1]) * {"": 1, "k": 1e3, "m": 1e6, "b": 1e9}[match[2].lower()]) if match else 0
     if not 1000 <= tokens <= 10**13:
         raise UserError(f"--config: tokens={given}: expected a number of at least 1,000, such as 300k, 2M or 1B")
     return tokens

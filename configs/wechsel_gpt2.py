@@ -10,13 +10,16 @@ Expected: the paper's table 3.
 Behind the colon: `schedule=trans_inner` trains the new tokens alone for the first tenth (section 4), `schedule=freeze` all
 embeddings alone for the first tenth of 75,000 steps (section 5.3), `schedule=frozen` nothing but the embeddings for 75,000
 steps (first version of the paper, section 5.4.1). `low_resource=1` evaluates every 2,500 steps and stops after 10,000 without
-gain (section 5.2.2). `bytes=` takes a sample of so many bytes of the text.
+gain (section 5.2.2). `bytes=` takes a sample of so many bytes of the text. `steps=1000,rows=8` tries it out: so many steps of
+so many rows, evaluated and saved 20 times.
 """
 
+import re
 from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from wechsel_jax.errors import UserError
 from wechsel_jax.training import config_arguments, default_config, one_phase, trans_inner_phases
 
 SCHEDULES = {
@@ -31,7 +34,7 @@ def get_config(arguments: str = "") -> ConfigDict:
     chosen = config_arguments(
         arguments,
         **{"model": "gpt2-target", "text": "train.txt", "validation": "valid.txt"},
-        **{"schedule": (*SCHEDULES,), "low_resource": ("0", "1"), "bytes": "0"},
+        **{"schedule": (*SCHEDULES,), "low_resource": ("0", "1"), "bytes": "0", "steps": "", "rows": ""},
     )
     config = default_config()
     config.model.checkpoint = chosen["model"]
@@ -53,7 +56,25 @@ def get_config(arguments: str = "") -> ConfigDict:
     config.checkpoint_every = 2_500
     config.keep_every = 25_000
     config.log_every = 100
+    set_scale(config, chosen["steps"], chosen["rows"])
     return config
+
+
+def set_scale(config: ConfigDict, steps: str, rows: str) -> None:
+    """Sets other steps and rows than the paper's, where they are given, and with them what happens how often."""
+    if not all(re.fullmatch(r"([1-9]\d*)?", given, re.ASCII) for given in (steps, rows)):
+        raise UserError(f"--config: steps={steps}, rows={rows}: expected whole numbers, such as steps=1000,rows=8")
+    if steps:
+        config.steps = int(steps)
+        config.eval_every = min(config.eval_every, max(1, config.steps // 20))
+        config.checkpoint_every = min(config.checkpoint_every, config.eval_every)
+        config.log_every = min(config.log_every, config.eval_every)
+    if rows:
+        config.batch_size = int(rows)
+        # At most as many parts as the paper's run has, each of at least 64 rows.
+        config.accumulation = max(
+            n for n in (1, 2, 4, 8) if n == 1 or (config.batch_size % n == 0 and config.batch_size >= 64 * n)
+        )
 
 
 def at_papers_scale(config: ConfigDict, language: str, data: str) -> None:

@@ -8,12 +8,14 @@ Command:  python -m train.pretrain --workdir=DIR \
 Cost:     the paper: about 4 days on a TPU v3-8. Not run by this project yet.
 Expected: the paper's table 2 (after fine-tuning).
 
-Behind the colon: `schedule=trans_inner` takes TransInner's two phases, `bytes=` a sample of so many bytes of the text. The
-paper's low-resource runs and its studies of freezing (sections 5.2.2 and 5.3) are of GPT-2 alone: configs/wechsel_gpt2.py.
+Behind the colon: `schedule=trans_inner` takes TransInner's two phases, `bytes=` a sample of so many bytes of the text,
+`steps=1000,rows=8` other steps and rows. The paper's low-resource runs and its studies of freezing (sections 5.2.2 and 5.3)
+are of GPT-2 alone: configs/wechsel_gpt2.py.
 """
 
 from ml_collections import ConfigDict
 
+from configs.wechsel_gpt2 import set_scale
 from wechsel_jax.training import config_arguments, default_config, one_phase, trans_inner_phases
 
 SCHEDULES = {"one": one_phase(warmup=0.1), "trans_inner": trans_inner_phases(first=0.1, warmup=0.1)}
@@ -23,7 +25,7 @@ def get_config(arguments: str = "") -> ConfigDict:
     chosen = config_arguments(
         arguments,
         **{"model": "roberta-target", "text": "train.txt", "validation": "valid.txt"},
-        **{"schedule": (*SCHEDULES,), "bytes": "0"},
+        **{"schedule": (*SCHEDULES,), "bytes": "0", "steps": "", "rows": ""},
     )
     config = default_config()
     config.model.checkpoint = chosen["model"]
@@ -45,4 +47,5 @@ def get_config(arguments: str = "") -> ConfigDict:
     config.checkpoint_every = 2_500
     config.keep_every = 25_000
     config.log_every = 100
+    set_scale(config, chosen["steps"], chosen["rows"])
     return config

@@ -1,6 +1,7 @@
 """What every program here shares: `--config`, `--workdir`, and one clear line for a mistake in them."""
 
 import importlib
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -73,6 +74,9 @@ def run(module: str, function: str) -> None:
     app.run(main, flags_parser=parse)
 
 
+_NO_QUOTES = str.maketrans("", "", "\\'\"")
+
+
 def _said(error: BaseException, file: str | None) -> str:
     """One line of an error in the flags: with its place, where it is one of the configuration's file."""
     chain = [error]
@@ -84,7 +88,8 @@ def _said(error: BaseException, file: str | None) -> str:
         if lines and not isinstance(inner, UserError):
             return f"{file}: line {lines[-1]}: {type(inner).__name__}: {one_line(inner)}; expected a get_config() that returns"
     if isinstance(error, AttributeError | KeyError):
-        return f"--config has no such field: {error.args[0]}"
+        # ml_collections says the name, and what it resembles: quoted twice, on another line.
+        return "--config has no such field: " + re.sub(r"(\\n|\n)", "; ", str(error.args[0])).translate(_NO_QUOTES)
     message = str(error).strip()
     before, trace, _ = message.partition("Traceback")
     return f"{before.split(': ')[0]}: {message.splitlines()[-1].strip()}" if trace else message

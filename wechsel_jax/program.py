@@ -63,10 +63,24 @@ def mistake(error: BaseException) -> str | None:
         where = f"{error.filename}: " if error.filename else ""
         advice = "; free some space and run the same command again" if error.errno == errno.ENOSPC else ""
         return f"{where}{error.strerror}{advice}"
+    asked = os.environ.get("JAX_PLATFORMS", "")
+    if type(error) in (RuntimeError, AssertionError) and asked not in ("", "cpu") and not _devices():
+        return (
+            f"JAX finds no device of JAX_PLATFORMS={asked}; expected one, and the extra for it (wechsel-jax[gpu] or [tpu]); "
+            "install that, or unset JAX_PLATFORMS"
+        )
     # Of jaxlib, which need not be imported to be known.
     if type(error).__name__ in ("JaxRuntimeError", "XlaRuntimeError") and "RESOURCE_EXHAUSTED" in str(error):
         return "not enough memory on the device; compute less at once, or use more devices or larger ones"
     return None
+
+
+def _devices() -> bool:
+    """Whether JAX, which is loaded already where it has failed, has any."""
+    jax = sys.modules.get("jax")
+    with contextlib.suppress(Exception):
+        return jax is None or bool(jax.devices())
+    return False
 
 
 @contextlib.contextmanager
