@@ -135,6 +135,21 @@ def test_special_tokens_without_a_counterpart_are_appended():
     assert [(t["lstrip"], t["special"]) for t in state["added_tokens"] if t["content"] == "<mask>"] == [(True, True)]
 
 
+def test_new_words_are_spelled_as_the_source_normalises_them():
+    source = wordpiece()
+    cased = wrap(Tokenizer.from_str(source.backend_tokenizer.to_str()), unk_token="[UNK]")
+
+    def with_capitals(state):
+        del state["model"]["vocab"]["springt"]
+        state["model"]["vocab"] |= {"Größe": source.convert_tokens_to_ids("springt"), "##EN": len(source)}
+
+    cased._tokenizer = edited(cased.backend_tokenizer, with_capitals)
+    extended = extend_tokenizer(source, cased)
+    assert "große" not in source.get_vocab() and {*extended.get_vocab()} - {*source.get_vocab()} == {"große"}
+    assert "##en" in source.get_vocab()
+    assert extended.tokenize("GRÖßE") == ["große"]
+
+
 def test_a_target_that_extends_the_source_is_taken_as_it_is():
     source, target = byte_bpe(False), byte_bpe(False)
     target.add_tokens(["mboga"])

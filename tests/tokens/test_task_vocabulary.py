@@ -60,6 +60,19 @@ def test_the_tokens_of_another_tokenizer_keep_their_text_and_what_is_around_it(a
     assert made.special_tokens_map == old.special_tokens_map
 
 
+def test_what_stands_around_a_text_stays_without_a_role(tmp_path):
+    (tmp_path / "all.txt").write_text("\n".join([*LINES, *OTHERS] * 3) + "\n")
+    train_tokenizer(tmp_path / "all.txt", 140, tmp_path / "source", "wordpiece")
+    # As of models whose texts begin with the code of their language.
+    settings = json.loads((tmp_path / "source" / "tokenizer_config.json").read_text())
+    (tmp_path / "source" / "tokenizer_config.json").write_text(
+        json.dumps({name: value for name, value in settings.items() if name not in ("cls_token", "sep_token")})
+    )
+    made = task_tokenizer([tmp_path / "all.txt"], tmp_path / "made", source=tmp_path / "source", min_count=3)
+    assert made.cls_token is None
+    assert made.convert_ids_to_tokens(made(LINES[0]).input_ids)[:: len(made(LINES[0]).input_ids) - 1] == ["[CLS]", "[SEP]"]
+
+
 def test_a_bpe_is_refused(tmp_path, text):
     train_tokenizer(text, 270, tmp_path / "source")
     with pytest.raises(UserError, match="source: a BPE cannot do without some of its tokens"):

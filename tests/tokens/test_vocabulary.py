@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from tests.tiny_tokenizers import LINES, REAL, edited, every_kind, real_tokenizer, wrap
 from wechsel_jax.errors import UserError
@@ -292,6 +292,65 @@ def test_vocab_and_merges_alone_are_the_same_tokenizer(real, data_directory, tmp
         assert other(text).input_ids == tokenizer(text).input_ids
         again = Vocabulary.from_tokenizer(other)
         assert again.strings == vocabulary.strings and again.bytes == vocabulary.bytes and again.roles == vocabulary.roles
+
+
+# What a folder with vocab.json and merges.txt says beside them: tokens at the end of vocab.json, and files.
+CLASSES = {
+    "added tokens": (
+        (),
+        {
+            "config.json": {"model_type": "gpt2"},
+            "added_tokens.json": {"<|user|>": 0, "<|bot|>": 1, "<pad>": 2},
+            "special_tokens_map.json": {"pad_token": "<pad>", "additional_special_tokens": ["<|user|>"]},
+        },
+    ),
+    "opt": (
+        ("<s>", "<pad>", "</s>", "<unk>"),
+        {
+            "config.json": {"model_type": "opt"},
+            "tokenizer_config.json": {
+                **{"tokenizer_class": "GPT2Tokenizer", "add_bos_token": True, "pad_token": "<pad>"},
+                **dict.fromkeys(("bos_token", "eos_token", "unk_token"), "</s>"),
+            },
+        },
+    ),
+    "roberta": (("<s>", "<pad>", "</s>", "<unk>", "<mask>"), {"config.json": {"model_type": "roberta"}}),
+    "qwen2": (("<|endoftext|>",), {"tokenizer_config.json": {"tokenizer_class": "Qwen2Tokenizer"}}),
+}
+
+
+def merges_only(tokenizer: PreTrainedTokenizerFast, path: Path, more: tuple[str, ...], files: dict[str, dict]) -> int:
+    """Writes vocab.json, merges.txt and other files; ids of added tokens are counted from the end, which is returned."""
+    model = json.loads(tokenizer.backend_tokenizer.to_str())["model"]
+    vocabulary = model["vocab"] | {name: len(model["vocab"]) + i for i, name in enumerate(more)}
+    (path / "vocab.json").write_text(json.dumps(vocabulary))
+    (path / "merges.txt").write_text("#version: 0.2\n" + "\n".join(" ".join(pair) for pair in model["merges"]))
+    for name, content in files.items():
+        shifted = {token: len(vocabulary) + i for token, i in content.items()} if name == "added_tokens.json" else content
+        (path / name).write_text(json.dumps(shifted))
+    return len(vocabulary)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_vocab_and_merges_of_a_class_are_what_transformers_makes_of_them(tiny, tmp_path, name):
+    merges_only(tiny["byte"][0], tmp_path, *CLASSES[name])
+    ours, theirs = load_tokenizer(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+    text = "<|user|>Der Hund 12345<|bot|> ran<pad>"
+    assert ours.get_vocab() == theirs.get_vocab() and ours(text).input_ids == theirs(text).input_ids
+    assert ours.special_tokens_map == theirs.special_tokens_map
+    assert Vocabulary.from_tokenizer(ours).roles == Vocabulary.from_tokenizer(theirs).roles
+
+
+def test_added_tokens_beside_vocab_and_merges_alone(tiny, tmp_path):
+    size = merges_only(tiny["byte"][0], tmp_path, (), {"added_tokens.json": {"<|bot|>": 1, "<|user|>": 0}})
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer("ab<|bot|>", add_special_tokens=False).input_ids[-1] == size + 1 and len(tokenizer) == size + 2
+    merges_only(tiny["byte"][0], tmp_path, (), {"added_tokens.json": {"<|bot|>": 1, "<|user|>": 3}})
+    with pytest.raises(UserError, match=rf"added_tokens\.json: token '<.bot.>' has the id {size + 1}, and {size} behind"):
+        load_tokenizer(tmp_path)
+    merges_only(tiny["byte"][0], tmp_path, (), {"added_tokens.json": {}, "config.json": {"model_type": "xglm"}})
+    with pytest.raises(UserError, match=r"vocab\.json and merges\.txt do not suit the model of config\.json"):
+        load_tokenizer(tmp_path)
 
 
 def save(tokenizer: PreTrainedTokenizerFast, path: Path) -> None:

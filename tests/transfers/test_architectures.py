@@ -456,7 +456,11 @@ def test_drawing_everything_again_makes_a_new_model(tokens, tmp_path, name):
     plan = TransferPlan.all_random(600)
     cut(model, tmp_path / "source", mine, tmp_path / "out", method="full_rand", noise="initializer_range", plan=plan)
     old, new = stored(tmp_path / "source"), stored(tmp_path / "out")
-    for tensor, values in reload(model, tmp_path / "out").state_dict().items():
+    drawn = reload(model, tmp_path / "out")
+    zeros = [(one.get_input_embeddings().weight == 0).all(dim=1).nonzero() for one in (drawn, type(drawn)(drawn.config))]
+    # Where the configuration names a pad token, its row.
+    assert zeros[0].tolist() == zeros[1].tolist() and len(zeros[0]) == (drawn.config.pad_token_id is not None)
+    for tensor, values in drawn.state_dict().items():
         if "norm" in tensor.lower():
             assert (values == (0 if "gemma" in name or tensor.endswith("bias") else 1)).all(), tensor
         elif tensor.endswith("bias"):

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 
+import fasttext
 import numpy as np
 import pytest
 from absl import flags
@@ -116,6 +117,24 @@ def test_vectors_align_and_inspect(world, tmp_path, capsys):
     out = capsys.readouterr().out
     assert f"words: {len(original.words)}" in out and "character n-grams: no" in out and "\nthe: " in out
     assert len(re.findall(r" -?\d\.\d{3}(?:, |$)", out.splitlines()[-1])) == 3
+
+
+def test_words_that_fasttext_has_cut_within_a_character_are_written_once(tmp_path, capsys):
+    text = tmp_path / "text.txt"
+    text.write_bytes(b"haus sch sch\xc3 hund\n" * 50)
+    # As fastText cuts words that are too long.
+    fasttext.train_unsupervised(str(text), dim=4, minCount=1, epoch=1, bucket=20, verbose=0).save_model(
+        str(tmp_path / "cut.bin")
+    )
+    call(
+        "vectors", "align", f"--source={tmp_path / 'cut.bin'}", f"--target={tmp_path / 'cut.bin'}", "--dictionary=identical",
+        f"--source_output={tmp_path / 'one.npz'}", f"--target_output={tmp_path / 'two.npz'}",
+    )  # fmt: skip
+    found = load_vectors(tmp_path / "two.npz")
+    assert sorted(found.words) == ["</s>", "haus", "hund", "sch"] and "two.npz: 4 words" in capsys.readouterr().out
+    cut = load_vectors(tmp_path / "cut.bin")
+    first = [cut.words.index(word) for word in found.words]
+    np.testing.assert_allclose(found.rows(np.arange(4)), cut.rows(np.array(first)), atol=1e-6)
 
 
 def test_vectors_train_and_tokenizer(world, tmp_path, capsys):

@@ -184,6 +184,8 @@ def test_the_verb_needs_one_source_and_one_vocabulary(files):
             run(*arguments)
     with pytest.raises(UserError, match="a tokenizer brings its own"):
         run(output, vectors, "--tokenizer=x", "--special_tokens=<pad>")
+    with pytest.raises(UserError, match="--min_count: is for the words of --input"):
+        run(output, vectors, "--words=x", "--min_count=2")
     assert not (files / "t").exists()
 
 

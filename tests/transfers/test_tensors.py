@@ -91,6 +91,9 @@ def test_shards_are_read_through_their_index(tmp_path):
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     found = TensorFiles.open(tmp_path)
     assert list(found) == ["a", "b"] and found["b"].file.name == "two.safetensors" and found["a"].read().sum() == 3
+    # transformers leaves the index behind when it saves the model as one file, and reads that file.
+    write_tensors(tmp_path / "model.safetensors", {"a": np.zeros(3, np.float32)})
+    assert [*TensorFiles.open(tmp_path)] == ["a"] and not TensorFiles.open(tmp_path)["a"].read().any()
 
 
 @pytest.mark.parametrize("limit", [1, 40, 64, 100, 1000])

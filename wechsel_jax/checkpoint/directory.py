@@ -92,6 +92,8 @@ class Checkpoint:
           UserError: it is no model directory, its weights are not safetensors, or a file is damaged.
         """
         directory = _locate(path)
+        if not (directory / "config.json").exists() and (directory / "tokenizer.json").exists():
+            raise UserError(f"{directory}: is a tokenizer and no model; expected {_EXPECTED}")
         config = read_json(directory / "config.json", "the config.json of a model")
         if config.get("model_type") is None:
             single = (directory / METRICS_FILE).exists()
@@ -293,9 +295,12 @@ def _write_tokenizer(directory: Path, tokenizer: "str | os.PathLike | PreTrained
         if number is None:
             raise
         raise OSError(int(number[1]), os.strerror(int(number[1])), os.fspath(directory / "tokenizer.json")) from error
-    for name in _EXTRA_TOKENIZER_FILES:
-        if place and (Path(place) / name).is_file() and not (directory / name).exists():
-            shutil.copyfile(Path(place) / name, directory / name)
+    extra = [name for name in _EXTRA_TOKENIZER_FILES if place and (Path(place) / name).is_file()]
+    # Those beside a tokenizer that was extended since say less than it has.
+    if extra and load_tokenizer(place).get_vocab() == loaded.get_vocab():
+        for name in extra:
+            if not (directory / name).exists():
+                shutil.copyfile(Path(place) / name, directory / name)
 
 
 def _check_finite(name: str, stored: StoredTensor, shape: tuple[int, ...]) -> None:

@@ -197,8 +197,8 @@ def _vocabulary_tensor(surgery: Surgery, tensor: VocabularyTensor, directory: Pa
     if tensor.role != "bias" and surgery.transform is not None:
         result[:] = surgery.transform(result, tensor.role)
     pad = surgery.target.id_with_role("pad")
-    if tensor.role == "input" and surgery.method.redraw_inner and surgery.checkpoint.record.positions and pad is not None:
-        # A model whose positions start behind the pad token has zeros in that token's row when it is new.
+    if tensor.role == "input" and surgery.method.redraw_inner and pad is not None and surgery.checkpoint.architecture != "gpt2":
+        # As in new models of transformers; GPT-2 knows no pad token.
         result[pad] = 0
     if surgery.rows > size:
         # Zeros would give padding a logit of 0, which can be the highest. The mean row's logit is the mean one, and the lowest

@@ -190,11 +190,13 @@ class TensorFiles(Mapping[str, StoredTensor]):
     def open(cls, directory: str | os.PathLike) -> "TensorFiles":
         """Reads the headers of `model.safetensors`, or of the shards that `model.safetensors.index.json` names.
 
+        Where there are both, the single file counts, as in transformers: it leaves the index of former shards behind.
+
         Raises:
           UserError: there is no such file, or one is truncated or not in the safetensors format.
         """
         directory = Path(directory)
-        if (directory / INDEX_FILE).exists():
+        if (directory / INDEX_FILE).exists() and not (directory / SINGLE_FILE).exists():
             return cls(_read_shards(directory))
         return cls(read_header(directory / SINGLE_FILE))
 

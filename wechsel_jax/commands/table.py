@@ -10,6 +10,7 @@ Writes {"embeddings": float32 (V, D)} and, beside it, a .json file that says whe
 from absl import flags
 
 from wechsel_jax.commands import choice, longest_document, sources
+from wechsel_jax.errors import UserError
 from wechsel_jax.files import refuse_file
 
 REQUIRED = ("output",)
@@ -41,6 +42,9 @@ def define(values: flags.FlagValues) -> None:
 def run(values: flags.FlagValues, arguments: list[str]) -> None:
     """Makes the table, writes it with its record, and prints what the record says."""
     del arguments
+    for name in ("min_count", "max_words", "lowercase"):
+        if values[name].present and not values.input:
+            raise UserError(f"--{name}: is for the words of --input; expected that, or leave it out")
     record = f"{values.output.removesuffix('.safetensors')}.json"
     read = [*values.input, *(values[name].value for name in ("vectors", "source", "tokenizer", "words"))]
     from wechsel_jax.transfers.new_table import is_table, make_table

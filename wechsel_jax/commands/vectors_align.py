@@ -67,10 +67,14 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     source, target = load_vectors(values.source, values.max_words), load_vectors(values.target, values.max_words)
     alignment = _aligned(values, source, target, pairs)
     sides = ((source, alignment.map_source, values.source_output), (target, alignment.map_target, values.target_output))
-    for words, mapped, output in sides:
+    for side, mapped, output in sides:
         if output:
-            save_vectors(output, words.words, mapped(words.rows(np.arange(len(words.words)))), words.counts)
-            print(f"{output}: {len(words.words)} words")
+            # fastText cuts long words, also within a character; without that piece of one, a word may be another again.
+            first = {word: row for row, word in reversed([*enumerate(side.words)])}
+            rows = np.array(sorted(first.values()))
+            counts = None if side.counts is None else side.counts[rows]
+            save_vectors(output, [side.words[row] for row in rows], mapped(side.rows(rows)), counts)
+            print(f"{output}: {len(rows)} words")
     for name, value in alignment.report.items():
         if isinstance(value, list):
             for entry in value:

@@ -157,7 +157,7 @@ def _archive(name: str, languages: tuple[str, str], longest: int) -> Iterator[tu
                 held = ", ".join(archive.namelist()[:5]) or "nothing"
                 raise UserError(
                     f"{name}: has {len(fitting)} files whose names end in .{language}, of {held}; expected one, as in OPUS's "
-                    "archives in the format of Moses; name it like en-de.txt.zip, or see --languages"
+                    "archives in the format of Moses; name it like en-de.txt.zip, after the ends of their names"
                 )
             members += fitting
 

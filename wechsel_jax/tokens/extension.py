@@ -4,7 +4,7 @@ import json
 import tempfile
 from collections.abc import Container
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.tokens import Vocabulary, byte_level_string
@@ -27,13 +27,14 @@ _UNREACHED = "\ufdd0"
 def extend_tokenizer(source: "PreTrainedTokenizerFast", target: "PreTrainedTokenizerFast") -> "PreTrainedTokenizerFast":
     """Appends the target tokenizer's tokens that the source lacks, with the ids V_s, V_s + 1, ... in target id order.
 
-    A token is lacking where the source has none of the same bytes and word start. Special tokens are appended, as special
-    tokens, where the source has none with a role in common or the same name. Never appended: holes, byte-fallback tokens, and
-    what the source's way of spelling cannot express (parts of characters in SentencePiece and WordPiece). Everything else stays
-    the source's: normalisation, splitting, post-processing, chat template, the names of special tokens. One exception: a source
-    that cuts words at combining marks, as GPT-2 and Llama 3 do, would never reach the words of a target that does not, so it
-    learns to keep marks on their letters where its pattern is known (see `splitting.keep_marks`); text without marks is cut as
-    before.
+    A token is lacking where the source has none of the same bytes and word start. A WordPiece source looks words up as it
+    normalises them, so tokens are appended in that form: to an uncased source "Haus" comes as "haus". Special tokens are
+    appended, as special tokens, where the source has none with a role in common or the same name. Never appended: holes,
+    byte-fallback tokens, and what the source's way of spelling cannot express (parts of characters in SentencePiece and
+    WordPiece). Everything else stays the source's: normalisation, splitting, post-processing, chat template, the names of
+    special tokens. One exception: a source that cuts words at combining marks, as GPT-2 and Llama 3 do, would never reach the
+    words of a target that does not, so it learns to keep marks on their letters where its pattern is known (see
+    `splitting.keep_marks`); text without marks is cut as before.
 
     How new text comes to use the new tokens depends on the model:
       BPE: the target's merges go after the source's, so known text is cut as before wherever no new token fits; then every new
@@ -60,7 +61,8 @@ def extend_tokenizer(source: "PreTrainedTokenizerFast", target: "PreTrainedToken
     vocabularies = Vocabulary.from_tokenizer(source), Vocabulary.from_tokenizer(target)
     state, donor = (json.loads(tokenizer.backend_tokenizer.to_str()) for tokenizer in (source, target))
     _require_fit(source, target, *vocabularies, state["model"], donor["model"])
-    spelled = {i: _spelling(vocabularies[1], i, state, vocabularies[0].kind) for i in range(len(vocabularies[1]))}
+    normalizer = source.backend_tokenizer.normalizer if vocabularies[0].kind == "wordpiece" else None
+    spelled = {i: _spelling(vocabularies[1], i, state, vocabularies[0].kind, normalizer) for i in range(len(vocabularies[1]))}
     ordinary = {i: spelled[i] for i in _lacking(*vocabularies) if spelled[i] is not None}
     known = source.get_vocab()
     new, special = _numbered(ordinary, *vocabularies, known)
@@ -160,8 +162,8 @@ def _numbered(
     return new, special
 
 
-def _spelling(vocabulary: Vocabulary, token_id: int, state: dict, kind: str) -> str | None:
-    """How the source would spell the target token; None where it cannot."""
+def _spelling(vocabulary: Vocabulary, token_id: int, state: dict, kind: str, normalizer: Any) -> str | None:
+    """How the source would spell the target token; None where it cannot. `normalizer`: of a WordPiece source, or None."""
     raw = vocabulary.bytes[token_id]
     if vocabulary.roles[token_id] or not raw:
         return None
@@ -173,8 +175,12 @@ def _spelling(vocabulary: Vocabulary, token_id: int, state: dict, kind: str) -> 
         return None
     if kind == "sentencepiece":
         return text.replace(" ", _marker(state))
-    prefix = state["model"]["continuing_subword_prefix"]
-    return text[1:] or None if text.startswith(" ") else prefix + text
+    begins, text = text.startswith(" "), text.removeprefix(" ")
+    if normalizer is not None:
+        text = normalizer.normalize_str(text).strip()
+    if not text or text.split() != [text]:
+        return None
+    return text if begins else state["model"]["continuing_subword_prefix"] + text
 
 
 def _marker(state: dict) -> str:

@@ -88,9 +88,7 @@ def _from_directory(directory: Path) -> "PreTrainedTokenizerFast":
         _check(directory / "tokenizer.json")
         return _finish(_transformers(fast_tokenizer_class(), directory))
     if (directory / "vocab.json").exists() and (directory / "merges.txt").exists():
-        backend = _byte_level_from_merges(directory)
-        named = _named_tokens(directory)
-        return _finish(fast_tokenizer_class()(tokenizer_object=backend, name_or_path=str(directory), **named))
+        return _finish(_from_merges(directory))
     if any(directory.glob("*.model")) or (directory / "vocab.txt").exists():
         from transformers import AutoTokenizer
 
@@ -108,8 +106,32 @@ def _transformers(loader: type, directory: Path) -> "PreTrainedTokenizerFast":
     return tokenizer
 
 
+def _from_merges(directory: Path) -> "PreTrainedTokenizerFast":
+    """What transformers makes of vocab.json and merges.txt where the folder names a class or a model; else GPT-2's pipeline."""
+    backend = _byte_level_from_merges(directory)
+    options: dict[str, Any] = _named_tokens(directory)
+    classed = _config(directory / "tokenizer_config.json").get("tokenizer_class")
+    if classed or _config(directory / "config.json").get("model_type"):
+        from transformers import AutoTokenizer
+
+        # Classes differ in how they cut words (Qwen2) and in what they put around a text (OPT).
+        loaded = _transformers(AutoTokenizer, directory)
+        ids = loaded.get_vocab()
+        moved = [token for token, token_id in backend.get_vocab().items() if ids.get(token) != token_id]
+        if moved or "ByteLevel" not in str(loaded.backend_tokenizer.pre_tokenizer):
+            problem = f"token {moved[0][:40]!r} would not keep its id" if moved else "words are not cut into bytes"
+            raise UserError(
+                f"{directory}: vocab.json and merges.txt do not suit {classed or 'the model of config.json'} ({problem}); "
+                f"expected a byte-level BPE; {_RESAVE}"
+            )
+        backend = loaded.backend_tokenizer
+        options = {key: getattr(loaded, key) for key in _WELL_KNOWN if getattr(loaded, key) is not None}
+        options |= {"chat_template": loaded.chat_template, "model_max_length": loaded.model_max_length}
+    return fast_tokenizer_class()(tokenizer_object=backend, name_or_path=str(directory), **options)
+
+
 def _byte_level_from_merges(directory: Path) -> "Tokenizer":
-    """Builds GPT-2's pipeline around vocab.json and merges.txt; these two files alone mean byte-level BPE."""
+    """Builds GPT-2's pipeline around vocab.json, merges.txt and added_tokens.json; the first two alone mean byte-level BPE."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
     vocabulary = read_json(directory / "vocab.json", "the vocabulary of a byte-level BPE")
@@ -130,6 +152,15 @@ def _byte_level_from_merges(directory: Path) -> "Tokenizer":
     names = set(_well_known(vocabulary).values())
     tokens = [AddedToken(name, special=True, normalized=False, lstrip=name == "<mask>") for name in names]
     backend.add_special_tokens(sorted(tokens, key=lambda token: vocabulary[token.content]))
+    added = _config(directory / "added_tokens.json")
+    _check_ids(directory / "added_tokens.json", list(vocabulary.items()), list(added.items()))
+    for name in sorted(added, key=added.get):
+        backend.add_tokens([AddedToken(name, normalized=False)])
+        if backend.token_to_id(name) != added[name]:
+            raise UserError(
+                f"{directory}/added_tokens.json: token {name[:40]!r} has the id {added[name]}, and {backend.token_to_id(name)} "
+                f"behind vocab.json; expected the ids behind it, without a gap; {_RESAVE}"
+            )
     if {"<s>", "</s>"} <= names:
         ids = [(name, vocabulary[name]) for name in ("<s>", "</s>")]
         backend.post_processor = processors.TemplateProcessing("<s> $A </s>", "<s> $A </s> </s> $B </s>", ids)

@@ -133,7 +133,7 @@ def _restricted(
     roles = {
         role: name for role in tokenizer.SPECIAL_TOKENS_ATTRIBUTES if isinstance(name := getattr(tokenizer, role, None), str)
     }
-    always = {*roles.values(), model.get("unk_token")}
+    always = {*roles.values(), model.get("unk_token"), *_named(state.get("post_processor"))}
     if model["type"] == "Unigram" and model.get("unk_id") is not None:
         always.add(model["vocab"][model["unk_id"]][0])
     if model.get("byte_fallback"):
@@ -161,6 +161,16 @@ def _restricted(
 
 def _tokens(backend: "Tokenizer", lines: Sequence[str]) -> list[int]:
     return [number for found in backend.encode_batch(lines, add_special_tokens=False) for number in found.ids]
+
+
+def _named(part: Any) -> set[str]:
+    """The tokens that the post-processor of a tokenizer.json puts around a text, see `_renumbered`."""
+    if isinstance(part, list) and len(part) == 2 and isinstance(part[0], str) and type(part[1]) is int:
+        return {part[0]}
+    if isinstance(part, dict) and {"ids", "tokens"} <= {*part}:
+        return {*part["tokens"]}
+    inside = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+    return {name for item in inside for name in _named(item)}
 
 
 def _renumbered(part: Any, numbers: dict[str, int]) -> Any:

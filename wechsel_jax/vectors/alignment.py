@@ -158,8 +158,11 @@ def align(
     given = _identical_words(source, target) if identical else list(pairs)
     found, entries = find_pairs(source, target, given, None if identical else weighting)
     if len(found.source) == 0:
+        turned = len(find_pairs(source, target, [pair[::-1] for pair in given], "unique")[0].source)
+        advice = f"; {turned} have them the other way round: exchange the columns, or the vectors" if turned else ""
         raise UserError(
             f"none of the {len(given)} word pairs has vectors on both sides; expected source-to-target pairs of these languages"
+            f"{advice}"
         )
 
     size = min(source.dim, target.dim)
