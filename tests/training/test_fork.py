@@ -8,6 +8,8 @@ import pytest
 from tests.training.runs import assert_same_run
 from wechsel_jax.errors import UserError
 from wechsel_jax.training import stable_phase, train
+from wechsel_jax.training.metrics import read_metrics
+from wechsel_jax.training.recorder import Recorder
 
 MODEL = {"model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32}
 
@@ -16,9 +18,8 @@ MODEL = {"model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2, "n_posit
 def settings(make_config):
     def make(steps, **changes):
         phases = stable_phase(warmup_steps=3, decay_fraction=0.25)
-        return make_config(
-            model__config=MODEL, mesh__data=1, steps=steps, phases=phases, keep=9, eval_every=4, checkpoint_every=4, **changes
-        )
+        given = {"model__config": MODEL, "mesh__data": 1, "phases": phases, "keep": 9, "eval_every": 4, "checkpoint_every": 4}
+        return make_config(steps=steps, **{**given, **changes})
 
     return make
 
@@ -66,3 +67,53 @@ def test_a_damaged_checkpoint_is_not_gone_on_from(settings, long, tmp_path):
     largest.write_bytes(largest.read_bytes()[:-1])
     with pytest.raises(UserError, match=r"fork: .*/4: state/.* bytes instead of"):
         train(settings(8, fork=str(place)), tmp_path / "run")
+
+
+def test_what_ended_the_other_run_does_not_end_this_one(settings, tmp_path, capsys):
+    """From the last checkpoint of a run that stopped early, and of one that has done all its steps."""
+    # So high a rate that the first evaluation stays the best.
+    rate = {"optimizer__peak_learning_rate": 3.0, "optimizer__clip_norm": None}
+    train(settings(24, patience=8, **rate), tmp_path / "stopped")
+    kinds = [(line["kind"], line["step"]) for line in read_metrics(tmp_path / "stopped" / "metrics.jsonl")]
+    stop = next(step for kind, step in kinds if kind == "stop")
+    assert stop < 16
+    train(settings(24, **rate), tmp_path / "alone")
+    forked = settings(24, fork=str(tmp_path / "stopped" / "checkpoints" / str(stop)), **rate)
+    assert train(forked, tmp_path / "forked")["step"] == 24
+    assert_same_run(tmp_path / "alone", tmp_path / "forked")
+    # Its own patience is one that it would have lost there.
+    again = settings(24, fork=forked.fork, patience=4, **rate)
+    with pytest.raises(UserError, match=r"fork: .*: with patience 4 this run stops at step \d+, the best evaluation being"):
+        train(again, tmp_path / "again")
+    constant = {"phases": ({"name": "all", "fraction": 1.0, "warmup_steps": 3, "decay": "constant"},)}
+    for steps, name in ((8, "short"), (12, "long")):
+        train(settings(steps, **constant), tmp_path / name)
+    longer = settings(12, fork=str(tmp_path / "short" / "checkpoints" / "8"), **constant)
+    ended = train(longer, tmp_path / "longer")
+    assert_same_run(tmp_path / "long", tmp_path / "longer")
+    assert train(longer, tmp_path / "longer") == ended and ended["step"] == 12
+    assert "all 12 steps are done" in capsys.readouterr().err
+
+
+def test_the_best_weights_before_the_fork_are_exported(settings, tmp_path):
+    rate = {"optimizer__peak_learning_rate": 3.0, "optimizer__clip_norm": None, "patience": 100}
+    train(settings(12, **rate), tmp_path / "alone")
+    (end,) = [line for line in read_metrics(tmp_path / "alone" / "metrics.jsonl") if line["kind"] == "end"]
+    assert end["exported_step"] < 8
+    train(settings(12, fork=str(tmp_path / "alone" / "checkpoints" / "8"), **rate), tmp_path / "forked")
+    assert_same_run(tmp_path / "alone", tmp_path / "forked")
+
+
+def test_killed_behind_its_export_a_run_still_says_how_it_ended(settings, tmp_path, monkeypatch):
+    train(settings(8), tmp_path / "alone")
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Recorder, "end", killed)
+    with pytest.raises(KeyboardInterrupt):
+        train(settings(8), tmp_path / "run")
+    assert (tmp_path / "run" / "export" / "model.safetensors").exists()
+    monkeypatch.undo()
+    train(settings(8), tmp_path / "run")
+    assert_same_run(tmp_path / "alone", tmp_path / "run")

@@ -60,7 +60,7 @@ def test_a_run_trains_both_heads_and_exports_them(folder, settings, tmp_path, ca
     spec = build_run(again)
     kernel = spec.load_parameters()["classifier"]["output"]["kernel"]()
     np.testing.assert_array_equal(kernel.T, exported["cls.seq_relationship.weight"])
-    assert spec.note == ""
+    assert spec.notes == ()
     # With masked tokens alone, they are left out, and config.json does not promise them.
     again.objective = "mlm"
     assert named_model(again).hf_config["architectures"] == ["BertForMaskedLM"]

@@ -1,6 +1,7 @@
 """AdamW against torch."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -94,3 +95,25 @@ def test_a_phase_can_keep_what_the_optimizer_knows():
     assert int(state[1].count) == 1
     np.testing.assert_array_equal(state[1].mu["a/kernel"], old[1].mu["a/kernel"])
     assert float(np.abs(old[1].mu["a/kernel"]).max()) > 0 and float(np.abs(state[1].mu["b/kernel"]).max()) == 0
+
+
+def test_layers_that_both_phases_train_keep_what_the_optimizer_knows():
+    optimizer = make_optimizer(default_config().optimizer)
+    whole = {"layers/a/kernel": jnp.ones((4, 2)), "head/kernel": jnp.ones(3)}
+    part = {"layers/a/kernel[2:4]": jnp.ones((2, 2)), "head/kernel": jnp.ones(3)}
+    other = {"layers/a/kernel[1:3]": jnp.ones((2, 2))}
+
+    def trained(params):
+        grads = {path: jnp.arange(1.0, x.size + 1).reshape(x.shape) for path, x in params.items()}
+        return optimizer.update(grads, optimizer.init(params), params)[1]
+
+    for old, new, expected in (
+        (part, whole, lambda mu: [[0, 0], [0, 0], *mu["layers/a/kernel[2:4]"]]),
+        (whole, part, lambda mu: mu["layers/a/kernel"][2:]),
+        (part, other, lambda mu: [[0, 0], mu["layers/a/kernel[2:4]"][0]]),
+    ):
+        before = trained(old)
+        after = jax.jit(lambda params, before: kept(optimizer.init(params), before))(new, before)
+        (path,) = (path for path in new if path.startswith("layers"))
+        np.testing.assert_array_equal(after[1].mu[path], np.array(expected(before[1].mu)))
+        assert int(after[1].count) == 1

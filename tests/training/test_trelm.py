@@ -232,6 +232,10 @@ def test_what_does_not_fit_the_model_is_found_before_the_first_phase(settings, f
     with pytest.raises(UserError, match="backward: phases: layers ':6' of a model with 2 layers"):
         train_trelm(config, tmp_path / "run")
     config = settings()
+    config.forward.phases = ({"name": "forward", "fraction": 1.0, "layers": "0:1"},)
+    with pytest.raises(UserError, match=r"forward: phases: trains the layers 0:1 of 2, of which 1: are taken .* set depth=2"):
+        train_trelm(config, tmp_path / "run")
+    config = settings()
     config.forward.block_length = 17
     with pytest.raises(UserError, match="forward: block_length: 17 is more than the model's 16 positions"):
         train_trelm(config, tmp_path / "run")

@@ -100,7 +100,7 @@ def with_rates(training: ConfigDict, rate: float, tables: float) -> ConfigDict:
     groups = [as_dict(group) for group in training.optimizer.groups]
     if tables != 1 and all(group["match"] not in _TABLES for group in groups):
         groups.insert(0, {"match": "embeddings"})
-    for group in (group for group in groups if group["match"] in _TABLES):
+    for group in (group for group in groups if group["match"] in _TABLES and group.get("kind") != "frozen"):
         group["rate"] = tables
     training.optimizer.peak_learning_rate, training.optimizer.groups = rate, tuple(groups)
     return training

@@ -11,7 +11,10 @@ import numpy as np
 from wechsel_jax.data.manifest import TOKENS, read_manifest, verify_tokens
 from wechsel_jax.data.order import permuted
 from wechsel_jax.errors import UserError
+from wechsel_jax.tokens import Vocabulary
 
+# Tokens.
+_COUNTED_AT_ONCE = 1 << 24
 Batch = dict[str, np.ndarray]
 Rows = slice | np.ndarray
 ALL_ROWS = slice(None)
@@ -55,6 +58,7 @@ class TokenBlocks:
       stream: (n,) uint16 or uint32, memory-mapped; read-only.
       vocabulary_size: V of the tokenizer; every token is smaller.
       fingerprint: sha256 of the stream, whatever the block length.
+      text_bytes: of the documents in UTF-8; None where an earlier version did not record it.
     """
 
     directory: Path
@@ -62,6 +66,7 @@ class TokenBlocks:
     stream: np.ndarray = dataclasses.field(repr=False)
     vocabulary_size: int
     fingerprint: str
+    text_bytes: int | None = None
 
     @classmethod
     def open(cls, directory: str | os.PathLike, length: int, verify: bool = False) -> "TokenBlocks":
@@ -88,7 +93,23 @@ class TokenBlocks:
             verify_tokens(directory, manifest)
         dtype = np.dtype(manifest["dtype"]).newbyteorder("<")
         stream = np.memmap(Path(directory) / TOKENS, dtype, mode="r", shape=(count,))
-        return cls(Path(directory), length, stream, manifest["vocabulary_size"], manifest["sha256"])
+        return cls(Path(directory), length, stream, manifest["vocabulary_size"], manifest["sha256"], manifest.get("text_bytes"))
+
+    def byte_lengths(self, vocabulary: Vocabulary) -> np.ndarray:
+        """Returns float32 (V,): how many bytes of these documents each token stands for, together all that they have.
+
+        `Vocabulary.byte_lengths` in another proportion: a tokenizer may invent spaces before words and characters, and write
+        letters in another form. An unknown token stands for as much as the mean of the others. Special tokens: 0.
+        """
+        sizes, counts = vocabulary.byte_lengths.astype(np.float64), np.zeros(len(vocabulary), np.int64)
+        for begin in range(0, self.stream.size, _COUNTED_AT_ONCE):
+            counts += np.bincount(self.stream[begin : begin + _COUNTED_AT_ONCE], minlength=len(vocabulary))
+        spelled, ordinary = counts @ sizes, counts[sizes > 0].sum()
+        if not spelled:
+            return sizes.astype(np.float32)
+        sizes[[i for i, roles in enumerate(vocabulary.roles) if "unk" in roles and "eos" not in roles]] = spelled / ordinary
+        written = spelled if self.text_bytes is None else self.text_bytes
+        return (sizes * (written / (counts @ sizes))).astype(np.float32)
 
     def __len__(self) -> int:
         return self.stream.size // self.length
@@ -175,8 +196,8 @@ def evaluation_batches(
       limit: yield at most so many batches, from the start of the stream.
       pad_id: token of the padding.
       rows: which of the B rows of each batch to read, a slice or their numbers.
-      byte_lengths: int (V,), how many bytes of text each token stands for, see `Vocabulary.byte_lengths`; batches then have
-        "bytes" int32 (rows, L).
+      byte_lengths: (V,), how many bytes of text each token stands for, see `TokenBlocks.byte_lengths`; batches then have
+        "bytes" (rows, L).
 
     Returns:
       An iterator of {"tokens": int32 (rows, L), "weights": float32 (rows, L), weight of token i as a predicted token,

@@ -11,7 +11,7 @@ from wechsel_jax.data.propositions import read_propositions
 from wechsel_jax.data.treebanks import read_trees
 from wechsel_jax.errors import UserError, one_line, parsing
 from wechsel_jax.files.json import parse_json
-from wechsel_jax.text.files import read_lines
+from wechsel_jax.text.files import LONGEST_DOCUMENT, read_lines
 from wechsel_jax.text.parallel import BESIDE, read_pairs
 from wechsel_jax.text.sources import Source, find_sources
 
@@ -254,6 +254,8 @@ def _rows(source: Source, task: Task, wanted: tuple[str, ...]) -> Iterator[tuple
 def _lines(source: Source, task: Task, wanted: tuple[str, ...]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     lines = (line for _, line in read_lines(source.place, _WHAT))
     if ".csv" in Path(source.place).suffixes:
+        # Without, a column of 128 KiB is too long.
+        csv.field_size_limit(LONGEST_DOCUMENT)
         reader = csv.reader((line + "\n" for line in lines), strict=True)
         with parsing(source.name, "a CSV file", csv.Error):
             numbered = [(reader.line_num, fields) for fields in reader]

@@ -112,11 +112,7 @@ class Checkpoints:
 
     def note(self, step: int, facts: Mapping[str, Any]) -> None:
         """Replaces what the checkpoint of a step was saved with, once more is known than at that time."""
-        file = self.directory / str(step) / _MANIFEST
-        manifest = json.loads(file.read_bytes())
-        if manifest != {**manifest, **facts}:
-            with new_file(file, "w") as handle:
-                json.dump({**manifest, **facts}, handle, indent=1)
+        note(self.directory / str(step), facts)
 
     def save(self, step: int, state: TrainState, facts: Mapping[str, Any] | None = None) -> None:
         """Copies the state to the host and writes it in the background; does nothing where `step` is saved already.
@@ -277,6 +273,15 @@ class Checkpoints:
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.join()
+
+
+def note(place: Path, facts: Mapping[str, Any]) -> None:
+    """Replaces what a checkpoint was saved with, see `Checkpoints.note`."""
+    file = place / _MANIFEST
+    manifest = json.loads(file.read_bytes())
+    if manifest != {**manifest, **facts}:
+        with new_file(file, "w") as handle:
+            json.dump({**manifest, **facts}, handle, indent=1)
 
 
 def read_facts(place: Path) -> dict[str, Any]:

@@ -152,7 +152,7 @@ def _remedies(advice: Mapping[str, Any]) -> list[str]:
         remedies.append(f"lower batch_size (now {rows})")
     if parts < rows:
         more = next((n for n in range(2 * parts, rows + 1) if rows % n == 0), rows)
-        remedies.append(f"set accumulation={more} (the same updates from smaller parts)")
+        remedies.append(f"set accumulation={more} (an update from smaller parts)")
     if advice.get("block_length", 0) > 2:
         remedies.append(f"lower block_length (now {advice['block_length']})")
     if advice.get("model.remat") in ("none", "dots"):

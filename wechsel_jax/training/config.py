@@ -127,6 +127,8 @@ def default_config() -> ConfigDict:
     config.task.group_by_length = False
     # translation: evaluations also translate, greedily, and score BLEU, which needs the extra eval.
     config.task.bleu = False
+    # What it counts, as sacrebleu calls it: 13a (words), zh, char (characters) and others.
+    config.task.tokenize = "13a"
 
     # AdamW (Loshchilov & Hutter, 2019).
     config.optimizer = ConfigDict()
@@ -196,8 +198,12 @@ def default_config() -> ConfigDict:
     return config
 
 
-def validate(config: ConfigDict) -> None:
+def validate(config: ConfigDict, steps_known: bool = True) -> None:
     """Checks what can be checked without opening a file.
+
+    Args:
+      config: settings of a run.
+      steps_known: whether `steps` is that of the run; with `epochs` only the data says.
 
     Raises:
       UserError: a field is unknown, missing, of the wrong type or impossible; the message names it.
@@ -246,7 +252,7 @@ def validate(config: ConfigDict) -> None:
         raise UserError("mesh: more than one axis is -1; expected at most one to take the remaining devices")
     _check_sources(config)
     groups = read_groups([as_dict(group) for group in optimizer.groups])
-    for phase in phases(config):
+    for phase in phases(config) if steps_known else ():
         for group in groups:
             group.schedule(phase)
 

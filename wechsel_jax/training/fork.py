@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,11 @@ from ml_collections import ConfigDict
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import damage, new_file, require_directory, temporary_directory
 from wechsel_jax.files.json import read_json
-from wechsel_jax.training.checkpoints import read_facts
+from wechsel_jax.records import encode_line, read_metrics
+from wechsel_jax.training.checkpoints import note, read_facts
 from wechsel_jax.training.config import as_dict
 from wechsel_jax.training.groups import read_groups
-from wechsel_jax.training.metrics import require_lines
+from wechsel_jax.training.metrics import best_evaluation, metrics_facts, require_lines
 from wechsel_jax.training.schedules import make_phases, phase_at
 from wechsel_jax.training.workdir import CONFIG, MACHINE, differences, record_config
 
@@ -60,25 +61,57 @@ def fork(config: ConfigDict, workdir: Path, say: Callable[[str], None] = print) 
             f"alike until step {step}: warmup_steps, not warmup, and a decay_fraction that begins later; "
             "take an earlier checkpoint, or more steps"
         )
-    metrics = earlier / "metrics.jsonl"
+    metrics, lines = earlier / "metrics.jsonl", []
     require_lines(metrics, facts)
     if metrics.exists() and "metrics" in facts:
-        lines = metrics.read_bytes().splitlines(keepends=True)
-        with new_file(workdir / metrics.name) as handle:
-            handle.writelines(lines[: facts["metrics"]["lines"]])
+        held = read_metrics(metrics)[: facts["metrics"]["lines"]]
+        # That the other run ended there says nothing of this one.
+        lines = [line for line in held if line["kind"] not in ("stop", "end")]
+    best = _best_until(lines, config, place)
+    if lines:
+        with new_file(workdir / metrics.name, "w") as handle:
+            handle.writelines(map(encode_line, lines))
     # The text must be the same, whoever makes it into tokens; how long the steps took is told of both runs.
     for name in (MACHINE, "data/fingerprints.json"):
         if (earlier / name).exists():
             (workdir / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(earlier / name, workdir / name)
     record_config(config, workdir)
-    target = workdir / "checkpoints" / str(step)
-    target.parent.mkdir(exist_ok=True)
-    # Last, and at once: what a kill leaves is forked again.
-    with temporary_directory(target) as copy:
-        shutil.copytree(place, copy, dirs_exist_ok=True)
-        os.rename(copy, target)
+    checkpoints = workdir / "checkpoints"
+    checkpoints.mkdir(exist_ok=True)
+    # The last one at once: what a kill leaves is forked again.
+    for source in (earlier / "checkpoints" / str(best), place) if best not in (None, step) else (place,):
+        target = checkpoints / source.name
+        if source != place and (target.exists() or damage(source, "manifest.json") is not None):
+            if not target.exists():
+                say(f"{source}: its evaluation is the best so far, and it is not whole; later weights are exported")
+            continue
+        with temporary_directory(target) as copy:
+            shutil.copytree(source, copy, dirs_exist_ok=True)
+            if lines and source == place:
+                note(copy, metrics_facts(lines))
+            os.rename(copy, target)
     say(f"begins as {earlier} did until step {step:,}")
+
+
+def _best_until(lines: Sequence[Mapping[str, Any]], config: ConfigDict, place: Path) -> int | None:
+    """The step of the best evaluation in the lines, where its weights may be exported.
+
+    Raises:
+      UserError: this run would have stopped before the last of the lines.
+    """
+    if not config.patience:
+        return None
+    seen, best = [], None
+    for line in lines:
+        seen.append(line)
+        best = best_evaluation(seen) if line["kind"] == "eval" else best
+        if line["kind"] == "eval" and best is not None and line["step"] - best["step"] >= config.patience:
+            raise UserError(
+                f"fork: {place}: with patience {config.patience} this run stops at step {line['step']}, the best evaluation "
+                f"being that of step {best['step']}; expected an earlier checkpoint, more patience, or 0"
+            )
+    return best["step"] if best is not None and config.keep_best else None
 
 
 def _course(config: Mapping[str, Any], step: int) -> list[tuple]:

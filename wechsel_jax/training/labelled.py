@@ -88,6 +88,11 @@ def _open_pairs(config: ConfigDict, workdir: Path, say: Callable[[str], None]) -
     examples = {side: read_examples(config.data[side], task) for side in SIDES}
     if config.task.bleu:
         require_sacrebleu("task.bleu")
+        from sacrebleu.metrics import BLEU
+
+        if config.task.tokenize not in BLEU.TOKENIZERS:
+            known = ", ".join(sorted(BLEU.TOKENIZERS))
+            raise UserError(f"task.tokenize: {config.task.tokenize}: sacrebleu has no such tokenizer; expected one of {known}")
     model = named_model(config)
     rows = {
         side: encode_pairs(

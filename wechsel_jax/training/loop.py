@@ -54,7 +54,11 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
         is at work there, the loss is no longer finite, or what was trained cannot be written.
       SystemExit: SIGTERM or SIGINT arrived; a checkpoint has been saved (status 143 or 130).
     """
-    validate(config)
+    validate(config, steps_known=not config.epochs)
+    if config.seeds > 1:
+        raise UserError(
+            f"seeds: is {config.seeds}; expected 0 or 1, as several are for train.finetune; set seed for another one"
+        )
     distributed.start(config.distributed)
     first = distributed.is_first()
     if first:
@@ -67,7 +71,9 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
     check_config(config, workdir)
     progress = Progress(config.steps, quiet=not first)
     finished = final_metrics(workdir / "metrics.jsonl", config.steps)
-    if finished is not None and broadcast_from_first(int(first and _exported(workdir / "export", progress.say))):
+    # Killed before that line, a run has exported, perhaps, and not said what; it does so again.
+    said = finished is not None and any(line["kind"] == "end" for line in read_metrics(workdir / "metrics.jsonl"))
+    if said and broadcast_from_first(int(first and _exported(workdir / "export", progress.say))):
         stop, ending = early_stop(read_metrics(workdir / "metrics.jsonl")), f"all {config.steps:,} steps are done"
         if stop is not None:
             early = f"stopped early at step {stop['step']:,} of {config.steps:,}"

@@ -3,7 +3,7 @@
 import hashlib
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,7 @@ class MetricsFile:
 
     def facts(self) -> dict[str, Any]:
         """Returns what a checkpoint shall be saved with, so that `require_lines` finds these lines again."""
-        return {"metrics": {"lines": len(self.lines), "sha256": self._sha256.hexdigest()}}
+        return _facts(len(self.lines), self._sha256)
 
     def evaluated(self, step: int) -> bool:
         """Whether there is an evaluation of `step`."""
@@ -120,6 +120,16 @@ class MetricsFile:
         if not self._warned:
             self._warned = True
             self._say(f"{self.path}: cannot be written ({error.strerror}); its lines are kept in memory; training goes on")
+
+
+def metrics_facts(lines: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """What a checkpoint is saved with where a file holds these lines, see `MetricsFile.facts`."""
+    encoded = [encode_line(line).encode() for line in lines]
+    return _facts(len(encoded), hashlib.sha256(b"".join(encoded)))
+
+
+def _facts(count: int, sha256: Any) -> dict[str, Any]:
+    return {"metrics": {"lines": count, "sha256": sha256.hexdigest()}}
 
 
 def require_lines(path: str | Path, facts: Mapping[str, Any]) -> None:

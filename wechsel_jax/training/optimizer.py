@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from ml_collections import ConfigDict
 
@@ -158,15 +159,38 @@ def kept(new: Any, old: Any) -> Any:
 
     Args:
       new: the phase's own state, at zero.
-      old: the last state of the phase before. Moments of the paths that both hold are taken from it, and the count of updates:
-        parameters that join later are corrected for the bias of their zeros no more.
+      old: the last state of the phase before. Moments of the paths that both hold are taken from it, of layers that both train
+        where they train others, too, and the count of updates: parameters that join later are corrected for the bias of their
+        zeros no more.
     """
     known = {jax.tree_util.keystr(place): leaf for place, leaf in jax.tree_util.tree_leaves_with_path(old)}
+    # Of parameters that trained in part: the place without the layers -> (first layer, moments) of those.
+    partly: dict[str, list[tuple[int, jax.Array]]] = {}
+    for place, leaf in jax.tree_util.tree_leaves_with_path(old):
+        if (part := _layers(place, leaf)) is not None:
+            partly.setdefault(part[0], []).append((part[1], leaf))
 
     def take(place: tuple, leaf: jax.Array) -> jax.Array:
-        return known.get(jax.tree_util.keystr(place), leaf)
+        if (name := jax.tree_util.keystr(place)) in known:
+            return known[name]
+        if (part := _layers(place, leaf)) is None:
+            return leaf
+        first, end = part[1], part[1] + len(leaf)
+        for start, moments in partly.get(part[0], ()):
+            low, high = max(first, start), min(end, start + len(moments))
+            if low < high:
+                leaf = leaf.at[low - first : high - first].set(moments[low - start : high - start])
+        return leaf
 
     return jax.tree_util.tree_map_with_path(take, new)
+
+
+def _layers(place: tuple, leaf: Any) -> tuple[str, int] | None:
+    """Of moments of stacked layers: their place, of whichever layers they are, and the first of these; None of others."""
+    key = getattr(place[-1], "key", None) if place else None
+    if not isinstance(key, str) or not key.startswith(_LAYERS) or not np.ndim(leaf):
+        return None
+    return f"{jax.tree_util.keystr(place[:-1])} {whole(key)}", 0 if whole(key) == key else _bounds(key)[0]
 
 
 def _bounds(path: str) -> tuple[int, int]:

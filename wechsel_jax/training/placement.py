@@ -64,7 +64,7 @@ class Placement:
         shapes = family.shapes(spec.model.device_config)
         self._shapes = unflatten({path: jax.ShapeDtypeStruct(shape, np.float32) for path, shape in shapes.items()})
         self._parameter_shardings, notes = sharding.parameter_shardings(self.mesh, family.sharding_rules, shapes)
-        for note in (*notes, *filter(None, [spec.note])):
+        for note in (*notes, *spec.notes):
             say(note)
         groups = read_groups([as_dict(group) for group in config.optimizer.groups])
         # Without groups a run is what it was before there were any.
@@ -140,7 +140,9 @@ class Placement:
           The scores of the run's `Evaluator`.
         """
         config, evaluator = self._config, self._spec.evaluator
-        batches = evaluator.batches(data, self._rows, config.eval_batches, self._held)
+        # Smaller parts of a step are more of them, of the same text.
+        limit = config.eval_batches and config.eval_batches * config.accumulation
+        batches = evaluator.batches(data, self._rows, limit, self._held)
         where = sharding.batch_sharding(self.mesh)
         placed = (sharding.put_local(batch, where, self._held, self._rows) for batch in watch(batches))
         # One key for all evaluations: a masked model is asked for the same tokens each time.

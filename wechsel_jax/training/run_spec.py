@@ -17,7 +17,7 @@ from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.checkpoint.model_config import check_config
 from wechsel_jax.checkpoint.tensors import read_header
 from wechsel_jax.data import evaluation_batches
-from wechsel_jax.data.batches import Batch, Rows
+from wechsel_jax.data.batches import Batch, Rows, TokenBlocks
 from wechsel_jax.data.examples import FORMS
 from wechsel_jax.data.pairs import TranslationRows
 from wechsel_jax.data.parallel import ParallelRows
@@ -116,14 +116,14 @@ class RunSpec:
       evaluator: what its evaluations are.
       load_parameters: returns the initial parameters, nested float32 numpy arrays or functions that each build one; None: they
         are drawn, see `initial`.
-      note: what the user should know about them, or "".
+      notes: what the user should know about them.
     """
 
     model: ModelSpec
     objective: Objective
     evaluator: Evaluator
     load_parameters: Callable[[], dict[str, Any]] | None
-    note: str = ""
+    notes: tuple[str, ...] = ()
 
     def initial(self, seed: int, shardings: Any) -> dict[str, Any]:
         """Returns the initial parameters, padded, where they shall live: those of `load_parameters`, or new ones."""
@@ -160,7 +160,9 @@ def build_run(config: ConfigDict, weights: bool = True) -> RunSpec:
         def evaluate(params: Any, batches: Iterable[Any], rows: TranslationRows, key: jax.Array) -> dict[str, Any]:
             batches = list(batches) if config.task.bleu else batches
             scores = perplexity(objective, params, batches, key)
-            return scores | (greedy_bleu(objective, params, batches, rows, model.target_tokenizer) if config.task.bleu else {})
+            if not config.task.bleu:
+                return scores
+            return scores | greedy_bleu(objective, params, batches, rows, model.target_tokenizer, config.task.tokenize)
 
         evaluator = Evaluator(lambda rows, count, limit, held: rows.evaluation_batches(count, limit, held), evaluate)
         return RunSpec(model, objective, evaluator, _weights(config, model, weights))
@@ -185,10 +187,15 @@ def build_run(config: ConfigDict, weights: bool = True) -> RunSpec:
         parity=config.parity,
     )
 
+    # Of the tokens of each text, which is read once for it.
+    sizes: dict[Path, np.ndarray] = {}
+
     def batches(data: Any, rows: int, limit: int | None, held: Rows) -> Iterator[Batch]:
         if isinstance(data, ParallelRows):
             return data.evaluation_batches(rows, limit, held)
-        lengths = model.vocabulary.byte_lengths
+        if data.directory not in sizes:
+            sizes[data.directory] = TokenBlocks.open(data.directory, 1).byte_lengths(model.vocabulary)
+        lengths = sizes[data.directory]
         if isinstance(data, SentencePairs):
             found = data.evaluation_batches(rows, limit, held)
             return (batch | {"bytes": lengths[batch["tokens"]]} for batch in found)
@@ -198,13 +205,14 @@ def build_run(config: ConfigDict, weights: bool = True) -> RunSpec:
         batches,
         lambda params, batches, _, key: perplexity(objective, params, batches, key),
     )
-    load, note = _weights(config, model, weights), ""
+    load, notes = _weights(config, model, weights), []
     if config.objective == "mlm_nsp" and config.model.checkpoint and weights:
         there = model.family.tensors.present(Checkpoint.open(config.model.checkpoint).names())
         if missing := [name for name in ("pooler.dense", NEXT_SENTENCE) if f"{name}.weight" not in there]:
-            note = f"{config.model.checkpoint}: has no {' and no '.join(missing)}; drawn from the seed"
-    few = few_tokens(model.tokenizer.name_or_path, len(model.tokenizer), model.config.vocabulary_size)
-    return RunSpec(model, objective, evaluator, load, note or few)
+            notes.append(f"{config.model.checkpoint}: has no {' and no '.join(missing)}; drawn from the seed")
+    if few := few_tokens(model.tokenizer.name_or_path, len(model.tokenizer), model.config.vocabulary_size):
+        notes.append(few)
+    return RunSpec(model, objective, evaluator, load, tuple(notes))
 
 
 def _weights(config: ConfigDict, model: ModelSpec, check: bool) -> Callable[[], dict[str, Any]] | None:

@@ -35,7 +35,7 @@ def finetune(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
     Raises:
       UserError: as `train`.
     """
-    validate(config)
+    validate(config, steps_known=not config.epochs)
     if config.objective not in FORMS:
         raise UserError(f"objective: {config.objective} needs no labels; expected one of {', '.join(FORMS)}; or train.pretrain")
     if config.seeds < 2:

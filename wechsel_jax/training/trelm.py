@@ -190,6 +190,13 @@ def _check_models(runs: Mapping[str, ConfigDict]) -> None:
             # The model of the last phase has a layer more.
             for phase in phases(trial) if name != "language" else ():
                 trainable_paths(model.family, model.family.shapes(model.device_config), phase.trainable, phase.layers)
+                middle = model.config.layers // 2
+                half = {"forward": f"{middle}:", "backward": f":{middle}"}.get(name)
+                if half and phase.layers not in ("", half):
+                    raise UserError(
+                        f"phases: trains the layers {phase.layers} of {model.config.layers}, of which {half} are taken from "
+                        f"it; expected {half} or all; set depth={model.config.layers} in configs/trelm.py"
+                    )
 
 
 def _once(place: Path, make: Callable[[Path], None]) -> None:
@@ -295,7 +302,7 @@ def _held_out_loss(run: ConfigDict, model: Path, workdir: Path) -> float:
     # Its text is prepared where the phase will look for it; held as by the phase, the directory counts as one of a run.
     with only_run(workdir) if distributed.is_first() else contextlib.nullcontext():
         # Heads that are new in the last phase are not measured here, so nothing is said of them.
-        spec = dataclasses.replace(build_run(run), note="")
+        spec = dataclasses.replace(build_run(run), notes=())
         placement = Placement(run, spec, print)
         data = open_data(run, spec.model, workdir, fresh=not (workdir / "config.json").exists())
     with jax.set_mesh(placement.mesh):
