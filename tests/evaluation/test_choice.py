@@ -265,6 +265,15 @@ def test_phenomena_are_scored_apart(gpt2, tmp_path):
     assert single["items"] == 1 and single["acc_stderr"] is None
 
 
+def test_examples_come_from_behind_the_limit_too(gpt2, tmp_path):
+    lines = [{"context": f"q{i} ", "choices": ["a", "b"], "answer": i % 2} for i in range(6)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    every, items = score_choices(gpt2, tmp_path / "a.jsonl", shots=2)
+    few, first = score_choices(gpt2, tmp_path / "a.jsonl", shots=2, limit=2)
+    assert (every["items"], few["items"]) == (6, 2)
+    np.testing.assert_allclose(first["log_likelihood"], items["log_likelihood"][:2], atol=1e-4)
+
+
 def test_a_masked_model_chooses_between_sentences(tmp_path):
     model = LoadedModel.open(save(tmp_path / "bert", "bert"))
     path = tmp_path / "a.tsv"

@@ -12,6 +12,7 @@ import pytest
 from wechsel_jax import cli, demo
 from wechsel_jax.commands.evaluate import named
 from wechsel_jax.evaluation import tasks
+from wechsel_jax.evaluation.labels import LabelScores
 from wechsel_jax.records.scores import ScoresRecord
 from wechsel_jax.report.scores_table import heat_map, read_scores
 
@@ -61,6 +62,35 @@ def test_what_is_there_is_not_measured_again(scores, place, capsys, monkeypatch)
     monkeypatch.setattr(tasks, "LoadedModel", None)
     run(f"english={demo.path('english-gpt2')}", f"--text=night={place}/text.txt", f"--output={scores}")
     assert "measured before" in capsys.readouterr().out and scores.read_bytes() == before
+
+
+def test_scores_may_lie_in_the_model_that_they_are_of(place, tmp_path, capsys):
+    shutil.copytree(demo.path("english-gpt2"), tmp_path / "model")
+    for said in ("s)", "(measured before)"):
+        run(tmp_path / "model", f"--text={place}/text.txt", f"--output={tmp_path}/model/scores.json")
+        assert capsys.readouterr().out.strip().endswith(said)
+    with pytest.raises(SystemExit):
+        run(tmp_path / "model", f"--text={place}/text.txt", f"--output={tmp_path}/model/config.json")
+    assert "its contents are of another kind" in capsys.readouterr().err
+
+
+def test_groups_of_items_have_their_number(scores, tmp_path):
+    cli.main(["report", str(scores), f"--output={tmp_path / 'scores.csv'}"])
+    with open(tmp_path / "scores.csv", newline="") as handle:
+        rows = [row for row in csv.DictReader(handle) if row["task"] == "pairs.tsv" and row["metric"] == "acc"]
+    assert [(row["group"], row["items"]) for row in rows] == [("", "6"), ("SV", "6")]
+
+
+def test_labels_are_scored_in_the_type_that_is_recorded(tmp_path, monkeypatch):
+    seen = []
+
+    def scored(directory, names, **options):
+        seen.append(options["dtype"])
+        return LabelScores({"accuracy": 1.0}, "accuracy", ["a.tsv: line 1"], ["yes"], [1.0], [1.0])
+
+    monkeypatch.setattr("wechsel_jax.evaluation.labels.score_labelled", scored)
+    tasks.labels(tmp_path, "a.tsv", dtype="bfloat16")
+    assert seen == ["bfloat16"]
 
 
 def test_what_another_process_adds_meanwhile_stays(scores, place, tmp_path, monkeypatch):

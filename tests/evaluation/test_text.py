@@ -8,9 +8,11 @@ import torch
 import transformers
 from tokenizers.processors import TemplateProcessing
 
-from tests.tiny_tokenizers import LINES, byte_bpe, wordpiece
+from tests.tiny_tokenizers import LINES, byte_bpe, every_kind, wordpiece
+from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.errors import UserError
 from wechsel_jax.evaluation.loaded import LoadedModel
+from wechsel_jax.evaluation.step_zero import perplexity_at_zero
 from wechsel_jax.evaluation.text import score_text
 
 DOCUMENTS = [*LINES[:3], "It mulls over it.", LINES[1] + " " + LINES[0]]
@@ -146,3 +148,25 @@ def test_a_text_without_a_token_is_said(masked):
     # BERT's tokenizer takes characters out that nobody sees.
     with pytest.raises(UserError, match=r"has no token that .* could predict"):
         score_text(masked[0], ["\u200b"])
+
+
+@pytest.mark.parametrize("kind", ["byte", "byte-prefix", "llama", "unigram", "wordpiece"])
+def test_a_trainer_and_evaluate_count_the_same_bytes(kind, tmp_path):
+    """All tokens are equally likely, so two numbers of bits per byte differ by what they count as bytes."""
+    tokenizer = every_kind()[kind]
+    if tokenizer.eos_token is None and tokenizer.sep_token is None:
+        tokenizer.add_special_tokens({"eos_token": "</s>"})
+    tokenizer.save_pretrained(tmp_path)
+    sizes = {"n_embd": 8, "n_layer": 1, "n_head": 1, "n_positions": 64}
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=len(tokenizer), **sizes))
+    for parameter in model.parameters():
+        parameter.data.zero_()
+    model.save_pretrained(tmp_path)
+    # Words and characters without spaces between them, and letters that the tokenizer does not know.
+    lines = [*LINES, "Ganz neue Wörter: Zyklus, Ärger, 中国人民银行 und mehr!", "中文日本語の文章"] * 5
+    (tmp_path / "text.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    trained = perplexity_at_zero(Checkpoint.open(tmp_path), tmp_path / "text.txt", tokens_limit=1_000_000)
+    evaluated = score_text(LoadedModel.open(tmp_path), lines).metrics()
+    assert trained["bits_per_byte"] == pytest.approx(evaluated["bits_per_byte"], rel=2e-3)
+    # All but the first token, from which the second is predicted.
+    assert 0 < sum(len(line.encode()) for line in lines) - trained["bytes"] < 8

@@ -61,6 +61,20 @@ def test_rows_are_compared_with_themselves_and_with_the_source(pair):
     assert len(found["samples"]) == 4
 
 
+def test_rows_that_are_not_finite_are_left_out(pair, tmp_path):
+    root, old, _, _ = pair
+    shutil.copytree(root / "after", tmp_path / "after")
+    tensors = safetensors.numpy.load_file(root / "after" / "model.safetensors")
+    tensors[TABLE][7, 0] = np.inf
+    safetensors.numpy.save_file(tensors, tmp_path / "after" / "model.safetensors")
+    found = drift(tmp_path / "after", root / "before", samples=4)
+    assert found["groups"][0]["tokens"] == len(old) - 1
+    json.dumps(found, allow_nan=False)
+    tensors[TABLE][:] = np.nan
+    safetensors.numpy.save_file(tensors, tmp_path / "after" / "model.safetensors")
+    assert drift(tmp_path / "after", root / "before")["nearest"] is None
+
+
 def test_large_tables_are_compared_in_blocks(tmp_path):
     vocabulary = {f"w{i}": i for i in range(3_000)}
     tables = np.random.default_rng(0).normal(size=(2, len(vocabulary), 1024)).astype(np.float32)

@@ -290,6 +290,23 @@ def test_what_a_run_recorded_is_no_place_for_a_report(tmp_path, capsys):
     assert "its contents are of another kind" in capsys.readouterr().err and (run / "metrics.jsonl").read_bytes() == before
 
 
+def test_a_page_has_the_name_of_one(tmp_path, capsys):
+    run = make_run(tmp_path, "wechsel")
+    with pytest.raises(SystemExit):
+        cli.main(["report", str(run), f"--output={tmp_path / 'report.md'}"])
+    assert "expected the name of a .html file" in capsys.readouterr().err and not (tmp_path / "report.md").exists()
+
+
+def test_a_perplexity_near_the_largest_number_is_drawn(tmp_path):
+    run = make_run(tmp_path, "wechsel")
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    evaluated = [line for line in lines if line["kind"] == "eval"]
+    evaluated[1] |= {"loss": 690.0, "perplexity": math.exp(690)}
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_report([run], tmp_path / "report.html")
+    assert (tmp_path / "report-learning-curves.png").stat().st_size > 5000
+
+
 def test_everything_is_escaped(tmp_path):
     evil = '<script>alert("1")</script>&<b>'
     changed = record("wechsel")

@@ -63,13 +63,15 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     if not places:
         raise UserError("expected --text, --choice, --reading or --labels; see wechsel-jax evaluate --help")
     names = [name for name, _ in places]
+    if given["labels"] and values["limit"].present and not (given["choice"] or given["reading"]):
+        raise UserError("--limit: has no effect on --labels; leave it out, or give a shorter file")
     if twice := [name for name in names if names.count(name) > 1]:
         raise UserError(f"two tasks are named {twice[0]!r}; expected one name a task: NAME=FILE")
     if values.output:
         if not values.output.endswith(".json"):
             raise UserError(f"--output={values.output}: expected the name of a .json file")
-        # What is there is added to, whatever --overwrite says: only scores of the same names are replaced.
-        refuse_file(values.output, is_scores, "evaluate", True, [*models.values(), *(place for _, place in places)])
+        # What is there is added to, whatever --overwrite says: only scores of the same names are replaced. It may lie in a run.
+        refuse_file(values.output, is_scores, "evaluate", True, [place for _, place in places])
         if Path(values.output).exists():
             ScoresRecord.read(values.output)
     from wechsel_jax.evaluation.tasks import Task, evaluate

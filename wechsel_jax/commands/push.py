@@ -31,4 +31,6 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     from wechsel_jax.hub import push
 
     options = {name: values[name].value for name in ("private", "revision", "dry_run", "license", "language")}
-    print(push(arguments[0], values.repo, **options))
+    address = push(arguments[0], values.repo, **options)
+    if not values.dry_run:
+        print(address)

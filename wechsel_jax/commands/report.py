@@ -19,6 +19,7 @@ from pathlib import Path
 
 from absl import flags
 
+from wechsel_jax.errors import UserError
 from wechsel_jax.files import refuse_file, require_directory
 
 ARGUMENTS = "RUN|SCORES|EMBEDDINGS..."
@@ -57,6 +58,8 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     from wechsel_jax.report.page import is_report, write_report
 
     refuse_file(output, is_report, "report", values.overwrite)
+    if output.suffix not in (".html", ".htm"):
+        raise UserError(f"--output={output}: a report of runs is a page; expected the name of a .html file")
 
     title = {"title": values.title} if values.title else {}
     print(write_report(runs, output, overwrite=values.overwrite, embeddings=embeddings, **title))

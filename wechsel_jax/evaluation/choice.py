@@ -395,8 +395,11 @@ def score_choices(
     Raises:
       UserError: as `read_items`, `prompts`, `loglikelihoods` and `pseudo_loglikelihoods` do.
     """
-    name, items = read_items(path, form=form, limit=limit)
-    pool = read_items(examples, form=form or name)[1] if examples else None
+    # Examples come from behind the limit, too.
+    name, pool = read_items(path, form=form, limit=None if shots else limit)
+    items = pool[:limit]
+    if examples:
+        pool = read_items(examples, form=form or name)[1]
     contexts = prompts(items, shots, pool, seed)
     pairs = [(context, text) for context, item in zip(contexts, items, strict=True) for text in item.continuations]
     places = [item.place for item in items for _ in item.choices]

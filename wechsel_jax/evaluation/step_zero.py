@@ -69,9 +69,8 @@ def perplexity_at_zero(
         if size < 2:
             raise UserError(f"{text}: holds {size} token; expected at least 2 to predict one from another; give more text")
         blocks = TokenBlocks.open(tokens, min(_LENGTH, config.max_length, size))
-        batches = _beginning(
-            evaluation_batches(blocks, _ROWS, family.causal, byte_lengths=vocabulary.byte_lengths), tokens_limit
-        )
+        sizes = blocks.byte_lengths(vocabulary)
+        batches = _beginning(evaluation_batches(blocks, _ROWS, family.causal, byte_lengths=sizes), tokens_limit)
         found = perplexity(objective, parameters, batches, jax.random.key(seed))
     scores = ("perplexity", "loss", "bits_per_byte")
     finite = {name: found[name] if np.isfinite(found[name]) else None for name in scores if name in found}

@@ -21,7 +21,7 @@ from wechsel_jax.files import held
 from wechsel_jax.files.json import read_json
 from wechsel_jax.models.vanilla import MODEL_TYPE
 from wechsel_jax.records.machine import versions
-from wechsel_jax.records.run import exported_model, seed_runs
+from wechsel_jax.records.run import METRICS_FILE, exported_model, read_run, seed_runs
 from wechsel_jax.records.scores import Score, ScoresRecord
 from wechsel_jax.text.parts import read_documents
 from wechsel_jax.text.sources import file_hash, find_sources, identify
@@ -151,6 +151,7 @@ def labels(
     columns: Sequence[str] = (),
     language: str = "",
     training: Mapping[str, Any] | None = None,
+    dtype: str = "float32",
 ) -> Result:
     """What a fine-tuned model finds; see `evaluation.labels.score_labelled`, of which "" and () are None.
 
@@ -161,7 +162,7 @@ def labels(
     from wechsel_jax.evaluation.labels import score_labelled
 
     options = {"texts": texts or None, "label": label or None, "columns": columns or None, "language": language or None}
-    every = [score_labelled(one, [place], **options) for one in seed_runs(directory)]
+    every = [score_labelled(one, [place], **options, dtype=dtype) for one in seed_runs(directory)]
     metrics = {name: float(np.mean([one.metrics[name] for one in every])) for name in every[0].metrics}
     if len(every) > 1:
         metrics |= {"seeds": len(every), "spread": float(np.std([one.metrics[every[0].metric] for one in every], ddof=1))}
@@ -271,7 +272,8 @@ def evaluate(
             if model[1].note:
                 say(f"note: {model[1].note}")
         began = time.monotonic()
-        result = FORMS[task.form](model[1], task.place, **task.settings)
+        computed = {"dtype": dtype} if task.form == "labels" else {}
+        result = FORMS[task.form](model[1], task.place, **(task.settings | computed))
         device = jax.local_devices()[0]
         score = dataclasses.replace(
             asked,
@@ -343,6 +345,8 @@ def _facts(place: str | os.PathLike) -> dict[str, Any]:
         size = checkpoint.vocabulary_size
     transfer = directory / "transfer.json"
     method = read_json(transfer, "what a transfer recorded").get("method") if transfer.is_file() else None
+    if method is None and (Path(place) / METRICS_FILE).exists() and (begun := read_run(place).transfer):
+        method = begun.method
     return {
         "directory": str(place),
         "architecture": checkpoint.architecture,

@@ -125,6 +125,7 @@ def greedy_bleu(
     batches: Iterable[Mapping[str, jax.Array]],
     rows: TranslationRows,
     tokenizer: "PreTrainedTokenizerFast",
+    tokenize: str = "13a",
 ) -> dict[str, float]:
     """Translates the sources of an evaluation greedily and returns {"bleu"} against their translations as they are written.
 
@@ -134,6 +135,7 @@ def greedy_bleu(
       batches: of `rows.evaluation_batches`, placed on the devices of `params`.
       rows: what the batches are of.
       tokenizer: of the translations.
+      tokenize: see `score_translations`.
     """
     special, texts = ends(tokenizer), {}
     given = (objective.family, objective.config, objective.dtype, 1, rows.length, special)
@@ -142,7 +144,8 @@ def greedy_bleu(
         numbers, written = jax.device_get((_gathered(batch["row"]), _gathered(written)))
         texts |= {int(i): text for i, (text, _) in zip(numbers, _texts(written, special[1], tokenizer), strict=True) if i >= 0}
     references = [rows.examples[i].target for i in sorted(texts)]
-    scores = score_translations([texts[i] for i in sorted(texts)], references, lowercase=writes_lowercase(tokenizer))
+    options = {"lowercase": writes_lowercase(tokenizer), "tokenize": tokenize}
+    scores = score_translations([texts[i] for i in sorted(texts)], references, **options)
     return {"bleu": scores["bleu"]}
 
 

@@ -68,8 +68,8 @@ def drift(
         one, other = (table[block].astype(np.float64) for table in (old, new))
         lengths[0, block], lengths[1, block] = (np.linalg.norm(table, axis=1) for table in (one, other))
         dots[block], changes[block] = (one * other).sum(axis=1), np.linalg.norm(other - one, axis=1)
-    # A row of zeros has no direction.
-    there = (lengths[0] > 0) & (lengths[1] > 0)
+    # A row of zeros has no direction, one with an infinite element no length.
+    there = (np.isfinite(lengths) & (lengths > 0)).all(axis=0)
     found: dict[str, Any] = {"before": str(before), "groups": [], "nearest": None, "samples": None}
     for how, members in groups.items():
         chosen = rows[members[: len(rows)] & there[: len(rows)]]
@@ -89,6 +89,8 @@ def drift(
     words = Vocabulary.from_tokenizer(load_tokenizer(original.directory))
     ordinary = rows[~vocabulary.special & there[: len(rows)]]
     chosen = np.sort(np.random.default_rng(seed).permutation(ordinary)[:_TOKENS])
+    if not len(chosen):
+        return found
     count = min(NEIGHBORS, len(words))
     candidates = np.arange(len(keys)) < len(words)
     ids = [nearest_neighbors(table[chosen].astype(np.float32), keys, count, candidates=candidates)[1] for table in (old, new)]

@@ -22,6 +22,10 @@ FOUND_SHARE = 0.05
 PRECISION_AT_1 = 0.05
 # 300-dimensional vectors of unrelated words have a best match of about .2 to .3 among 50,000.
 TOP_1 = 0.3
+# Vectors of one space, and vectors that are all alike, as of too little text: what is mixed by them is a mean of anything.
+ALIKE = 0.95
+# With fewer held-out words, chance decides how many find their translation.
+FEW_WORDS = 30
 # Tokens with the same row cannot be told apart by the model. "haus" and " haus" share a word vector, which gives up to 30 %.
 DUPLICATE_SHARE = 0.3
 # The absolute weights of a convex mixture add up to 1; at 10 an error of the source rows may grow tenfold.
@@ -137,6 +141,8 @@ def _precision(facts: Mapping[str, Any]) -> list[Finding]:
     words = alignment.get("held_out_words")
     told = f"Held-out words find their translation first in {100 * value:.1f} % of cases"
     told += f" ({words:,} words)" if words else ""
+    if words and words < FEW_WORDS and value < PRECISION_AT_1:
+        return [Finding("ok", "alignment", value, f"{told}, too few to tell.")]
     if value >= PRECISION_AT_1:
         return [Finding("ok", "alignment", value, f"{told}.")]
     if _by_contexts(facts):
@@ -167,8 +173,8 @@ def _dictionary(facts: Mapping[str, Any]) -> list[Finding]:
     if used is None or used >= FEW_ENTRIES:
         return []
     text = (
-        f"Only {used:,} anchors come from the dictionary: check that each line is a source word, a tab and a target word, and "
-        "that the texts are of these languages."
+        f"Only {used:,} {'anchor comes' if used == 1 else 'anchors come'} from the dictionary: check that each line is a "
+        "source word, a tab and a target word, and that the texts are of these languages."
     )
     return [Finding("look", "dictionary", used, text)]
 
@@ -198,6 +204,10 @@ def _similarity(facts: Mapping[str, Any]) -> list[Finding]:
     if value is None:
         return []
     told = f"The nearest source token has a cosine similarity of {value:.2f} on average"
+    if value > ALIKE and not _by_contexts(facts):
+        advice = "unless both sides have the same vectors, they tell words hardly apart; train them on more text"
+        text = f"{told}, over {ALIKE:g}: {advice}."
+        return [Finding("look", "similarity", value, text)]
     if value >= TOP_1:
         return [Finding("ok", "similarity", value, f"{told}.")]
     text = f"{told}, under {TOP_1:g}, hardly more than by chance: check the alignment and the vectors' languages."

@@ -27,6 +27,8 @@ WIDE, NARROW, SMALL = 720, 344, 400
 _MOST_PLAIN = 8
 # More points than this are drawn as their means, in a band from the lowest to the highest.
 _MOST_POINTS = 180
+# A perplexity; of a run that diverged it may be near the largest number there is, which leaves no room above.
+_HIGHEST = 1e100
 # The same input gives the same bytes: fixed ids, no dates. Text stays text.
 _STYLE = {
     "svg.hashsalt": "wechsel-jax", "svg.fonttype": "none", "font.sans-serif": ["DejaVu Sans"], "font.size": 10,
@@ -279,6 +281,7 @@ def _scales(axes: "Axes", plot: Lines, width: int) -> int:
     low, high = min(values), max(values)
     if plot.log and low > 0:
         axes.set_yscale("log")
+        high = max(low, min(high, _HIGHEST))
         room = max(high / low, 1.5) ** 0.07
         low, high = low / room, high * room
         axes.set_ylim(low, high)

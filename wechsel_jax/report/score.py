@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from wechsel_jax.inspection.verdict import summary
+from wechsel_jax.inspection.verdict import FEW_WORDS, summary
 from wechsel_jax.records import Finding
 from wechsel_jax.report.section import Table
 from wechsel_jax.report.terminal import aligned
@@ -83,8 +83,9 @@ def _alignment(facts: Mapping[str, Any]) -> list[str]:
     found, similarity = facts.get("alignment") or {}, facts.get("similarity") or {}
     parts = []
     if found.get("precision_at_1") is not None:
-        words = f" of {found['held_out_words']:,} held-out words" if found.get("held_out_words") else ""
-        parts.append(f"P@1 {found['precision_at_1']:.3f}{words}")
+        words = found.get("held_out_words")
+        told = f" of {words:,} held-out words{' (too few to tell)' if words < FEW_WORDS else ''}" if words else ""
+        parts.append(f"P@1 {found['precision_at_1']:.3f}{told}")
     if found.get("pairs") is not None:
         entries = [found.get(name) for name in ("pairs_found", "pairs_given")]
         told = f" ({entries[0]:,} of {entries[1]:,} entries)" if None not in entries else ""

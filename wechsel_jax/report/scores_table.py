@@ -258,6 +258,7 @@ def _csv(record: ScoresRecord) -> str:
             for name, value in metrics.items():
                 if is_number(value):
                     ends = interval[1:] if name == score.main and not group else ("", "")
-                    row = (group, name, value, *ends, len(score.numerators), score.facts["weights"][:12])
+                    items = metrics.get("items", "") if group else len(score.numerators)
+                    row = (group, name, value, *ends, items, score.facts["weights"][:12])
                     table.writerow((score.model, score.task, score.form, *row))
     return handle.getvalue()

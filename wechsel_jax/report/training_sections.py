@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from wechsel_jax.files.json import is_number
+from wechsel_jax.inspection.verdict import FEW_WORDS
 from wechsel_jax.records import RUNNING, RunRecord, best_evaluation
 from wechsel_jax.report import curves
 from wechsel_jax.report.display import NO_VALUE, duration, number, percent, plural
@@ -270,7 +271,8 @@ def _key_figures(report: Report) -> tuple[tuple[str, Text], ...]:
         share = percent((chosen.transfer.counts["copied"] + chosen.transfer.counts["mixed"]) / total)
         found.append((share, (f"of {total:,} tokens start from tokens of the source model (", report.name(chosen), ")")))
     alignment = next((run.transfer.alignment for run in report.transferred if run.transfer.alignment), {})
-    if isinstance(alignment.get("precision_at_1"), float):
+    # Of few words it says nothing.
+    if isinstance(alignment.get("precision_at_1"), float) and (alignment.get("held_out_words") or FEW_WORDS) >= FEW_WORDS:
         compared = "contexts" if "anchors" in alignment else "word vectors"
         found.append((percent(alignment["precision_at_1"]), f"of held-out words find their translation first among {compared}"))
     return tuple(found)

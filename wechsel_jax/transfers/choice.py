@@ -81,14 +81,14 @@ def choose_method(
     measure, value, threshold = "bits per byte", _bits_per_byte(checkpoint, vocabulary, ids), _SHARE_OF_BZIP2
     if value is not None:
         ratio = value / _packed(text)
-        compared = f"{ratio:.2f} of bzip2's"
+        compared = f"{ratio:.2f} times bzip2's"
     else:
         source_ids, own = read(source_text)
         measure, value, threshold = "tokens per byte", len(ids) / len(text), _MORE_TOKENS
         ratio = value / _packed(text) * len(own) / len(source_ids) * _packed(own)
         compared = f"{ratio:.2f} times those of source text"
     reads = ratio <= threshold
-    where = f"{value:.2f} {measure} of target text, {compared}"
+    where = f"{value:.2f} {measure} of target text, {compared}; up to {threshold:g} times counts as reading"
     because = f"the source model {'reads' if reads else 'hardly reads'} the target language ({where})"
     log(f"  {where}")
     numbers = {"value": round(value, 4), "ratio": round(ratio, 4), "threshold": threshold}

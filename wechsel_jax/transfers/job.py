@@ -12,7 +12,7 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_directory, refuse_directory
 from wechsel_jax.initializers import METHODS, Side, TransferPlan, shuffle, standardize
 from wechsel_jax.initializers.wechsel import nearest_similarity
-from wechsel_jax.inspection import measure
+from wechsel_jax.inspection import measure, verdict
 from wechsel_jax.records.machine import versions
 from wechsel_jax.records.transfer import PLAN_FILE, TransferRecord
 from wechsel_jax.report.card import model_card
@@ -156,9 +156,15 @@ def transfer(
         (directory / "README.md").write_text(model_card(record), encoding="utf-8")
     for note in record.notes:
         log(f"note: {note}")
+    content = record.content()
+    # What `inspect` would call wrong of what is known here; of a baseline nothing is.
+    facts = {name: content[name] for name in ("counts", "alignment", "similarity", "source", "target")}
+    for finding in verdict(facts):
+        if finding.severity == "wrong":
+            log(f"wrong: {finding.text}")
     counts = ", ".join(f"{count} {how}" for how, count in record.counts.items())
     log(f"{output}: {len(plan)} tokens: {counts}")
-    return record.content()
+    return content
 
 
 def _chosen_by_the_source(
