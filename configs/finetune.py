@@ -22,6 +22,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from wechsel_jax.errors import UserError
 from wechsel_jax.training import config_arguments, default_config, one_phase
 
 PAIRS = {"objective": "classification", "batch_size": 128, "epochs": 2.0}
@@ -80,6 +81,14 @@ def get_config(arguments: str = "") -> ConfigDict:
     config = default_config()
     config.model.checkpoint = chosen["model"]
     data = Path(chosen["data"])
+    for given, place in (("train", train), ("validation", validation)):
+        before, language, behind = place.partition("{lang}")
+        files = [path.relative_to(data).as_posix() for path in data.glob(f"{before}*{behind}")] if language else []
+        languages = sorted(file[len(before) : -len(behind)] for file in files)
+        if languages and not chosen[given] and chosen["lang"] not in languages:
+            raise UserError(
+                f"--config: lang={chosen['lang']}: {data / before}* has {', '.join(languages)}; expected one of these"
+            )
     config.data.train = (chosen["train"] or str(data / train.format(lang=chosen["lang"])),)
     config.data.validation = (chosen["validation"] or str(data / validation.format(lang=chosen["lang"])),)
     config.block_length = 128

@@ -198,7 +198,9 @@ def read_run(path: str | Path) -> RunRecord:
     metrics = path / METRICS_FILE
     places = [place for name in _TRANSFERS if (place := path / name / RECORD_FILE).exists()]
     if not metrics.exists() and not places:
-        raise UserError(f"{path}: holds no metrics.jsonl and no transfer.json; expected {_RUN}; name the run's own directory")
+        inside = ", ".join(sorted(str(file.parent) for file in path.glob(f"*/{METRICS_FILE}")))
+        advice = f"such as the runs in it: {inside}" if inside else "name the run's own directory"
+        raise UserError(f"{path}: holds no metrics.jsonl and no transfer.json; expected {_RUN}; {advice}")
     # The config.json of a directory that transfer wrote is the model's.
     file = path / CONFIG_FILE
     config = read_json(file, "the settings of the run") if file.exists() and places[:1] != [path / RECORD_FILE] else {}
