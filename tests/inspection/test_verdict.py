@@ -63,6 +63,12 @@ def anker() -> dict:
     ("change", "severity", "about", "told"),
     [
         ({"target_text": {"without_vector": 751}}, "wrong", "target text", "751 of 1,000 target tokens do not occur often"),
+        (
+            {"target_text": {"tokens": 40_000, "without_vector": 301}},
+            "look",
+            "target text",
+            "301 of 1,000 target tokens do not",
+        ),
         ({"source_text": {"without_vector": 751}}, "look", "source text", "the texts are not swapped"),
         ({"anchors": {"dictionary": 19}}, "look", "dictionary", "Only 19 anchors come from the dictionary"),
     ],
@@ -73,6 +79,16 @@ def test_texts_and_a_dictionary_of_another_language_are_found_in_anker(change, s
     facts["alignment"] |= change
     (finding,) = (finding for finding in verdict(facts) if finding.severity != "ok")
     assert (finding.severity, finding.about) == (severity, about) and told in finding.text and finding.text.endswith(".")
+
+
+def test_vectors_that_are_all_alike_and_few_words_are_seen():
+    facts = good() | {"similarity": {"mean_top1": 0.998}}
+    facts["alignment"] |= {"precision_at_1": 0.0, "held_out_words": 29}
+    found = {finding.about: finding for finding in verdict(facts)}
+    assert found["similarity"].severity == "look" and "train them on more text" in found["similarity"].text
+    assert found["alignment"].severity == "ok" and found["alignment"].text.endswith("(29 words), too few to tell.")
+    facts["alignment"]["held_out_words"] = 30
+    assert {finding.about: finding.severity for finding in verdict(facts)}["alignment"] == "wrong"
 
 
 def test_anker_gets_the_advice_that_fits_it():

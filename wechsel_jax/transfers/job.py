@@ -157,11 +157,11 @@ def transfer(
     for note in record.notes:
         log(f"note: {note}")
     content = record.content()
-    # What `inspect` would call wrong of what is known here; of a baseline nothing is.
+    # What `inspect` would say of what is known here, as far as it is wrong or of what was given.
     facts = {name: content[name] for name in ("counts", "alignment", "similarity", "source", "target")}
     for finding in verdict(facts):
-        if finding.severity == "wrong":
-            log(f"wrong: {finding.text}")
+        if finding.severity == "wrong" or (finding.severity == "look" and finding.about in ("target text", "similarity")):
+            log(f"{finding.severity}: {finding.text}")
     counts = ", ".join(f"{count} {how}" for how, count in record.counts.items())
     log(f"{output}: {len(plan)} tokens: {counts}")
     return content
