@@ -32,7 +32,7 @@ DUPLICATE_SHARE = 0.3
 ABSOLUTE_SUM = 10.0
 # anker: text of the right language leaves up to a half of a large vocabulary unseen; of another, four fifths of a small one.
 UNSEEN_SHARE = 0.75
-# Text of the right language with so many tokens for each of the vocabulary left 2 to 14 % unseen here; Indonesian for Swahili 45 %.
+# Text of the right language with so many tokens for each of the vocabulary left 2 to 14 % unseen; Indonesian for Swahili 45 %.
 MUCH_TEXT, UNSEEN_OF_MUCH = 32, 0.3
 # Fewer pairs than this are found by chance in a dictionary of other languages, or that is turned round.
 FEW_ENTRIES = 20
