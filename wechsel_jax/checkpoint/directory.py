@@ -92,7 +92,8 @@ class Checkpoint:
           UserError: it is no model directory, its weights are not safetensors, or a file is damaged.
         """
         directory = _locate(path)
-        if not (directory / "config.json").exists() and (directory / "tokenizer.json").exists():
+        weights = any((directory / name).exists() for name in (SINGLE_FILE, INDEX_FILE))
+        if not weights and not (directory / "config.json").exists() and (directory / "tokenizer.json").exists():
             raise UserError(f"{directory}: is a tokenizer and no model; expected {_EXPECTED}")
         config = read_json(directory / "config.json", "the config.json of a model")
         if config.get("model_type") is None:
@@ -105,7 +106,7 @@ class Checkpoint:
                 )
             raise UserError(f"{directory / 'config.json'}: has no model_type; expected the config.json of a transformers model")
         check_config(config, directory / "config.json")
-        if not any((directory / name).exists() for name in (SINGLE_FILE, INDEX_FILE)):
+        if not weights:
             _refuse_weights(directory, config)
         generation = directory / "generation_config.json"
         generation_config = read_json(generation, "a generation_config.json") if generation.exists() else None
