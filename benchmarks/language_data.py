@@ -1,6 +1,6 @@
 """Makes the data of `configs/compare_initializers.py` and `configs/anker.py`: text of each language, and dictionaries.
 
-    pip install jieba   # cuts Chinese into words, which word vectors need
+    pip install jieba pythainlp   # cut Chinese and Thai into words, which word vectors need
     python -m benchmarks.language_data --data=corpora --output=data
 
 `corpora/text/NAME.txt.xz`, one line a paragraph or sentence, are the files of CORPORA. They are not part of this repository,
@@ -14,14 +14,17 @@ since some have licences that do not allow it; each comes from a public place:
     zh.clue_text             github CLUEbenchmark/{FewCLUE,OCNLI}
     zh.bible_cuv_t2s         github scrollmapper/bible_databases, through OpenCC's t2s
     su.nusa_writes_nusax     github IndoNLP/{nusa-writes,nusax}
+    th.thaigov_news          github PyThaiNLP/thaigov-v2-corpus;  th.wisesight_social: PyThaiNLP/wisesight-sentiment
     ug.quran_saleh           npm @kmaslesa/quran_translation-uyghur_saleh;  ug.ud_udt: Universal Dependencies UD_Uyghur-UDT
 
 `corpora/dict/wechsel_wiktionary/LANGUAGE.tsv` are the English dictionaries `dicts/data/LANGUAGE.txt` of github CPJKU/wechsel.
 
 The last 5 % of the lines of every file are held out, so no novel is torn but one; lines that occur twice are kept once, and
-never on both sides. Chinese is also written as words (`zh.words.txt`). The dictionaries come to `data/wechsel_wiktionary/`.
+never on both sides. Chinese and Thai are also written as words (`zh.words.txt`). The dictionaries come to
+`data/wechsel_wiktionary/`.
 """
 
+import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,6 +43,7 @@ CORPORA = {
     "sw": ("sw.globalvoices_lafand", "sw.masakhanews", "sw.voa", "sw.wikipedia_tydiqa", "sw.masakhaner_text"),
     "zh": ("zh.wikipedia_mlqa_xquad", "zh.clue_text"),
     "vi": ("vi.wikipedia_mlqa_xquad",),
+    "th": ("th.thaigov_news", "th.wisesight_social"),
     "mg": ("mg.bible_1865",),
     "su": ("su.nusa_writes_nusax",),
     "ug": ("ug.quran_saleh", "ug.ud_udt"),
@@ -50,6 +54,8 @@ CORPORA = {
     "sw_other": ("sw.bible_suv",),
     "zh_other": ("zh.bible_cuv_t2s",),
 }
+# Of languages that write no spaces: the package, and its function that gives the words of a line.
+CUTTERS = {"zh": ("jieba", "jieba", "cut"), "th": ("pythainlp", "pythainlp.tokenize", "word_tokenize")}
 HELD_OUT = 0.05
 VALIDATION_BYTES = 300_000
 
@@ -85,8 +91,8 @@ def main(argv: list[str]) -> None:
             _write(output / f"{language}.train.txt", lines)
             _write(output / f"{language}.validation.txt", held_out)
             print(f"{language}: {len(lines)} lines to train on, {len(held_out)} held out", file=sys.stderr)
-            if language == "zh":
-                _write(output / "zh.words.txt", _words(lines))
+            if language in CUTTERS:
+                _write(output / f"{language}.words.txt", _words(lines, *CUTTERS[language]))
 
 
 def _first(lines: list[str], known: set[str], most: int) -> Iterator[str]:
@@ -97,14 +103,14 @@ def _first(lines: list[str], known: set[str], most: int) -> Iterator[str]:
             yield line
 
 
-def _words(lines: list[str]) -> Iterator[str]:
+def _words(lines: list[str], package: str, module: str, function: str) -> Iterator[str]:
     try:
-        import jieba
+        cut = getattr(importlib.import_module(module), function)
     except ImportError:
-        raise UserError("jieba: not installed; expected it to cut Chinese into words: pip install jieba") from None
+        raise UserError(f"{package}: not installed; expected it to cut lines into words: pip install {package}") from None
 
     for line in lines:
-        yield " ".join(word for word in jieba.cut(line) if word.strip())
+        yield " ".join(word for word in cut(line) if word.strip())
 
 
 def _write(path: Path, lines: list[str] | Iterator[str]) -> None:

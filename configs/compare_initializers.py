@@ -2,7 +2,7 @@
 
 Command:  python -m benchmarks.language_data --data=corpora --output=data
           python -m train.compare --config=configs/compare_initializers.py:lang=de,data=data --workdir=runs/initializers-de
-          (lang: de, fr, sw, zh, ar, vi, mg, su, ug; steps=1 for the perplexity before training only;
+          (lang: de, fr, sw, zh, ar, vi, th, mg, su, ug; steps=1 for the perplexity before training only;
           methods=focus+salt+wechsel for some of them)
 Cost:     24 minutes for German on 2 CPU cores that had other work, word vectors (minutes more) not counted.
 Expected: docs/methods.md, and the figures in benchmarks/initializers.json.
@@ -28,7 +28,7 @@ from wechsel_jax.training import config_arguments, one_phase, trans_inner_phases
 
 DICTIONARIES = {
     **{"de": "german", "fr": "french", "sw": "swahili", "zh": "chinese", "ar": "arabic", "vi": "vietnamese"},
-    **{"mg": "malagasy", "su": "sundanese", "ug": "uyghur"},
+    **{"th": "thai", "mg": "malagasy", "su": "sundanese", "ug": "uyghur"},
 }
 VARIANTS = {
     "wechsel_overlap": {"method": "wechsel", "overlap": "exact"},
@@ -47,8 +47,8 @@ def get_config(arguments: str = "") -> ConfigDict:
     config.text.train = (str(data / f"{language}.train.txt"),)
     config.text.validation = (str(data / f"{language}.validation.txt"),)
     config.text.source = (str(data / "en.train.txt"),)
-    if language == "zh":
-        config.text.words = (str(data / "zh.words.txt"),)
+    if language in ("zh", "th"):
+        config.text.words = (str(data / f"{language}.words.txt"),)
     config.vectors.train_here = True
     config.vectors.epochs = 3
     config.dictionary = str(data / "wechsel_wiktionary" / f"{DICTIONARIES[language]}.tsv")

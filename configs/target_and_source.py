@@ -2,7 +2,7 @@
 
 Command:  python -m benchmarks.language_data --data=corpora --output=data
           python -m train.compare --config=configs/target_and_source.py:lang=de,data=data,corpora=corpora --workdir=runs/both-de
-          (lang: de, fr, sw, zh; methods=anker+wechsel for some of them; seed=1; the committed result: steps=120,
+          (lang: de, fr, sw, zh, vi, th; methods=anker+wechsel for some of them; seed=1; the committed result: steps=120,
           methods=anker+wechsel+focus+fvt+full_rand)
 Cost:     25 minutes for German, five methods of 120 steps, on 2 CPU cores with other work; word vectors 12 minutes more.
 Expected: benchmarks/target_and_source.json, told in docs/evaluation.md.
@@ -30,6 +30,8 @@ TASKS = {
     "fr": ("fra", "fra_Latn", "clams/fra.tsv.gz", "ud/French-GSD-dev.conllu.gz", "ud/French-GSD-test.conllu.gz"),
     "sw": ("swa", "swh_Latn", "xcopa/test.sw.jsonl.gz", "masakhapos/swa-train.txt.gz", "masakhapos/swa-test.txt.gz"),
     "zh": ("zho-CN", "zho_Hans", "sling/zho.tsv.gz", "ud/Chinese-GSD-dev.conllu.gz", "ud/Chinese-GSD-test.conllu.gz"),
+    "vi": ("vie", "vie_Latn", "xcopa/test.vi.jsonl.gz", "ud/Vietnamese-VTB-dev.conllu.gz", "ud/Vietnamese-VTB-test.conllu.gz"),
+    "th": ("tha", "tha_Thai", "xcopa/test.th.jsonl.gz", "ud/Thai-TUD-dev.conllu.gz", "ud/Thai-TUD-test.conllu.gz"),
 }
 METHODS = "anker+wechsel+wechsel_tfr+focus+fvt+trans_inner+full_rand"
 
