@@ -207,6 +207,15 @@ def test_unknown_arguments_are_refused(arguments, named):
         config_arguments(arguments, lang=("de", "sw"), steps="1")
 
 
+def test_a_language_that_a_task_has_not_is_named(tmp_path):
+    (tmp_path / "xnli").mkdir()
+    for language in ("de", "sw"):
+        (tmp_path / "xnli" / f"dev-{language}.tsv.gz").touch()
+    assert load("finetune", f"task=xnli,lang=sw,data={tmp_path}")
+    with pytest.raises(UserError, match=r"lang=xx: .* has de, sw; expected one of these"):
+        load("finetune", f"task=xnli,lang=xx,data={tmp_path}")
+
+
 def test_kim_settings_are_those_of_the_papers_table_5():
     """Epochs and batches of its columns, appendix A.2's rates and Adam, and which parameters table 3 freezes."""
     epochs = {"multi30k": (20, 20, 20), "mnli": (9, 10, 10), "sst2": (5, 5, 5), "iwslt": (20, 20, 20)}

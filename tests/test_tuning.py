@@ -16,6 +16,7 @@ from wechsel_jax.comparison import tuning as module
 from wechsel_jax.comparison.tuning import tune, with_rates
 from wechsel_jax.data import prepare, prepare_split
 from wechsel_jax.errors import UserError
+from wechsel_jax.training import default_config as default_training
 from wechsel_jax.training.groups import RECIPES
 
 STARTS = {"anker": "anker", "full_rand": "full_rand", "longer": "full_rand"}
@@ -147,6 +148,13 @@ def test_runs_that_differ_in_their_training_alone_share_a_transfer(workdir, trai
     assert [(method, settings.get("overlap")) for method, settings in made] == [("full_rand", None), ("full_rand", "exact")]
     records = [json.loads((workdir / name / "transfer" / "transfer.json").read_text())["number"] for name in config.methods]
     assert records == [1, 1, 2] and [name for name, _ in trained] == [*config.methods]
+
+
+def test_tables_that_do_not_train_get_no_rate():
+    training = default_training()
+    training.optimizer.groups = ({"match": "embeddings", "kind": "frozen"},)
+    (group,) = with_rates(training, 1e-3, 4.0).optimizer.groups
+    assert dict(group) == {"match": "embeddings", "kind": "frozen"}
 
 
 def test_rates_change_nothing_else_of_a_recipe():

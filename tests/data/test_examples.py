@@ -53,6 +53,13 @@ def test_pairs_are_the_same_whatever_the_file(tmp_path, name, text, task):
     assert f"{name}: line" in examples[0].place
 
 
+def test_a_field_may_be_longer_than_the_csv_module_allows(tmp_path):
+    long = "a, b " * 30_000
+    file = write(tmp_path, "a.csv", f'one,other,label\n"{long}",c,yes\n')
+    (example,) = read_examples([file], Task("classification", ("one", "other")))
+    assert example.texts == (long, "c")
+
+
 def test_parquet_and_saved_data_sets_give_the_names_of_labels(tmp_path):
     datasets = pytest.importorskip("datasets")
     features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["bad", "good"])})

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from wechsel_jax import files
+from wechsel_jax import program as module
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import (
     RECORD,
@@ -22,7 +23,7 @@ from wechsel_jax.files import (
     refuse_workdir,
     remove_leftovers,
 )
-from wechsel_jax.program import program
+from wechsel_jax.program import mistake, program
 
 
 def write(path: Path, text: str = "mine") -> Path:
@@ -299,3 +300,16 @@ def test_where_there_are_no_locks_nothing_is_taken_for_a_leftover(tmp_path, monk
     write(tmp_path / ".out.01234567.partial")
     make(tmp_path / "out")
     assert (tmp_path / ".out.01234567.partial").exists() and (tmp_path / "out" / "deep" / "file").exists()
+
+
+def test_a_missing_accelerator_is_a_mistake_and_other_errors_beside_one_are_not(monkeypatch):
+    error = RuntimeError("Unable to initialize backend 'cuda'")
+    for asked, found, told in (("cuda", False, True), ("cuda", True, False), ("cpu", False, False), ("", False, False)):
+        monkeypatch.setenv("JAX_PLATFORMS", asked)
+        monkeypatch.setattr(module, "_devices", lambda found=found: found)
+        line = mistake(error)
+        assert (line is not None) == told and (
+            not told or "no device of JAX_PLATFORMS=cuda; expected one, and the extra" in line
+        )
+        # An error of the program's own kinds is one, whatever was asked for.
+        assert mistake(KeyError("x")) is None

@@ -17,8 +17,10 @@ import pytest
 from huggingface_hub import constants
 from safetensors.numpy import save_file
 
+import wechsel_jax.hub
 from tests.hub.stub import StubHub
 from tests.report.test_card import RECORD
+from wechsel_jax import cli
 from wechsel_jax.errors import UserError
 from wechsel_jax.hub import push
 from wechsel_jax.report.card import completed_card
@@ -129,6 +131,13 @@ def test_a_dry_run_sends_nothing(hub, model, monkeypatch):
         ["README.md", "config.json", "model.safetensors.index.json", "onnx/note.txt", *SHARDS]
     )
     assert "6 files" in lines[-1] and "nothing was sent" in lines[-1]
+
+
+def test_the_verb_names_the_address_of_what_was_sent(hub, model, monkeypatch, capsys):
+    monkeypatch.setattr(wechsel_jax.hub, "push", lambda *_, **__: "https://hub/me/model")
+    for options, printed in (((), "https://hub/me/model\n"), (("--dry_run",), "")):
+        cli.main(["push", str(model), f"--repo={REPO}", *options])
+        assert capsys.readouterr().out == printed
 
 
 @pytest.mark.slow

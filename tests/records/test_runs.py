@@ -44,6 +44,12 @@ def test_the_model_of_a_run_is_its_export(tmp_path):
     assert exported_model(run) == exported_model(run / "export") == run / "export" and exported_model("gpt2") == "gpt2"
 
 
+def test_a_folder_of_runs_names_them(tmp_path):
+    runs = [make_run(tmp_path, method) for method in ("wechsel", "full_rand")]
+    with pytest.raises(UserError, match="such as the runs in it: " + ", ".join(map(str, sorted(runs)))):
+        read_run(tmp_path)
+
+
 def test_a_line_that_is_being_written_is_left_out(tmp_path):
     run = make_run(tmp_path, "wechsel")
     (run / "metrics.jsonl").write_text(metrics("wechsel", 50) + '{"kind": "eval", "step": 75, "perpl')

@@ -256,6 +256,7 @@ def test_a_workdir_keeps_to_its_settings(finished, make_config, changes, named):
         ({"model__config": ConfigDict({"model_type": "gpt2", "vocab_size": 100})}, r"has \d+ tokens and the model only 100"),
         ({"phases": ({"name": "x", "fraction": 1.0, "trainable": "nothing"},)}, "matches no parameter"),
         ({"mesh__data": 16}, "needs 16 devices and there are 8"),
+        ({"seeds": 2}, "seeds: is 2; expected 0 or 1, as several are for train.finetune"),
     ],
 )
 def test_mistakes_are_found_before_training(make_config, tmp_path, changes, named):

@@ -231,6 +231,17 @@ def test_what_is_written_loads_in_transformers(world, save_source, tmp_path, kin
     assert transformers.AutoTokenizer.from_pretrained(tmp_path)(text).input_ids == original(text).input_ids
 
 
+def test_files_beside_a_tokenizer_are_copied_while_they_say_what_it_has(world, tmp_path):
+    place = shutil.copytree(world.tokenizer("german", "gpt2"), tmp_path / "tokenizer")
+    (place / "vocab.json").write_text("{}")
+    extended = load_tokenizer(place)
+    extended.add_tokens(["Zeitgeist"])
+    for name, tokenizer in (("same", load_tokenizer(place)), ("extended", extended)):
+        (tmp_path / name).mkdir()
+        write_checkpoint(tmp_path / name, {}, {}, tokenizer=tokenizer)
+    assert (tmp_path / "same" / "vocab.json").exists() and not (tmp_path / "extended" / "vocab.json").exists()
+
+
 def test_arrays_are_written_as_they_look(tmp_path):
     tensors = {"wte.weight": np.arange(12, dtype=np.float32).reshape(3, 4).T, "b": np.zeros(2, np.float16)}
     write_checkpoint(tmp_path, {"model_type": "gpt2", "name": "größe"}, tensors, None)
