@@ -169,6 +169,7 @@ def test_exports_load_in_transformers_and_write_german_tokens(compared):
         (["--config=configs/demo.py"], "--workdir is required"),
         (["--workdir=DIR"], "--config is required"),
         (["--config=configs/demo.py", "--workdir=DIR", "--config.training.stpes=3"], "stpes"),
+        (["--config=configs/demo.py", "--workdir=DIR", "--config.no_such_field=1"], "--config has no such field: "),
         (["--config=configs/demo.py", "--workdir=DIR", "--config.training.steps=many"], "steps"),
         (["--config=configs/demo.py", "--workdir=DIR", "--config.training.steps=0"], "steps"),
         (["--config=configs/demo.py", "--workdir=DIR", "--config.methods=('magic',)"], "magic"),

@@ -9,6 +9,7 @@ import threading
 
 import pytest
 
+from tests.records.runs import make_run
 from wechsel_jax import cli, demo
 from wechsel_jax.commands.evaluate import named
 from wechsel_jax.evaluation import tasks
@@ -91,6 +92,16 @@ def test_labels_are_scored_in_the_type_that_is_recorded(tmp_path, monkeypatch):
     monkeypatch.setattr("wechsel_jax.evaluation.labels.score_labelled", scored)
     tasks.labels(tmp_path, "a.tsv", dtype="bfloat16")
     assert seen == ["bfloat16"]
+
+
+def test_the_method_that_a_run_began_with_is_recorded(place, tmp_path, monkeypatch):
+    """What a run exports need not say how its start was made."""
+    workdir = make_run(tmp_path, "wechsel")
+    (workdir / "export").symlink_to(demo.path("english-gpt2"))
+    monkeypatch.setitem(tasks.FORMS, "labels", lambda *_, **__: tasks.Result("acc", {"acc": 1.0}, [1], [1]))
+    asked = tasks.Task("ours", "labels", str(place / "pairs.tsv"))
+    found = tasks.evaluate({"run": workdir, "english": demo.path("english-gpt2")}, [asked])
+    assert [one.facts.get("method") for one in found.scores] == ["wechsel", None]
 
 
 def test_what_another_process_adds_meanwhile_stays(scores, place, tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """Whole runs in this process: what they write, how they go on, what they refuse."""
 
+import dataclasses
 import hashlib
 import json
 import math
@@ -18,7 +19,9 @@ from wechsel_jax.tokens import load_tokenizer
 from wechsel_jax.tokens.training import train_tokenizer
 from wechsel_jax.training import train
 from wechsel_jax.training.metrics import TIMING, read_metrics
-from wechsel_jax.training.run_spec import build_run, named_model
+from wechsel_jax.training.placement import Placement
+from wechsel_jax.training.run_data import open_data
+from wechsel_jax.training.run_spec import Evaluator, build_run, named_model
 
 
 @pytest.fixture(scope="module")
@@ -295,6 +298,18 @@ def test_a_new_model_begins_with_a_given_table(make_config, texts, tmp_path):
     write_tensors(tmp_path / "table.safetensors", {"embeddings": table[1:]})
     with pytest.raises(UserError, match=r"table\.safetensors: expected a tensor 'embeddings' of shape"):
         build_run(make_config(model__embeddings=str(tmp_path / "table.safetensors")))
+
+
+def test_parts_of_a_step_do_not_change_what_is_evaluated(make_config, tmp_path):
+    read = []
+    for accumulation in (1, 4):
+        config = make_config(accumulation=accumulation, eval_batches=2, mesh__data=1)
+        spec = build_run(config)
+        # In place of scores, the tokens that they would be of.
+        told = Evaluator(spec.evaluator.batches, lambda _, batches, *__: np.concatenate([one["tokens"] for one in batches]))
+        placement = Placement(config, dataclasses.replace(spec, evaluator=told), print)
+        read.append(placement.evaluate({}, open_data(config, spec.model, tmp_path, fresh=True).validation))
+    assert read[0].shape == (2 * 8, 16) and np.array_equal(*read)
 
 
 def test_changed_text_is_refused(finished, make_config, texts, tmp_path):
