@@ -150,7 +150,14 @@ def test_runs_that_differ_in_their_training_alone_share_a_transfer(workdir, trai
     assert records == [1, 1, 2] and [name for name, _ in trained] == [*config.methods]
 
 
-def test_tables_that_do_not_train_get_no_rate():
+def test_tables_that_do_not_train_get_no_rate(workdir, trained):
+    config = tuning(workdir)
+    config.training.optimizer.groups = ({"match": "embeddings", "kind": "frozen"},)
+    # Nor is any factor of theirs tried but one.
+    assert {name: [tried[:2] for tried in values] for name, values in tune(config, workdir).items()} == dict.fromkeys(
+        STARTS, [[rate, 1.0] for rate in (1e-3, 2e-3, 4e-3)]
+    )
+    assert len(trained) == 6
     training = default_training()
     training.optimizer.groups = ({"match": "embeddings", "kind": "frozen"},)
     (group,) = with_rates(training, 1e-3, 4.0).optimizer.groups

@@ -95,13 +95,15 @@ def test_labels_are_scored_in_the_type_that_is_recorded(tmp_path, monkeypatch):
 
 
 def test_the_method_that_a_run_began_with_is_recorded(place, tmp_path, monkeypatch):
-    """What a run exports need not say how its start was made."""
-    workdir = make_run(tmp_path, "wechsel")
-    (workdir / "export").symlink_to(demo.path("english-gpt2"))
+    """What a run exports need not say how its start was made; of several seeds all began alike."""
+    for seed in (0, 1):
+        workdir = make_run(tmp_path, "wechsel", name=f"seed-{seed}")
+        (workdir / "export").symlink_to(demo.path("english-gpt2"))
+    (tmp_path / "seeds.json").write_text('{"seeds": [0, 1]}')
     monkeypatch.setitem(tasks.FORMS, "labels", lambda *_, **__: tasks.Result("acc", {"acc": 1.0}, [1], [1]))
     asked = tasks.Task("ours", "labels", str(place / "pairs.tsv"))
-    found = tasks.evaluate({"run": workdir, "english": demo.path("english-gpt2")}, [asked])
-    assert [one.facts.get("method") for one in found.scores] == ["wechsel", None]
+    found = tasks.evaluate({"seeds": tmp_path, "run": workdir, "english": demo.path("english-gpt2")}, [asked])
+    assert [one.facts.get("method") for one in found.scores] == ["wechsel", "wechsel", None]
 
 
 def test_what_another_process_adds_meanwhile_stays(scores, place, tmp_path, monkeypatch):

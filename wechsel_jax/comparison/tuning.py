@@ -43,9 +43,14 @@ def tune(config: ConfigDict, workdir: Path) -> dict[str, list]:
         if (key := repr((record, as_dict(alike)))) in done:
             tuned[method] = done[key]
             continue
-        tuned[method] = done[key] = []
+        tuned[method], tried = done.setdefault(key, []), set()
         for rate in tuning.rates:
             for tables in tuning.tables:
+                settings = tuning_config(config, base, data, rate, tables)
+                # Where the tables are frozen, every factor is the same run.
+                if (same := repr(as_dict(settings))) in tried:
+                    continue
+                tried.add(same)
                 run = workdir / "tuning" / f"{method}-{rate:g}-{tables:g}"
                 # A run that was evaluated after its last step is told by its metrics alone; its weights are of no use.
                 if (loss := _loss_after(run, tuning.steps)) is None:
@@ -53,7 +58,7 @@ def tune(config: ConfigDict, workdir: Path) -> dict[str, list]:
                         _prepare(config, workdir, data)
                         prepared = True
                     print(f"== {method}: rate {rate:g}, of the tables {tables * rate:g}", flush=True)
-                    train(tuning_config(config, base, data, rate, tables), run)
+                    train(settings, run)
                     loss = _loss_after(run, tuning.steps)
                 for name in ("checkpoints", "export"):
                     shutil.rmtree(run / name, ignore_errors=True)

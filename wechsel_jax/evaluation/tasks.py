@@ -331,7 +331,9 @@ def _weights(place: str | os.PathLike) -> str:
 
 
 def _facts(place: str | os.PathLike) -> dict[str, Any]:
-    checkpoint = Checkpoint.open(exported_model(seed_runs(place)[0]) if Path(place).is_dir() else place)
+    # Several seeds began alike.
+    first = seed_runs(place)[0] if Path(place).is_dir() else place
+    checkpoint = Checkpoint.open(exported_model(first))
     directory = checkpoint.directory
     tokenizers = [path for name in ("tokenizer.json", "tokenizer.model", "vocab.txt") if (path := directory / name).is_file()]
     sizes = {name: math.prod(tensor.shape) for name, tensor in checkpoint.tensors.items()}
@@ -345,7 +347,7 @@ def _facts(place: str | os.PathLike) -> dict[str, Any]:
         size = checkpoint.vocabulary_size
     transfer = directory / "transfer.json"
     method = read_json(transfer, "what a transfer recorded").get("method") if transfer.is_file() else None
-    if method is None and (Path(place) / METRICS_FILE).exists() and (begun := read_run(place).transfer):
+    if method is None and (Path(first) / METRICS_FILE).exists() and (begun := read_run(first).transfer):
         method = begun.method
     return {
         "directory": str(place),
