@@ -1,4 +1,4 @@
-"""Gathers comparisons of configs/wechsel_{freezing,size,low_resource}.py into studies.json: each run's held-out curve.
+"""Gathers comparisons of configs/wechsel_{freezing,size,low_resource}.py, salt_tables.py into studies.json: held-out curves.
 
     python -m train.compare --config=configs/wechsel_freezing.py --workdir=runs/freezing
     python -m benchmarks.studies freezing/de=runs/freezing size/262144=runs/size-262144 low_resource/ug=runs/low-ug
@@ -50,9 +50,9 @@ def table(result: dict[str, Any], study: str) -> str:
     return "\n".join(lines)
 
 
-def bound_table(result: dict[str, Any]) -> str:
-    """A line a run of study=bound, a column an evaluation: perplexity and bits per byte."""
-    found = {name: one for name, one in result.items() if name.startswith("bound/")}
+def steps_table(result: dict[str, Any], study: str) -> str:
+    """A line a run of a study, a column an evaluation: perplexity and bits per byte."""
+    found = {name: one for name, one in result.items() if name.split("/", 1)[0] == study}
     runs = [(name, run) for one in found.values() for name, run in one["runs"].items()]
     steps = [step for step, _, _ in runs[0][1]["curve"]]
     lines = ["| run | " + " | ".join(f"{step:,}" for step in steps) + " |", "|---|" + "---:|" * len(steps)]
@@ -69,4 +69,4 @@ if __name__ == "__main__":
         gathered[name] = gather(Path(place))
     OUTPUT.write_text(json.dumps(gathered, indent=1) + "\n", encoding="utf-8")
     for study in sorted({name.split("/", 1)[0] for name in gathered}):
-        print(f"{study}\n{bound_table(gathered) if study == 'bound' else table(gathered, study)}\n")
+        print(f"{study}\n{(steps_table if study in ('bound', 'salt') else table)(gathered, study)}\n")

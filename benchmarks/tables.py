@@ -10,7 +10,19 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import anker, anker_probe, arena, embeddings, forgetting, kim, real_models, recipe, studies, trelm
+from benchmarks import (
+    anker,
+    anker_probe,
+    arena,
+    embeddings,
+    forgetting,
+    kim,
+    real_models,
+    recipe,
+    studies,
+    target_and_source,
+    trelm,
+)
 from wechsel_jax.initializers import METHODS
 from wechsel_jax.records.embeddings import EmbeddingsRecord
 from wechsel_jax.records.scores import ScoresRecord
@@ -272,7 +284,8 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
         "peers": lambda: peers_table(*_results("focus", "salt")),
     },
     "docs/evaluation.md": {
-        "target_and_source": lambda: scores_table("target_and_source"),
+        "target_and_source": lambda: target_and_source.table(*_results("target_and_source")),
+        "salt": lambda: studies.steps_table(*_results("studies"), "salt"),
         "wechsel_grid": lambda: scores_table("wechsel_grid"),
         "downstream": lambda: scores_table("downstream"),
         "arena": lambda: arena.table(*_results("arena")),
@@ -296,7 +309,7 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "docs/recipe.md": {
         "recipe": lambda: recipe.table(*_results("recipe")),
         "forgetting": lambda: forgetting.table(*_results("forgetting")),
-        "bound": lambda: studies.bound_table(*_results("studies")),
+        "bound": lambda: studies.steps_table(*_results("studies"), "bound"),
     },
     "docs/anker.md": {name: _anker(name) for name in anker.TABLES}
     | {"probe": lambda: anker_probe.probe_table(*_results("anker_probe"))},
