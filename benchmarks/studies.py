@@ -18,13 +18,14 @@ OUTPUT = Path(__file__).with_name("studies.json")
 
 
 def gather(workdir: Path) -> dict[str, Any]:
-    """Returns the runs of a comparison that have ended: of each its seed, planned steps and curve (step, perplexity, bits)."""
+    """Returns the runs of a comparison that have ended: of each its seed, planned steps, rows and curve (step, perplexity, bits)."""
     record, runs = ComparisonRecord.read(workdir), {}
     for name in record.methods:
         run = read_run(workdir / name)
         if not run.unfinished:
             curve = [[one.step, round(one.perplexity, 2), round(one.bits_per_byte, 4)] for one in run.evaluations]
             runs[name] = {"seed": run.config["seed"], "planned_steps": run.planned_steps, "curve": curve}
+            runs[name]["rows"] = dict(run.transfer.counts)
     return {"machine": record.machine, "runs": runs}
 
 

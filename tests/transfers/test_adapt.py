@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 def test_the_dial_is_what_is_trained(tokens):
     training = load("adapt", f"tokens={tokens}").training
     step = training.batch_size * training.block_length
-    wanted = float(tokens[:-1]) * {"k": 1e3, "M": 1e6, "B": 1e9}.get(tokens[-1], 1e3)
+    wanted = float(tokens[:-1]) * {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9}[tokens[-1]]
     assert wanted <= training.steps * step < wanted + 20 * step
     assert training.batch_size & (training.batch_size - 1) == 0 and training.batch_size % training.accumulation == 0
     # The decay begins at a checkpoint that stays, which `longer` goes on from.
