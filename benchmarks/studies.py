@@ -18,7 +18,10 @@ OUTPUT = Path(__file__).with_name("studies.json")
 
 
 def gather(workdir: Path) -> dict[str, Any]:
-    """Returns the runs of a comparison that have ended: of each its seed, planned steps, rows and curve (step, perplexity, bits)."""
+    """Returns the runs of a comparison that have ended: of each its seed, planned steps, curve and origins of rows.
+
+    A point of a curve is (step, perplexity, bits per byte).
+    """
     record, runs = ComparisonRecord.read(workdir), {}
     for name in record.methods:
         run = read_run(workdir / name)

@@ -7,7 +7,6 @@ import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
-from typing import NoReturn
 
 _LONGEST = 200
 
@@ -41,18 +40,11 @@ def parsing(path: str | os.PathLike, expected: str, *others: type[Exception]) ->
     """
     try:
         yield
-    except (*_PARSERS, *others) as error:
-        cannot_parse(path, expected, error)
-    except OSError as error:
-        if error.errno is not None:
+    except (OSError, *_PARSERS, *others) as error:
+        if isinstance(error, OSError) and error.errno is not None and not isinstance(error, (*_PARSERS, *others)):
             raise
-        cannot_parse(path, expected, error)
-
-
-def cannot_parse(path: str | os.PathLike, expected: str, error: BaseException) -> NoReturn:
-    """Raises the `UserError` of `parsing`."""
-    reason = "nested too deep" if isinstance(error, RecursionError) else one_line(error)
-    raise UserError(f"{os.fspath(path)}: cannot be read ({reason}); expected {expected}") from None
+        reason = "nested too deep" if isinstance(error, RecursionError) else one_line(error)
+        raise UserError(f"{os.fspath(path)}: cannot be read ({reason}); expected {expected}") from None
 
 
 def one_line(error: BaseException) -> str:

@@ -6,7 +6,7 @@ from datasets import Dataset
 
 from wechsel_jax.data.examples import Task, read_examples
 from wechsel_jax.evaluation.answers import answer_scores
-from wechsel_jax.evaluation.choice import read_items
+from wechsel_jax.evaluation.items import read_items
 from wechsel_jax.evaluation.reading import reading_prompts
 
 

@@ -109,6 +109,14 @@ def test_words_may_hold_spaces_where_columns_have_tabs(tmp_path):
     assert one.texts == ("Trả lời", ".") and one.target == ("VERB", "PUNCT")
 
 
+def test_questions_in_one_line_as_long_as_squad_has_it(tmp_path):
+    # train-v1.1.json is one line of 30 MB.
+    asked = {"id": "q1", "question": "?", "answers": [{"text": "b", "answer_start": 2}]}
+    content = {"data": [{"paragraphs": [{"context": "a b " * (5 << 20), "qas": [asked]}]}]}
+    (one,) = read_examples([write(tmp_path, "a.json", json.dumps(content))], Task("answers"))
+    assert one.target == (("b", 2),)
+
+
 def test_questions_of_squad(tmp_path):
     (one,) = read_examples([write(tmp_path, "a.json", json.dumps(SQUAD, indent=2))], Task("answers"))
     assert one.texts == ("Wann?", "Im Jahr 1799 fand sie ihn.") and one.target == (("1799", 8),) and "q1" in one.place

@@ -113,6 +113,12 @@ def test_a_hard_link_of_an_input_is_the_input(tmp_path):
         refuse_file(tmp_path / "b.txt", lambda path: True, "table", overwrite=True, inputs=[source])
 
 
+def test_an_output_is_replaced_where_the_user_has_no_home(tmp_path, monkeypatch):
+    place = make(tmp_path / "out")
+    monkeypatch.setenv("HOME", str(tmp_path / "none"))
+    refuse_directory(place, "transfer", overwrite=True)
+
+
 @pytest.mark.parametrize("name", [b"bad-\xff", b"deep/bad-\xff/out"])
 def test_a_name_that_is_not_utf_8_is_refused(tmp_path, name):
     with pytest.raises(UserError, match="the name is not UTF-8"):

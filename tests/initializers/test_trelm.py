@@ -9,6 +9,7 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.initializers import Side
 from wechsel_jax.initializers.trelm import trelm
 from wechsel_jax.tokens.overlap import find_overlap
+from wechsel_jax.vectors.alignment import Alignment, SideMap
 
 ROWS, D = 400, 16
 
@@ -66,7 +67,8 @@ def test_a_map_that_found_nothing_is_told(turned, shared, monkeypatch):
     trelm(source, shared, overlap=overlap, notes=told.append)
     assert not told
     nowhere = np.linalg.qr(generator.normal(size=(D, D)))[0]
-    monkeypatch.setattr("wechsel_jax.initializers.trelm._unsupervised", lambda *_, **__: nowhere)
+    lost = Alignment(SideMap(nowhere), SideMap())
+    monkeypatch.setattr("wechsel_jax.vectors.adversarial.adversarial_align", lambda *_, **__: lost)
     trelm(source, shared, overlap=overlap, notes=told.append)
     (note,) = told
     assert note.startswith("The map has found nothing: by it, of 3") and note.endswith("or give --start=shared.")

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models
 from transformers import GPT2Config, PreTrainedTokenizerFast
 
 from tests.memory import most_held
-from wechsel_jax import cli, demo, transfer
+from wechsel_jax import TransferPlan, UserError, cli, demo, transfer
 from wechsel_jax.inspection.drift import drift
 
 TABLE = "transformer.wte.weight"
@@ -73,6 +73,13 @@ def test_rows_that_are_not_finite_are_left_out(pair, tmp_path):
     tensors[TABLE][:] = np.nan
     safetensors.numpy.save_file(tensors, tmp_path / "after" / "model.safetensors")
     assert drift(tmp_path / "after", root / "before")["nearest"] is None
+
+
+def test_a_plan_of_other_tokens_is_refused(pair, tmp_path):
+    shutil.copytree(pair[0] / "before", tmp_path / "before")
+    TransferPlan.all_random(5).save(tmp_path / "before" / "transfer_plan.npz")
+    with pytest.raises(UserError, match="before: the plan is for 5 tokens, the tokenizer has"):
+        drift(pair[0] / "after", tmp_path / "before")
 
 
 def test_large_tables_are_compared_in_blocks(tmp_path):

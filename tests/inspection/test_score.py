@@ -12,7 +12,7 @@ from wechsel_jax import TransferPlan, UserError, transfer
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.evaluation.step_zero import perplexity_at_zero
 from wechsel_jax.inspection import completed, measure, score, score_vectors
-from wechsel_jax.records import read_transfer
+from wechsel_jax.records import TransferRecord
 from wechsel_jax.tokens import Vocabulary, load_tokenizer
 
 
@@ -45,11 +45,11 @@ def test_a_score_is_what_the_transfer_recorded_and_what_its_tables_hold(facts, t
 
 def test_what_was_measured_at_the_transfer_tells_what_its_files_tell(transferred, source, tmp_path):
     """So a report needs neither the model nor its tables."""
-    record, plan = read_transfer(transferred), TransferPlan.load(transferred / "transfer_plan.npz")
+    record, plan = TransferRecord.read(transferred), TransferPlan.load(transferred / "transfer_plan.npz")
     target = Vocabulary.from_tokenizer(load_tokenizer(transferred))
     found = measure(plan, Checkpoint.open(transferred), Checkpoint.open(source), target, record.source["vocabulary_size"])
     dataclasses.replace(record, measures=found).write(tmp_path)
-    recorded, looked_up = completed(read_transfer(tmp_path)), completed(dataclasses.replace(record, measures=None))
+    recorded, looked_up = completed(TransferRecord.read(tmp_path)), completed(dataclasses.replace(record, measures=None))
     assert recorded.findings == looked_up.findings and len(recorded.findings) > 5
     assert recorded.tables == looked_up.tables != () and recorded.mixture == looked_up.mixture is not None
     table, norms = recorded.tables[0], record.norms

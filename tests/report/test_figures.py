@@ -10,21 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.records.runs import CURVES, STEPS
-from wechsel_jax.report.figures import (
-    NARROW,
-    SMALL,
-    WIDE,
-    Histograms,
-    Lines,
-    Series,
-    Spreads,
-    Stacks,
-    drawn,
-    inline,
-    spread_apart,
-    thinned,
-)
+from wechsel_jax.report.figures import NARROW, SMALL, WIDE, drawn, inline, spread_apart, thinned
 from wechsel_jax.report.palette import SLOTS, variables
+from wechsel_jax.report.plots import Histograms, Lines, Series, Spreads, Stacks
 from wechsel_jax.report.section import Figure
 
 MEASURED = Lines(

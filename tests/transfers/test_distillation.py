@@ -62,7 +62,7 @@ def test_snippets_are_those_of_a_loop():
 def torch_distance(model, rows, batch: Snippets):
     """One snippet after the other, the new token's row put in the place of the phrase's."""
     table, total, count = model.get_input_embeddings().weight, 0, 0
-    for tokens, length, start, size, token in zip(*vars(batch).values(), strict=True):
+    for tokens, length, start, size, token in zip(*batch, strict=True):
         old = torch.tensor(tokens[:length].astype(np.int64))
         wanted = model(inputs_embeds=table[old][None], output_hidden_states=True).hidden_states[-1][0].detach()
         vectors = torch.cat([table[old[:start]], rows[token][None], table[old[start + size :]]])
@@ -92,7 +92,7 @@ def test_the_distance_and_its_gradient_are_torchs(batch):
     expected = torch_distance(model, rows, batch)
     expected.backward()
     differentiated = jax.jit(jax.value_and_grad(distance), static_argnums=(1, 2))
-    value, gradient = differentiated(rows.detach().numpy(), family, config, parameters, *vars(batch).values())
+    value, gradient = differentiated(rows.detach().numpy(), family, config, parameters, *batch)
     np.testing.assert_allclose(value, expected.item(), rtol=1e-5)
     np.testing.assert_allclose(gradient, rows.grad.numpy(), atol=1e-6 * float(rows.grad.abs().max()) + 1e-7, rtol=1e-4)
 

@@ -11,7 +11,7 @@ from tests.hub.stub import StubHub
 from wechsel_jax.errors import UserError
 from wechsel_jax.hub import push
 from wechsel_jax.initializers import METHODS
-from wechsel_jax.records import TransferRecord, read_run, read_transfer
+from wechsel_jax.records import TransferRecord, read_run
 from wechsel_jax.report.card import bibtex, model_card
 from wechsel_jax.transfers.job import transfer
 
@@ -169,7 +169,7 @@ def test_a_card_names_files_without_their_folders(model, tmp_path):
 
 
 def test_a_local_model_is_no_base_model(model):
-    card = model_card(read_transfer(model))
+    card = model_card(TransferRecord.read(model))
     assert "base_model" not in yaml.safe_load(card.split("---")[1])
 
 

@@ -76,8 +76,6 @@ def read_links(
     starts, number = [0], 0
     for number, text in read_lines(path, _LINKS):
         pair = wanted.get(number - 1)
-        if number > expected:
-            continue
         if pair is None:
             continue
         for item in text.split("|||")[0].split():

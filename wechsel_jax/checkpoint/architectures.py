@@ -107,7 +107,6 @@ _LLAMA = Architecture(
     bias=r"lm_head\.bias",
     tied=False,
 )
-_LLAMA_TIED = dataclasses.replace(_LLAMA, tied=True)
 _GPT2 = Architecture(base="gpt2", input=r"(transformer\.)?wte\.weight")
 _BLOOM = Architecture(base="bloom", input=r"(transformer\.)?word_embeddings\.weight")
 _UNTIED = (
@@ -130,7 +129,7 @@ ARCHITECTURES = {
         base="xglm", input=r"(model\.)?embed_tokens\.weight", roles=("bos", "eos", "pad"), computed_positions=True
     ),
     **{name: dataclasses.replace(_LLAMA, base=name) for name in _UNTIED},
-    **{name: dataclasses.replace(_LLAMA_TIED, base=name) for name in _TIED},
+    **{name: dataclasses.replace(_LLAMA, base=name, tied=True) for name in _TIED},
     "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,
     "camembert": _ROBERTA,

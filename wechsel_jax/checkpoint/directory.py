@@ -17,7 +17,6 @@ from wechsel_jax.checkpoint.model_config import check_config
 from wechsel_jax.checkpoint.tensors import (
     FLOATS,
     INDEX_FILE,
-    MAX_SHARD_BYTES,
     SINGLE_FILE,
     ComputedTensor,
     StoredTensor,
@@ -138,6 +137,10 @@ class Checkpoint:
         """One tensor, as a read-only memory map."""
         return self.tensors[name].read()
 
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All tensors by name, as read-only memory maps."""
+        return {name: self.read(name) for name in self.tensors}
+
     def vocabulary_tensors(self) -> tuple[VocabularyTensor, ...]:
         """Finds every tensor with a vocabulary axis: the input table first, then other input tables, heads and biases.
 
@@ -183,6 +186,14 @@ class Checkpoint:
         """d, the length of a row."""
         return self.tensors[self.table].shape[1]
 
+    def require_rows(self, tokens: int, what: str = "model") -> None:
+        """Raises `UserError` where the input table of a `what` has fewer rows than its tokenizer has ids."""
+        if self.vocabulary_size < tokens:
+            raise UserError(
+                f"{self.directory}: the tokenizer has {tokens} ids, but {self.table} only {self.vocabulary_size} rows; "
+                f"expected a row for each id; use the tokenizer that the {what} was trained with"
+            )
+
     def require_finite(self, rows: int | None = None) -> None:
         """Reads every weight once.
 
@@ -222,12 +233,13 @@ class Checkpoint:
         self._check_shapes(found, inputs[0])
         order = ("input", "more_inputs", "head", "bias")
         return tuple(
-            VocabularyTensor(name, "input" if role == "more_inputs" else role, int(role == "bias" and self._is_flat(name)))
+            VocabularyTensor(
+                name=name,
+                role="input" if role == "more_inputs" else role,
+                axis=int(role == "bias" and len(self.tensors[name].shape) == 2),
+            )
             for name, role in sorted(found.items(), key=lambda item: order.index(item[1]))
         )
-
-    def _is_flat(self, name: str) -> bool:
-        return len(self.tensors[name].shape) == 2
 
     def _check_shapes(self, found: Mapping[str, str], table: str) -> None:
         shape, place, size = self.tensors[table].shape, self.directory / "config.json", stated_size(self.config)
@@ -262,7 +274,6 @@ def write_checkpoint(
     tokenizer: "str | os.PathLike | PreTrainedTokenizerFast | None" = None,
     generation_config: Mapping | None = None,
     shards: Mapping[str, str] | None = None,
-    max_shard_bytes: int = MAX_SHARD_BYTES,
 ) -> None:
     """Writes what transformers loads: config.json, model.safetensors (or shards and their index), and the tokenizer's files.
 
@@ -273,7 +284,6 @@ def write_checkpoint(
       tokenizer: the tokenizer or its place, saved as exactly the tokenizer that `load_tokenizer` returns; None: no tokenizer.
       generation_config: the content of generation_config.json; None: no such file.
       shards: which tensors share a file, see `tensors.write_shards`; None: one file, unless it would be too large.
-      max_shard_bytes: how large a file may be.
     """
     directory = Path(directory)
     write_json(directory / "config.json", config)
@@ -281,7 +291,7 @@ def write_checkpoint(
         write_json(directory / "generation_config.json", generation_config)
     if tokenizer is not None:
         _write_tokenizer(directory, tokenizer)
-    write_shards(directory, tensors, shards, max_shard_bytes)
+    write_shards(directory, tensors, shards)
 
 
 def _write_tokenizer(directory: Path, tokenizer: "str | os.PathLike | PreTrainedTokenizerFast") -> None:

@@ -110,7 +110,7 @@ def _configs(surgery: Surgery) -> tuple[dict, dict | None]:
     """Makes the new config.json and generation_config.json, and says what is out of the ordinary."""
     checkpoint, record, notes = surgery.checkpoint, surgery.checkpoint.record, surgery.notes
     # Source id -> target id of special target tokens whose row is a copy; of several, the first.
-    copied = np.flatnonzero(np.asarray(surgery.target.special) & (surgery.plan.copy >= 0))
+    copied = np.flatnonzero(surgery.target.special & (surgery.plan.copy >= 0))
     special = {int(surgery.plan.copy[i]): int(i) for i in reversed(copied)}
     config, more = adapt_config(checkpoint.config, surgery.target, surgery.shift, surgery.rows, special)
     notes.extend(more)

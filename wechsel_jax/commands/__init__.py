@@ -10,6 +10,7 @@ import difflib
 import math
 import re
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from absl import flags
 
@@ -46,6 +47,11 @@ def longest_document(values: flags.FlagValues) -> None:
     """Defines the flag of what reads text that bounds its memory."""
     summary = "Refuse text with a longer line, row or document, e.g. 64MiB; in the worst case memory is 150 times as large."
     size(values, "max_document_bytes", "16MiB", summary)
+
+
+def picked(values: flags.FlagValues, *names: str) -> dict[str, Any]:
+    """The values of some flags, as arguments of the same names."""
+    return {name: values[name].value for name in names}
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from absl import flags
 
+from wechsel_jax.commands import picked
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import refuse_file
 
@@ -44,27 +45,27 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     from wechsel_jax.inspection.analogies import read_questions
     from wechsel_jax.inspection.distribution import STEPS
     from wechsel_jax.inspection.embeddings import open_tables, study
+    from wechsel_jax.inspection.positions import FORMULAS
     from wechsel_jax.records.embeddings import EmbeddingsRecord, is_embeddings
     from wechsel_jax.report.embeddings_sections import sections
     from wechsel_jax.report.terminal import terminal
 
-    computed = ("sinusoidal", "paired", "halves")
-    for name, known in (("steps", STEPS), ("positions", computed)):
+    for name, known in (("steps", STEPS), ("positions", FORMULAS)):
         for one in values[name].value or ():
             if one not in known:
                 raise UserError(f"--{name}={one}: unknown; expected some of {', '.join(known)}")
     if values.output:
         if Path(values.output).suffix != ".json":
             raise UserError(f"--output={values.output}: expected a name that ends in .json")
-        read = [*arguments, *([values.analogies] if values.analogies else [])]
-        refuse_file(values.output, is_embeddings, "file of embeddings", values.overwrite, read)
+        refuse_file(values.output, is_embeddings, "file of embeddings", values.overwrite, [*arguments, values.analogies])
     questions = read_questions(values.analogies) if values.analogies else ()
-    places = [rows for place in arguments for rows in open_tables(place, max_words=values.max_words, length=values.length)]
+    # All are opened first: a mistake in the last name should not come after hours.
+    tables = [rows for place in arguments for rows in open_tables(place, max_words=values.max_words, length=values.length)]
+    options = picked(values, "length", "probe", "max_words", "position_rows", "seed")
+    options |= {"steps": STEPS if values.steps is None else values.steps, "kinds": values.positions, "questions": questions}
     found = []
-    for rows in places:
-        options = {name: values[name].value for name in ("length", "probe", "max_words", "position_rows", "seed")}
-        steps = STEPS if values.steps is None else values.steps
-        found.append(study(rows, steps=steps, kinds=values.positions, questions=questions, **options))
+    for rows in tables:
+        found.append(study(rows, **options))
         print(terminal(sections(EmbeddingsRecord((found[-1],)))))
     if values.output:
         EmbeddingsRecord(tuple(found)).write(values.output)

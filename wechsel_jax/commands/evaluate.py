@@ -14,7 +14,7 @@ from pathlib import Path
 
 from absl import flags
 
-from wechsel_jax.commands import choice, size, sources
+from wechsel_jax.commands import choice, picked, size, sources
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import refuse_file
 from wechsel_jax.records.run import EXPORT
@@ -76,10 +76,12 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
             ScoresRecord.read(values.output)
     from wechsel_jax.evaluation.tasks import Task, evaluate
 
-    of_text = {name: values[name].value for name in ("text_bytes", "documents", "text_field", "window", "stride")}
-    of_choice = {name: values[name].value for name in ("shots", "examples", "limit", "within_word")} | {"kind": values.form}
-    of_reading = {"words": values.words, "shots": values.shots, "limit": values.limit}
-    settings = {"text": of_text, "choice": of_choice, "reading": of_reading, "labels": {}}
+    settings = {
+        "text": picked(values, "text_bytes", "documents", "text_field", "window", "stride"),
+        "choice": picked(values, "shots", "examples", "limit", "within_word") | {"kind": values.form},
+        "reading": picked(values, "words", "shots", "limit"),
+        "labels": {},
+    }
     tasks = [Task.of(name, form, place, **settings[form]) for form in given for name, place in given[form].items()]
     evaluate(models, tasks, output=values.output, overwrite=values.overwrite, dtype=values.dtype)
 

@@ -7,7 +7,7 @@ The run may be going on, and its text need not be there.
 
 from absl import flags
 
-from wechsel_jax.commands import choice
+from wechsel_jax.commands import choice, picked
 
 ARGUMENTS = "RUN"
 REQUIRED = ("output",)
@@ -36,7 +36,7 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     jax.config.update("jax_platforms", "cpu")
     from wechsel_jax.training.exports import export_checkpoint
 
-    options = {name: values[name].value for name in ("average", "dtype", "license", "language", "overwrite")}
+    options = picked(values, "average", "dtype", "license", "language", "overwrite")
     options["say"] = functools.partial(print, file=sys.stderr)
     step = export_checkpoint(arguments[0], values.output, values.step, **options)
     print(f"{values.output}: the weights of step {step:,}")

@@ -17,6 +17,7 @@ from typing import Any
 
 from absl import flags
 
+from wechsel_jax.commands import picked
 from wechsel_jax.errors import UserError
 from wechsel_jax.records.run import exported_model
 
@@ -86,12 +87,11 @@ def _facts(values: flags.FlagValues, directory: Path | None) -> dict[str, Any]:
         raise UserError("expected a directory, --plan or --vectors; see wechsel-jax inspect --help")
     place = Path(values.plan) if directory is None else directory
     plan = values.plan if directory is not None else None
-    options = {name: values[name].value for name in ("text", "source", "tokens_limit", "seed", "samples")}
-    found = score(place, plan=plan, **options)
+    found = score(place, plan=plan, **picked(values, "text", "source", "tokens_limit", "seed", "samples"))
     if values.before:
         if place.is_file():
             raise UserError("--before: expected a model directory to compare with it, not a plan")
-        found["drift"] = drift(place, values.before, source=values.source, seed=values.seed, samples=values.samples)
+        found["drift"] = drift(place, values.before, **picked(values, "source", "seed", "samples"))
     if values.tokens:
         # The tokens of a plan alone are those of the model that it lies beside.
         home, plan = (place.parent, place) if place.is_file() else (place, plan)
@@ -121,9 +121,9 @@ def _print_checkpoint(path: Path, every: bool) -> None:
 
 
 def _print_rules(directory: Path) -> None:
-    from wechsel_jax.records import read_transfer
+    from wechsel_jax.records import TransferRecord
 
-    record = read_transfer(directory)
+    record = TransferRecord.read(directory)
     print("rules:")
     for sentence in [*record.behaviour, *record.notes]:
         print(f"  {sentence}")

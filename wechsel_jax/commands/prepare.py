@@ -9,7 +9,7 @@ Training reads the result: --config.data.train='("prepared/train",)' (with --val
 
 from absl import flags
 
-from wechsel_jax.commands import choice, longest_document, number, size, sources
+from wechsel_jax.commands import choice, longest_document, number, picked, size, sources
 
 REQUIRED = ("input", "tokenizer", "output")
 
@@ -44,7 +44,7 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     from wechsel_jax.data.manifest import verify_tokens
 
     names = ("documents", "text_field", "max_bytes", "max_document_bytes", "deduplicate", "sentences")
-    settings = {name: values[name].value for name in names}
+    settings = picked(values, *names)
     if values.processes:
         # The tokenizers library reads it when it first tokenises, and has no other way to be told.
         os.environ["RAYON_NUM_THREADS"] = str(values.processes)

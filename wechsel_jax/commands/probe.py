@@ -11,7 +11,7 @@ The same command again goes on where it stopped.
 
 from absl import flags
 
-from wechsel_jax.commands import longest_document, needs_training, size, sources
+from wechsel_jax.commands import longest_document, needs_training, picked, size, sources
 from wechsel_jax.commands.evaluate import named
 from wechsel_jax.errors import UserError
 
@@ -50,6 +50,6 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     with needs_training():
         from wechsel_jax.training.probe import probe
     names = ("validation", "recipes", "steps", "batch_size", "block_length", "eval_batches", "seed", "text_bytes")
-    settings = {name: values[name].value for name in (*names, "max_document_bytes")}
+    settings = picked(values, *names, "max_document_bytes")
     probe(starts, values.text, values.workdir, rates=rates, **settings)
     print(f"report: wechsel-jax report {values.workdir}")

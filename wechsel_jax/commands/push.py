@@ -12,6 +12,8 @@ command again: files that have arrived are not sent again.
 
 from absl import flags
 
+from wechsel_jax.commands import picked
+
 ARGUMENTS = "DIR"
 REQUIRED = ("repo",)
 
@@ -30,7 +32,6 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     """Uploads and prints the address."""
     from wechsel_jax.hub import push
 
-    options = {name: values[name].value for name in ("private", "revision", "dry_run", "license", "language")}
-    address = push(arguments[0], values.repo, **options)
+    address = push(arguments[0], values.repo, **picked(values, "private", "revision", "dry_run", "license", "language"))
     if not values.dry_run:
         print(address)

@@ -9,7 +9,7 @@ Writes {"embeddings": float32 (V, D)} and, beside it, a .json file that says whe
 
 from absl import flags
 
-from wechsel_jax.commands import choice, longest_document, sources
+from wechsel_jax.commands import choice, longest_document, picked, sources
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import refuse_file
 
@@ -46,16 +46,15 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
         if values[name].present and not values.input:
             raise UserError(f"--{name}: is for the words of --input; expected that, or leave it out")
     record = f"{values.output.removesuffix('.safetensors')}.json"
-    read = [*values.input, *(values[name].value for name in ("vectors", "source", "tokenizer", "words"))]
+    read = picked(values, "vectors", "source", "tokenizer", "words")
     from wechsel_jax.transfers.new_table import is_table, make_table
 
     for output in (values.output, record):
-        refuse_file(output, is_table, "table", values.overwrite, read)
+        refuse_file(output, is_table, "table", values.overwrite, [*values.input, *read.values()])
 
-    counted = ("min_count", "max_words", "lowercase", "max_document_bytes", "special_tokens")
-    names = (*counted, "standardize", "shuffle", "missing", "seed")
-    places = {name: values[name].value for name in ("vectors", "source", "tokenizer", "words", "input")}
-    report = make_table(values.output, record, **places, **{name: values[name].value for name in names})
+    counted = ("input", "min_count", "max_words", "lowercase", "max_document_bytes", "special_tokens")
+    settings = picked(values, *counted, "standardize", "shuffle", "missing", "seed")
+    report = make_table(values.output, record, **read, **settings)
     print(f"{values.output}: {report['found']} of {report['tokens']} tokens have a row in the source")
     print(f"x * sqrt(D) has deviation {report['embedding_sd']:.4g}, positions have {report['position_sd']:.4g}: ", end="")
     print(f"{report['ratio']:.3g} times as much")

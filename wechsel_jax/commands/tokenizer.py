@@ -16,7 +16,7 @@ own, for parity with a tokenizer that has it.
 
 from absl import flags
 
-from wechsel_jax.commands import choice, longest_document, sources
+from wechsel_jax.commands import choice, longest_document, picked, sources
 from wechsel_jax.errors import UserError
 
 REQUIRED = ("input", "output")
@@ -65,7 +65,7 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
         from wechsel_jax.tokens.task_vocabulary import task_tokenizer
 
         names = ("source", "min_count", "lowercase", "overwrite", "text_field", "max_document_bytes")
-        tokenizer = task_tokenizer(values.input, values.output, **{name: values[name].value for name in names})
+        tokenizer = task_tokenizer(values.input, values.output, **picked(values, *names))
         print(f"{values.output}: {len(tokenizer)} tokens")
         return
     if values.algorithm == "wordpiece" and values["style"].present:
@@ -74,18 +74,7 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
         raise UserError(f"--pattern: has no effect with --algorithm={values.algorithm}, which has its own; leave it out")
     from wechsel_jax.tokens.training import train_tokenizer
 
-    tokenizer = train_tokenizer(
-        values.input,
-        values.vocab_size,
-        values.output,
-        values.algorithm,
-        values.style,
-        pattern=values.pattern,
-        alphabet=values.alphabet,
-        min_frequency=values.min_frequency,
-        strip_accents=values.strip_accents,
-        overwrite=values.overwrite,
-        text_field=values.text_field,
-        max_document_bytes=values.max_document_bytes,
-    )
+    names = ("algorithm", "style", "pattern", "alphabet", "min_frequency", "strip_accents", "overwrite")
+    options = picked(values, *names, "text_field", "max_document_bytes")
+    tokenizer = train_tokenizer(values.input, values.vocab_size, values.output, **options)
     print(f"{values.output}: {len(tokenizer)} tokens")

@@ -62,7 +62,7 @@ def _readers(name: str, methods: list, default: object) -> str:
 def run(values: flags.FlagValues, arguments: list[str]) -> None:
     """Runs the transfer; progress goes to stderr."""
     del arguments
-    settings = {name: values[name].value for name in values}
+    settings = values.flag_values_dict()
     if not (steps := settings.pop("probe_steps")):
         from wechsel_jax.transfers.job import transfer
 

@@ -15,7 +15,7 @@ import time
 
 from absl import flags
 
-from wechsel_jax.commands import choice, number
+from wechsel_jax.commands import choice, number, picked
 from wechsel_jax.errors import UserError
 from wechsel_jax.records.run import exported_model
 
@@ -47,8 +47,8 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     """Reads everything, translates, prints, and scores."""
     from wechsel_jax.text.files import read_lines
 
-    sides = {name: values[name].value for name in ("input", "reference")}
-    lines = {name: [line for _, line in read_lines(place, "sentences, one a line")] for name, place in sides.items() if place}
+    sides = picked(values, "input", "reference").items()
+    lines = {name: [line for _, line in read_lines(place, "sentences, one a line")] for name, place in sides if place}
     if values.reference:
         from wechsel_jax.evaluation.translation import require_sacrebleu
 
@@ -79,8 +79,8 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     if crossing:
         written = cross(model, lines["input"], to=to, batch_size=values.batch_size, first_tokenizer=first)
     else:
-        names = ("beams", "length_penalty", "max_tokens", "batch_size")
-        found = translate(model, lines["input"], **{name: values[name].value for name in names})
+        options = picked(values, "beams", "length_penalty", "max_tokens", "batch_size")
+        found = translate(model, lines["input"], **options)
         written = [one.text for one in found]
     seconds = time.perf_counter() - began
     print(*written, sep="\n")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from absl import flags
 
-from wechsel_jax.commands import choice, number
+from wechsel_jax.commands import choice, number, picked
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import refuse_file
 
@@ -113,19 +113,15 @@ def _aligned(values: flags.FlagValues, source, target, pairs):
     import functools
     import sys
 
-    options = {name: values[name].value for name in ("normalize", "center", "seed", "csls")}
+    options = picked(values, "normalize", "center", "seed", "csls")
     if values.method == "procrustes":
         from wechsel_jax.vectors import align
 
-        return align(
-            source, target, pairs, weighting=values.weighting, held_out=values.held_out, refine=values.refine, **options
-        )
+        return align(source, target, pairs, **picked(values, "weighting", "held_out", "refine"), **options)
     from wechsel_jax.vectors.adversarial import AdversarialSettings, adversarial_align
     from wechsel_jax.vectors.refinement import Refinement
 
-    settings = AdversarialSettings(
-        **{name: values[name].value for name in _ADVERSARIAL}, refinement=Refinement(rounds=values.refine)
-    )
+    settings = AdversarialSettings(**picked(values, *_ADVERSARIAL), refinement=Refinement(rounds=values.refine))
     tell = functools.partial(print, file=sys.stderr)
     return adversarial_align(source, target, settings, pairs=pairs, progress=tell, **options)
 

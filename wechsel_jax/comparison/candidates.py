@@ -11,6 +11,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from wechsel_jax.checkpoint import Checkpoint
+from wechsel_jax.comparison.settings import inputs_of
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_directory, refuse_directory, refuse_workdir
 from wechsel_jax.initializers import METHODS
@@ -146,7 +147,7 @@ def _allowed(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     for method in map(METHODS.get, CANDIDATES):
         # Where both languages have vectors, those of the target are of words, not of tokens.
         of_words = method.space == "target" and "source_vectors" in given
-        if {*method.needs, *(("helper",) if method.helper else ())} <= {*given} and not of_words:
+        if {*inputs_of(method)} <= {*given} and not of_words:
             found[method.name] = read = TransferSettings.read_by(method, given)
             find_sources(TransferSettings.of(method.name, **read)[1].source_text)
     if len(found) < 2:

@@ -1,6 +1,8 @@
 """What the methods of a comparison read and its settings do not name: word vectors and a helper model, made here."""
 
+import contextlib
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +24,20 @@ def make_inputs(config: ConfigDict, workdir: Path, seconds: dict[str, float]) ->
     inputs |= {"source_text": config.text.source, "target_text": config.text.train, "parallel": config.parallel}
     with timed(seconds, "vectors"):
         for side, text in (("source", config.text.source), ("target", config.text.words or config.text.train)):
-            if f"{side}_vectors" not in needed:
-                continue
-            inputs[f"{side}_vectors"] = config.vectors[side]
-            if config.vectors.train_here:
-                output = workdir / "vectors" / f"{side}.bin"
-                if not output.exists():
-                    options = {"dim": config.vectors.dimensions, "epochs": config.vectors.epochs}
-                    train_vectors(text, output, **options, **read_as(config))
-                inputs[f"{side}_vectors"] = str(output)
+            if f"{side}_vectors" in needed:
+                here = config.vectors.train_here
+                found = _trained(config, workdir, side, text, **read_as(config)) if here else config.vectors[side]
+                inputs[f"{side}_vectors"] = found
         if any(config.variants.get(name, {}).get("target_vectors") == SAMPLE for name in config.methods):
-            inputs[SAMPLE] = str(_sampled_vectors(config, workdir))
+            output = workdir / "vectors" / f"{SAMPLE}.bin"
+            if not output.exists():
+                with temporary_directory(output) as work:
+                    write_training_text(config, work / "sample.jsonl")
+                    _trained(config, workdir, SAMPLE, [work / "sample.jsonl"], **sample_as(config))
+            inputs[SAMPLE] = str(output)
         if "native_vectors" in needed:
-            inputs["native_vectors"] = config.vectors.native or str(_native_vectors(config, workdir))
+            text, options = config.text.train, {"tokenizer": workdir / "tokenizer", **NATIVE_VECTORS, **read_as(config)}
+            inputs["native_vectors"] = config.vectors.native or _trained(config, workdir, "native", text, **options)
     if "helper" in needed:
         inputs["helper"] = config.helper.checkpoint
         if not config.helper.checkpoint:
@@ -44,23 +47,12 @@ def make_inputs(config: ConfigDict, workdir: Path, seconds: dict[str, float]) ->
     return inputs
 
 
-def _native_vectors(config: ConfigDict, workdir: Path) -> Path:
-    output = workdir / "vectors" / "native.bin"
+def _trained(config: ConfigDict, workdir: Path, name: str, text: Any, **options: Any) -> str:
+    """Trains the vectors of a name where they are not there yet; returns their file."""
+    output = workdir / "vectors" / f"{name}.bin"
     if not output.exists():
-        options = {"dim": config.vectors.dimensions, "epochs": config.vectors.epochs, **NATIVE_VECTORS}
-        train_vectors(config.text.train, output, tokenizer=workdir / "tokenizer", **options, **read_as(config))
-    return output
-
-
-def _sampled_vectors(config: ConfigDict, workdir: Path) -> Path:
-    output = workdir / "vectors" / "sample.bin"
-    if not output.exists():
-        output.parent.mkdir(exist_ok=True)
-        with temporary_directory(output) as work:
-            write_training_text(config, work / "sample.jsonl")
-            options = {"dim": config.vectors.dimensions, "epochs": config.vectors.epochs}
-            train_vectors([work / "sample.jsonl"], output, **options, **sample_as(config))
-    return output
+        train_vectors(text, output, dim=config.vectors.dimensions, epochs=config.vectors.epochs, **options)
+    return str(output)
 
 
 def write_training_text(config: ConfigDict, output: Path) -> None:
@@ -89,14 +81,9 @@ def held_out_share(config: ConfigDict) -> float:
     return 0.0 if config.text.validation else config.training.data.validation_fraction
 
 
-class timed:
+@contextlib.contextmanager
+def timed(seconds: dict[str, float], name: str) -> Iterator[None]:
     """Adds the seconds that a block takes to `seconds[name]`."""
-
-    def __init__(self, seconds: dict[str, float], name: str):
-        self.seconds, self.name = seconds, name
-
-    def __enter__(self) -> None:
-        self.start = time.monotonic()
-
-    def __exit__(self, *_) -> None:
-        self.seconds[self.name] = self.seconds.get(self.name, 0.0) + round(time.monotonic() - self.start, 2)
+    start = time.monotonic()
+    yield
+    seconds[name] = seconds.get(name, 0.0) + round(time.monotonic() - start, 2)

@@ -17,15 +17,14 @@ from wechsel_jax.files import new_directory, refuse_workdir, temporary_directory
 from wechsel_jax.records import ComparisonRecord, read_run
 from wechsel_jax.records.comparison import COMPARISON_FILE
 from wechsel_jax.records.machine import machine
-from wechsel_jax.report import comparison_table, steps_needed, write_report
+from wechsel_jax.report import comparison_table, write_report
+from wechsel_jax.report.curves import BASELINE, steps_needed
 from wechsel_jax.tokens import load_tokenizer
 from wechsel_jax.tokens.training import train_tokenizer
 from wechsel_jax.training import train
 from wechsel_jax.training.config import as_dict
 from wechsel_jax.training.workdir import has_begun, only_run
 from wechsel_jax.transfers.job import transfer
-
-BASELINE = "full_rand"
 
 
 def compare(config: ConfigDict, workdir: str | Path) -> dict:

@@ -6,6 +6,7 @@ from pathlib import Path
 from ml_collections import ConfigDict, config_dict
 
 from wechsel_jax.initializers import METHODS
+from wechsel_jax.initializers.method import Method
 from wechsel_jax.training import default_config as default_training_config
 from wechsel_jax.training.config import as_dict
 from wechsel_jax.transfers.choice import DEFAULT
@@ -50,29 +51,24 @@ def default_config() -> ConfigDict:
     config.source = ""
     config.text = ConfigDict({"train": (), "validation": (), "source": (), "words": ()})
     config.tokenizer = ConfigDict({"vocabulary_size": 8192, "algorithm": "byte_bpe", "style": "gpt2", "directory": ""})
-    config.vectors = ConfigDict({"source": "", "target": "", "train_here": False, "dimensions": 100, "epochs": 5})
-    config.vectors.native = ""
+    config.vectors = ConfigDict({"source": "", "target": "", "native": "", "train_here": False, "dimensions": 100, "epochs": 5})
     config.dictionary = ""
     config.parallel = ()
     config.helper = ConfigDict({"checkpoint": "", "training": default_training_config()})
     config.evaluation = ConfigDict({"tasks": {}, "fine_tuning": {}, "before": False, "during": (), "after": True})
     config.methods = ("wechsel_tfr", "trans_inner", "full_rand")
     config.probe_steps = 0
-    config.transfer = _transfer_defaults()
+    config.transfer = ConfigDict()
+    for name, described in described_settings().items():
+        if name not in (*INPUTS, "seed"):
+            default = config_dict.placeholder(described.kind) if described.default is None else described.default
+            config.transfer[name] = default
     # All methods, also those without a source's turn tokens, train on the tokens of one tokenizer.
     config.transfer.special_tokens = "replace"
     config.variants = ConfigDict()
     config.tuning = ConfigDict({"rates": (), "tables": (1.0,), "steps": 60, "held_out": 0.02, "eval_batches": 20})
     config.training = default_training_config()
     config.overrides = ConfigDict()
-    return config
-
-
-def _transfer_defaults() -> ConfigDict:
-    config = ConfigDict()
-    for name, described in described_settings().items():
-        if name not in (*INPUTS, "seed"):
-            config[name] = config_dict.placeholder(described.kind) if described.default is None else described.default
     return config
 
 
@@ -89,9 +85,13 @@ def named_method(config: ConfigDict, method: str) -> str:
 
 def needs(config: ConfigDict, name: str) -> set[str]:
     """The inputs of one run: names of settings, and "native_vectors" where its target vectors are those of tokens."""
-    method = METHODS[base_method(config, name)]
-    needs = {*method.needs, *(("helper",) if method.helper else ())}
+    needs = {*inputs_of(METHODS[base_method(config, name)])}
     return needs - {"target_vectors"} | {"native_vectors"} if compares_tokens(config, name) else needs
+
+
+def inputs_of(method: Method) -> tuple[str, ...]:
+    """The settings that a method cannot do without."""
+    return (*method.needs, *(("helper",) if method.helper else ()))
 
 
 def needs_of_all(config: ConfigDict) -> set[str]:
@@ -110,7 +110,7 @@ def transfer_settings(config: ConfigDict, name: str, inputs: dict[str, str]) -> 
     method = METHODS[base_method(config, name)]
     settings = {"seed": config.seed, **as_dict(config.transfer), **as_dict(config.variants.get(name, ConfigDict()))}
     settings.pop("method", None)
-    for wanted in (*method.needs, *(("helper",) if method.helper else ())):
+    for wanted in inputs_of(method):
         settings.setdefault(wanted, inputs.get(wanted))
     if method.takes_words and config.dictionary:
         settings.setdefault("dictionary", config.dictionary)

@@ -4,9 +4,9 @@ Read `prepare` first: text of any kind becomes one file of tokens. It calls `enc
 documents), `unfinished` (what a kill leaves, and how the next call goes on) and `manifest` (what the tokens were made of).
 Training reads the file by `batches`, in the order that `order` computes.
 
-Labelled examples are read by `examples`, and become `rows` of tokens in memory, or `pairs` where a translation is the label;
-`parallel` are sentences with links between their tokens, and `sentences` pairs of segments of prepared text. `padded` makes
-batches of all four.
+Labelled examples are read by `examples` (trees by `treebanks`, semantic roles by `propositions`), and become `rows` of tokens
+in memory, or `pairs` where a translation is the label; `parallel` are sentences with links between their tokens, which `align`
+writes, and `sentences` pairs of segments of prepared text. `padded` makes batches of all four.
 """
 
 from wechsel_jax.data.batches import (

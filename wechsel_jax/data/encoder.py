@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 
+def token_dtype(vocabulary_size: int) -> np.dtype:
+    """The type of tokens on disk: little-endian uint16 where the vocabulary has at most 65536 ids, else uint32."""
+    return np.dtype("<u2" if vocabulary_size <= 1 << 16 else "<u4")
+
+
 @dataclasses.dataclass(frozen=True)
 class Encoder:
     """A tokenizer, and the end of a document where the tokenizer adds none itself.
@@ -49,8 +54,8 @@ class Encoder:
 
     @property
     def dtype(self) -> np.dtype:
-        """Little-endian uint16 where the vocabulary has at most 65536 ids, else uint32."""
-        return np.dtype("<u2") if self.vocabulary_size <= 1 << 16 else np.dtype("<u4")
+        """Of tokens on disk."""
+        return token_dtype(self.vocabulary_size)
 
     def tokens(self, documents: Sequence[str]) -> np.ndarray:
         """The tokens (n,) of all documents, one after the other."""

@@ -18,6 +18,8 @@ from wechsel_jax.text.sources import Source, find_sources
 FORMS = ("classification", "tagging", "answers", "parsing", "roles", "translation")
 _WHAT = "labelled examples"
 _SQUAD = 'a file as SQuAD has it: {"data": [{"paragraphs": [{"context", "qas": [...]}]}]}'
+# Bytes of a line of such a file, which is often the whole file: SQuAD's own has 30 MB.
+_LONGEST_SQUAD = 1 << 28
 _DOCUMENT = "-DOCSTART-"
 
 
@@ -199,7 +201,7 @@ def _questions(source: Source, task: Task) -> Iterator[Example]:
 
 
 def _squad(source: Source) -> Iterator[tuple[str, str, str, list[tuple[str, int]]]]:
-    text = "\n".join(line for _, line in read_lines(source.place, _SQUAD))
+    text = "\n".join(line for _, line in read_lines(source.place, _SQUAD, _LONGEST_SQUAD))
     with parsing(source.name, _SQUAD):
         articles = parse_json(text.encode())["data"]
         paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]

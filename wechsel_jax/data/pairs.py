@@ -119,9 +119,9 @@ def encode_pairs(
         raise UserError(f"block_length: {length} leaves no room for a source; expected more than its special tokens take")
     parts: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
     cut = np.zeros(len(examples), bool)
+    backends[0].enable_truncation(length)
     for first in range(0, len(examples), _GROUP):
         group = examples[first : first + _GROUP]
-        backends[0].enable_truncation(length)
         for number, found in enumerate(backends[0].encode_batch([one.texts[0] for one in group]), first):
             parts[0].append(np.asarray(found.ids, np.int32))
             cut[number] |= bool(found.overflowing)

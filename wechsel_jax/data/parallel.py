@@ -18,10 +18,12 @@ import numpy as np
 import tokenizers
 
 from wechsel_jax.data.batches import Batch, training_indices
+from wechsel_jax.data.encoder import token_dtype
 from wechsel_jax.data.padded import PaddedRows
 from wechsel_jax.errors import UserError, parsing
 from wechsel_jax.files import require_directory
 from wechsel_jax.files.json import NUMBER, TEXT, WHOLE, mismatch, read_json
+from wechsel_jax.text.sources import file_hash
 from wechsel_jax.tokens.extension import unreached_from
 
 FORMAT = 1
@@ -117,9 +119,8 @@ class ParallelRows(PaddedRows):
             )
         if verify:
             for name, expected in facts["sha256"].items():
-                with open(directory / f"{name}.npy", "rb") as handle:
-                    if hashlib.file_digest(handle, "sha256").hexdigest() != expected:
-                        raise UserError(f"{directory / name}.npy: damaged: its sha256 is not that of {FACTS}; {_AGAIN}")
+                if file_hash(directory / f"{name}.npy") != expected:
+                    raise UserError(f"{directory / name}.npy: damaged: its sha256 is not that of {FACTS}; {_AGAIN}")
         arrays = {}
         for name in _ARRAYS:
             path = directory / f"{name}.npy"
@@ -285,15 +286,14 @@ def write_pairs(
       All fields.
     """
     size = facts["vocabulary_size"]
-    arrays = {f"tokens.{i}": side.tokens.astype("<u2" if size <= 1 << 16 else "<u4") for i, side in enumerate(sides)}
+    arrays = {f"tokens.{i}": side.tokens.astype(token_dtype(size)) for i, side in enumerate(sides)}
     arrays |= {f"starts.{i}": side.starts.astype("<i8") for i, side in enumerate(sides)}
     arrays |= {f"links.{i}": np.asarray(one).astype("<i4") for i, one in enumerate(links)}
     hashes = {}
     for name, array in arrays.items():
         path = directory / f"{name}.npy"
         np.save(path, array, allow_pickle=False)
-        with open(path, "rb") as handle:
-            hashes[name] = hashlib.file_digest(handle, "sha256").hexdigest()
+        hashes[name] = file_hash(path)
     counted = {"pairs": len(sides[0].starts) - 1, "tokens": [int(side.tokens.size) for side in sides]}
     linked = [float((np.asarray(one) >= 0).mean()) if one.size else 0.0 for one in links]
     written = {"format": FORMAT, **facts, **counted, "linked": linked, "sha256": hashes}

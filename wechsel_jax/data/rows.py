@@ -145,13 +145,19 @@ def encode_examples(
     special = backend.num_special_tokens_to_add(form == "roles" or (form == "classification" and len(examples[0].texts) > 1))
     if length <= special:
         raise UserError(f"block_length: is {length}; expected more than the {special} special tokens around a text; raise it")
-    encode = partial(_roles, segments=segments) if form == "roles" else _ENCODE[form]
+    encode = {
+        "classification": _classified,
+        "tagging": _tagged,
+        "parsing": _parsed,
+        "answers": partial(_windows, stride=stride),
+        "roles": partial(_roles, segments=segments),
+    }[form]
     numbers = {label: number for number, label in enumerate(labels)}
     parts: list[list[np.ndarray]] = []
     sources, sizes, cut = [], [], 0
     for start in range(0, len(examples), _GROUP):
         rows: list[_Row] = []
-        group = encode(backend, examples[start : start + _GROUP], numbers, length, stride)
+        group = encode(backend, examples[start : start + _GROUP], numbers, length)
         for place, (shortened, made) in enumerate(group, start):
             rows += made
             sources += [place] * len(made)
@@ -199,7 +205,7 @@ def _number(numbers: Mapping[str, int], label: str, example: Example) -> int:
 
 
 def _classified(
-    backend: tokenizers.Tokenizer, examples: Sequence[Example], numbers: Mapping[str, int], length: int, stride: int
+    backend: tokenizers.Tokenizer, examples: Sequence[Example], numbers: Mapping[str, int], length: int
 ) -> Iterator[tuple[bool, list[_Row]]]:
     backend.enable_truncation(length)
     texts = [one.texts if len(one.texts) > 1 else one.texts[0] for one in examples]
@@ -209,7 +215,7 @@ def _classified(
 
 
 def _tagged(
-    backend: tokenizers.Tokenizer, examples: Sequence[Example], numbers: Mapping[str, int], length: int, stride: int
+    backend: tokenizers.Tokenizer, examples: Sequence[Example], numbers: Mapping[str, int], length: int
 ) -> Iterator[tuple[bool, list[_Row]]]:
     before, after = around(backend)
     room = length - len(before) - len(after)
@@ -230,7 +236,7 @@ def _tagged(
 
 
 def _parsed(
-    backend: tokenizers.Tokenizer, examples: Sequence[Example], numbers: Mapping[str, int], length: int, stride: int
+    backend: tokenizers.Tokenizer, examples: Sequence[Example], numbers: Mapping[str, int], length: int
 ) -> Iterator[tuple[bool, list[_Row]]]:
     before, after = around(backend)
     room = length - len(before) - len(after)
@@ -252,8 +258,7 @@ def _roles(
     examples: Sequence[Example],
     numbers: Mapping[str, int],
     length: int,
-    stride: int,
-    segments: bool = True,
+    segments: bool,
 ) -> Iterator[tuple[bool, list[_Row]]]:
     """`[CLS] sentence [SEP] predicate [SEP]` (Shi and Lin, 2019).
 
@@ -337,9 +342,6 @@ def _windows(
             span = (int(reached[0]), int(within[-1])) if whole else (0, 0)
             rows.append(_Row(window.ids, window.type_ids, span, offsets))
         yield False, rows
-
-
-_ENCODE = {"classification": _classified, "tagging": _tagged, "answers": _windows, "parsing": _parsed}
 
 
 def padding_id(stated: int | None, tokenizer: "PreTrainedTokenizerFast") -> int:

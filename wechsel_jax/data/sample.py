@@ -1,9 +1,9 @@
 """The text of a random sample of documents, for what reads text instead of tokens."""
 
+import itertools
 import json
 import os
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -42,17 +42,14 @@ def write_sample(
     """
     sources = find_sources(texts, text_field, max_document_bytes)
 
-    def parts():
+    def parts() -> Iterator[list[str]]:
         return (part.documents()[0] for source in sources for part in read_parts(source, documents))
 
     known = np.concatenate([np.zeros(0, FACTS), *map(facts, parts())])
     sides = np.zeros(len(known), np.uint8)
     choose(known, sides, deduplicate=deduplicate, validation_fraction=validation_fraction, max_bytes=max_bytes)
-    written = 0
-    with new_file(Path(output), "w") as handle:
-        for part in parts():
-            for document in part:
-                if sides[written] == TRAIN:
-                    handle.write(json.dumps({"text": document}, ensure_ascii=False) + "\n")
-                written += 1
+    with new_file(output, "w") as handle:
+        for side, document in zip(sides, itertools.chain.from_iterable(parts()), strict=True):
+            if side == TRAIN:
+                handle.write(json.dumps({"text": document}, ensure_ascii=False) + "\n")
     return int(np.count_nonzero(sides == TRAIN))

@@ -57,8 +57,8 @@ def choose(
     Returns:
       {"duplicates": {"documents", "text_bytes"}, "subsample": {"documents", "text_bytes"}}: what was dropped, and why.
     """
-    for start in range(0, len(documents), _CHUNK):
-        choice[start : start + _CHUNK] = side_of(documents[start : start + _CHUNK], validation_fraction)
+    for start, chunk in _chunks(documents):
+        choice[start : start + len(chunk)] = side_of(chunk, validation_fraction)
     dropped = {"duplicates": {"documents": 0, "text_bytes": 0}, "subsample": {"documents": 0, "text_bytes": 0}}
     if deduplicate:
         dropped["duplicates"] = _drop_duplicates(documents, choice)

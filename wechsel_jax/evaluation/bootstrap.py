@@ -9,6 +9,7 @@ from wechsel_jax.errors import UserError
 
 # Items of one model: numerators and denominators, whose sums make up the score. A mean has denominators of 1.
 Items = tuple[Sequence[float], Sequence[float]]
+_RESAMPLES = 2_000
 # Drawn numbers that are in memory at once.
 _AT_ONCE = 1 << 22
 
@@ -33,29 +34,27 @@ class Difference(NamedTuple):
     p_value: float
 
 
-def bootstrap(items: Items, *, resamples: int = 2_000, seed: int = 0) -> Interval:
-    """Returns a score with its interval.
+def bootstrap(items: Items) -> Interval:
+    """Returns a score with its interval, always the same one.
 
     >>> bootstrap(([1, 0, 1, 1], [1, 1, 1, 1])).value
     0.75
     """
-    (values,) = _resampled([items], resamples, seed)
+    (values,) = _resampled([items])
     return Interval(score(items), *map(float, np.quantile(values, (0.025, 0.975))))
 
 
-def paired_bootstrap(a: Items, b: Items, *, resamples: int = 2_000, seed: int = 0) -> Difference:
+def paired_bootstrap(a: Items, b: Items) -> Difference:
     """Compares two models on the same items, both on the same draws (Koehn, EMNLP 2004).
 
     Args:
       a: items of one model.
       b: the same items of the other.
-      resamples: how often as many items are drawn.
-      seed: of the draws.
 
     Raises:
       UserError: they are not of the same number of items, or of none.
     """
-    first, second = _resampled([a, b], resamples, seed)
+    first, second = _resampled([a, b])
     change = first - second
     low, high = np.quantile(change, (0.025, 0.975))
     p_value = min(1.0, 2 * min((change <= 0).mean(), (change >= 0).mean()))
@@ -71,16 +70,17 @@ def _divided(numerators: np.ndarray, denominators: np.ndarray) -> np.ndarray:
     return numerators / np.where(denominators == 0, np.inf, denominators)
 
 
-def _resampled(models: Sequence[Items], resamples: int, seed: int) -> list[np.ndarray]:
-    """The score of each model, (resamples,), on the same draws."""
+def _resampled(models: Sequence[Items]) -> list[np.ndarray]:
+    """The score of each model, (2000,), on the same draws."""
     counts = {len(part) for items in models for part in items}
     if len(counts) != 1 or counts == {0}:
         raise UserError(f"scores of {' and '.join(map(str, sorted(counts)))} items; expected scores of the same items")
-    size, rng = counts.pop(), np.random.default_rng(seed)
+    size, rng = counts.pop(), np.random.default_rng(0)
     parts = [[np.asarray(part, float) for part in items] for items in models]
     found: list[list[np.ndarray]] = [[] for _ in models]
-    for start in range(0, resamples, max(1, _AT_ONCE // size)):
-        drawn = rng.integers(0, size, (min(max(1, _AT_ONCE // size), resamples - start), size))
+    step = max(1, _AT_ONCE // size)
+    for start in range(0, _RESAMPLES, step):
+        drawn = rng.integers(0, size, (min(step, _RESAMPLES - start), size))
         for (numerators, denominators), values in zip(parts, found, strict=True):
             values.append(_divided(numerators[drawn].sum(axis=1), denominators[drawn].sum(axis=1)))
     return [np.concatenate(values) for values in found]

@@ -96,7 +96,7 @@ def generate(
         _Writer(model, ids, max_tokens, ends, stop, None if on_text is None else partial(on_text, number))
         for number, ids in enumerate(rows)
     ]
-    largest = -(-batch_size // model.rows) * model.rows
+    largest = model.rows_for(batch_size)
     # The longest first: where memory is too small, that shows at once.
     order = sorted(range(len(rows)), key=lambda i: (-len(rows[i]), i))
     for start in range(0, len(order), largest):

@@ -19,6 +19,7 @@ from wechsel_jax.evaluation.answers import answer_scores, best_answers
 from wechsel_jax.evaluation.classification import classification_scores
 from wechsel_jax.evaluation.loaded import LoadedModel
 from wechsel_jax.evaluation.parsing import best_tree, parsing_scores
+from wechsel_jax.evaluation.perplexity import one_behind
 from wechsel_jax.evaluation.roles import role_scores
 from wechsel_jax.evaluation.tagging import OUTSIDE, has_entities, require_seqeval, tagging_scores
 from wechsel_jax.files.json import read_json
@@ -89,23 +90,14 @@ def label_scores(
     Raises:
       UserError: entities are to be scored and seqeval is not installed.
     """
-    total, found, waiting = np.zeros(2), {}, None
-
-    def take(outputs: tuple[jax.Array, ...]) -> None:
-        loss, weight, number, scores = jax.device_get(outputs)
-        total[:] += float(loss), float(weight)
+    total, found = np.zeros(2), {}
+    for loss, weight, number, scores in one_behind(_outputs(objective, params, batch) for batch in batches):
+        total += float(loss), float(weight)
         for place, row in enumerate(number):
             if row >= 0:
                 one = jax.tree.map(itemgetter(place), scores)
                 # At once: the arcs of all sentences together may be gigabytes.
                 found[int(row)] = _tree(rows, row, *one) if rows.form == "parsing" else one
-
-    for batch in batches:
-        outputs = _outputs(objective, params, batch)
-        if waiting is not None:
-            take(waiting)
-        waiting = outputs
-    take(waiting)
     needed = np.bincount(rows.sources, minlength=len(rows.examples))
     seen = np.bincount(rows.sources[sorted(found)], minlength=len(rows.examples))
     whole = np.flatnonzero((seen == needed) & (needed > 0))
@@ -238,6 +230,6 @@ def score_labelled(
         stride=min(settings.get("stride", 64), longest // 2),
     )
     objective = label_objective(model.family, model.config, dtype, form)
-    count = -(-batch_size // model.rows) * model.rows
-    batches = ({name: model.place(value) for name, value in batch.items()} for batch in rows.evaluation_batches(count))
+    placed = rows.evaluation_batches(model.rows_for(batch_size))
+    batches = ({name: model.place(value) for name, value in batch.items()} for batch in placed)
     return label_scores(objective, model.parameters, batches, rows, language=settings.get("language", ""))

@@ -55,7 +55,7 @@ class LoadedModel:
       generation_config: fields of generation_config.json; empty where there is none.
       dtype: what matrix products compute in.
       mesh: one axis, "data".
-      target_tokenizer: of an encoder-decoder's translations.
+      target_tokenizer: of an encoder-decoder's translations; None for other models.
     """
 
     directory: Path
@@ -63,10 +63,10 @@ class LoadedModel:
     config: ModelConfig
     parameters: dict[str, Any] = field(repr=False)
     tokenizer: "PreTrainedTokenizerFast" = field(repr=False)
-    generation_config: Mapping[str, Any] = field(default_factory=dict)
-    dtype: str = "float32"
-    mesh: Mesh = field(default=None, repr=False)
-    target_tokenizer: "PreTrainedTokenizerFast | None" = field(default=None, repr=False)
+    generation_config: Mapping[str, Any]
+    dtype: str
+    mesh: Mesh = field(repr=False)
+    target_tokenizer: "PreTrainedTokenizerFast | None" = field(repr=False)
 
     @classmethod
     def open(
@@ -125,6 +125,10 @@ class LoadedModel:
     def rows(self) -> int:
         """Rows of a batch must be a multiple of this."""
         return self.mesh.size
+
+    def rows_for(self, batch_size: int) -> int:
+        """The fewest rows of a batch that hold so many."""
+        return -(-batch_size // self.rows) * self.rows
 
     def place(self, batch: np.ndarray) -> jax.Array:
         """Puts an array whose first axis are the rows of a batch on the devices, split over them."""

@@ -2,9 +2,9 @@
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -16,6 +16,7 @@ _METRICS = (
     *("text_loss", "bytes", "cdlm_loss", "cdlm_weight"),
     *("mlm_loss", "nsp_loss", "nsp_correct", "nsp_weight"),
 )
+_Found = TypeVar("_Found")
 
 
 def perplexity(
@@ -46,13 +47,8 @@ def perplexity(
     key = jax.random.key(0) if key is None else key
     # Added in float64: a float32 sum would lose the small change of a late batch.
     total = np.zeros(2 + len(_METRICS))
-    waiting = None
-    for number, batch in enumerate(batches):
-        sums = _sums(objective, params, batch, jax.random.fold_in(key, number))
-        # Reading the sums of the batch before leaves one batch running while the next is made, and no more than that.
-        total += 0 if waiting is None else np.asarray(jax.device_get(waiting), np.float64)
-        waiting = sums
-    total += 0 if waiting is None else np.asarray(jax.device_get(waiting), np.float64)
+    for sums in one_behind(_sums(objective, params, batch, jax.random.fold_in(key, i)) for i, batch in enumerate(batches)):
+        total += np.asarray(sums, np.float64)
     loss, weight, text_loss, size, crossed_loss, crossed, masked_loss, guessed_loss, guessed, pairs = total.tolist()
     if not weight > 0:
         raise UserError("evaluation: no token was predicted; expected text with ordinary tokens; give more text")
@@ -67,6 +63,17 @@ def perplexity(
         found |= {"loss": mean + guessed_loss / pairs, "mlm_loss": mean}
         found |= {"nsp_loss": guessed_loss / pairs, "nsp_accuracy": guessed / pairs}
     return found | ({"bits_per_byte": text_loss / math.log(2) / size, "bytes": round(size)} if size else {})
+
+
+def one_behind(found: Iterable[_Found]) -> Iterator[_Found]:
+    """Yields what devices find for each batch, read by the host while they are busy with the batch after it, and no further."""
+    waiting = None
+    for running in found:
+        if waiting is not None:
+            yield jax.device_get(waiting)
+        waiting = running
+    if waiting is not None:
+        yield jax.device_get(waiting)
 
 
 @partial(jax.jit, static_argnums=0)

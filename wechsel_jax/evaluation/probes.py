@@ -26,7 +26,6 @@ def probe(
     *,
     length: int = 128,
     batch_size: int = 32,
-    regularisation: float = 1.0,
 ) -> LabelScores:
     """Trains a logistic regression on what a frozen language model makes of examples, and scores it.
 
@@ -40,7 +39,6 @@ def probe(
       task: what examples are, "classification" or "tagging".
       length: tokens of the longest row.
       batch_size: rows that the model reads at once, rounded up to what the devices share.
-      regularisation: of the classifier: the larger, the more its weights are kept small.
 
     Returns:
       The scores, for tagging of words; "accuracy" counts, and "majority" is that of the most frequent training label.
@@ -72,8 +70,8 @@ def probe(
     rows = [encode(some) for some in examples]
     # An unknown token is part of a word, unless it also ends documents, as GPT-2's.
     special = [token_id for token_id, roles in enumerate(model.vocabulary.roles) if roles and roles != {"unk"}]
-    (features, right), (new, gold) = (_features(model, one, special, -(-batch_size // model.rows) * model.rows) for one in rows)
-    classifier = make_pipeline(StandardScaler(), LogisticRegression(C=1 / regularisation, max_iter=1000))
+    (features, right), (new, gold) = (_features(model, one, special, model.rows_for(batch_size)) for one in rows)
+    classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
     # Of many small products, which threads that wait for each other made ten times as slow on two cores with other work.
     with one_thread():
         found = classifier.fit(features, right).predict(new)

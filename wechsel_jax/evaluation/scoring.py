@@ -5,7 +5,7 @@ the numbers can stand beside published ones. `pseudo_loglikelihoods` is what a m
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from wechsel_jax.errors import UserError, printable
 from wechsel_jax.evaluation.loaded import LoadedModel
+from wechsel_jax.evaluation.perplexity import one_behind
 from wechsel_jax.models import Family, ModelConfig
 from wechsel_jax.objectives.loss import token_nats
 from wechsel_jax.tokens.encoding import encode
@@ -231,18 +232,11 @@ def score_rows(model: LoadedModel, rows: Sequence[Row]) -> list[tuple[np.ndarray
     sizes = [(_round_up(len(ids), 8), _round_up(len(targets), 4)) for ids, _, targets in rows]
     order = sorted(range(len(rows)), key=sizes.__getitem__)
     found: list[Any] = [None] * len(rows)
-    waiting: tuple[Sequence[int], Any] = ((), ((), ()))
-
-    def read() -> None:
-        numbers, arrays = waiting
-        for number, nats, right in zip(numbers, *jax.device_get(arrays), strict=False):
-            count = len(rows[number][2])
-            found[number] = (nats[:count], right[:count])
-
     budget = _TOKENS_ON_CPU if jax.default_backend() == "cpu" else _TOKENS_ELSEWHERE * model.rows
     # A short list should not be padded to a batch of a long one.
     most = _round_up(math.ceil(len(rows) / model.rows), 1)
-    with tqdm(total=len(rows), unit="row", disable=None, leave=False) as bar:
+
+    def batches() -> Iterator[tuple[list[int], Any]]:
         while order:
             length = min(sizes[order[-1]][0], model.config.max_length)
             height = min(max(1, budget // length // model.rows), most) * model.rows
@@ -258,12 +252,14 @@ def score_rows(model: LoadedModel, rows: Sequence[Row]) -> list[tuple[np.ndarray
                 tokens[place, : len(ids)], mask[place, : len(ids)] = ids, True
                 positions[place, : len(asked)], targets[place, : len(wanted)] = asked, wanted
             given = map(model.place, (tokens, mask, positions, targets))
-            running = _nats_at(model.family, model.config, model.dtype, model.parameters, *given)
-            # The batch before is read while this one runs.
-            read()
-            waiting = (numbers, running)
+            yield numbers, _nats_at(model.family, model.config, model.dtype, model.parameters, *given)
+
+    with tqdm(total=len(rows), unit="row", disable=None, leave=False) as bar:
+        for numbers, arrays in one_behind(batches()):
+            for number, nats, right in zip(numbers, *arrays, strict=False):
+                count = len(rows[number][2])
+                found[number] = (nats[:count], right[:count])
             bar.update(len(numbers))
-    read()
     if not all(np.isfinite(nats).all() for nats, _ in found):
         raise UserError(
             f"{model.directory}: the loss of a token is no finite number; expected weights that give one; `wechsel-jax "

@@ -23,7 +23,7 @@ def require_seqeval(what: str) -> None:
         raise UserError(f"{what}: expected the package seqeval to score entities: pip install 'wechsel-jax[eval]'") from None
 
 
-def tagging_scores(gold: Tags, predicted: Tags, entities: bool | None = None) -> dict[str, Any]:
+def tagging_scores(gold: Tags, predicted: Tags, entities: bool) -> dict[str, Any]:
     """Accuracy of the labels of words, and where they name entities their F1, precision and recall.
 
     An entity counts as found where its kind, its first and its last word are right (seqeval's default mode, which is that of
@@ -32,7 +32,7 @@ def tagging_scores(gold: Tags, predicted: Tags, entities: bool | None = None) ->
     Args:
       gold: the right labels of each sentence.
       predicted: the model's.
-      entities: whether labels name entities; None: whether the right ones do.
+      entities: whether labels name entities, see `has_entities`.
 
     Returns:
       {"accuracy", "items"}, and of entities "f1", "precision" and "recall", micro averages. Items are (numerator, denominator)
@@ -43,7 +43,7 @@ def tagging_scores(gold: Tags, predicted: Tags, entities: bool | None = None) ->
     """
     pairs = [pair for right, found in zip(gold, predicted, strict=True) for pair in zip(right, found, strict=True)]
     scores: dict[str, Any] = {"accuracy": sum(right == found for right, found in pairs) / len(pairs)}
-    if has_entities([right for right, _ in pairs]) if entities is None else entities:
+    if entities:
         require_seqeval("tagging")
         from seqeval.metrics import f1_score, precision_score, recall_score
         from seqeval.metrics.sequence_labeling import get_entities

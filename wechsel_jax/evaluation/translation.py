@@ -49,7 +49,6 @@ def translate(
     length_penalty: float = 1.0,
     max_tokens: int = 128,
     batch_size: int = 64,
-    progress: Callable[[int, int], None] | None = None,
 ) -> list[Translated]:
     """Translates sentences.
 
@@ -61,7 +60,6 @@ def translate(
       length_penalty: above 0 favours long translations.
       max_tokens: of a translation; the model's positions if that is fewer.
       batch_size: sentences at once; rounded up to a multiple of the model's devices.
-      progress: told (sentences that are done, all) after each batch.
 
     Returns:
       One translation a sentence, in their order.
@@ -80,8 +78,6 @@ def translate(
         written, scores = jax.device_get(search(model.family, model.config, model.dtype, beams, steps, special, *given))
         texts = _texts(written[: len(chosen)], special[1], model.target_tokenizer)
         found |= {i: Translated(*text, float(score)) for i, text, score in zip(chosen, texts, scores, strict=False)}
-        if progress is not None:
-            progress(len(found), len(sentences))
     return [found[i] for i in range(len(sentences))]
 
 
@@ -106,7 +102,7 @@ def sentence_batches(
     if rows is None:
         backend.enable_truncation(longest)
         rows = [found.ids for found in backend.encode_batch([sentence.strip() for sentence in sentences])]
-    count, pad_id = -(-batch_size // model.rows) * model.rows, padding_id(None, model.tokenizer)
+    count, pad_id = model.rows_for(batch_size), padding_id(None, model.tokenizer)
     order = sorted(range(len(rows)), key=lambda i: (-len(rows[i]), i))
     for start in range(0, len(order), count):
         chosen = order[start : start + count]

@@ -1,15 +1,7 @@
 """What is on disk: files that appear whole or not at all (`whole`), may one write here (`refusals`), JSON, .npz, manifests."""
 
 from wechsel_jax.files.manifests import RECORD, damage, seal, sync_directory
-from wechsel_jax.files.refusals import (
-    foreign,
-    refuse_directory,
-    refuse_file,
-    refuse_place,
-    refuse_workdir,
-    require_directory,
-    require_file,
-)
+from wechsel_jax.files.refusals import foreign, refuse_directory, refuse_file, refuse_workdir, require_directory, require_file
 from wechsel_jax.files.whole import held, new_directory, new_file, remove_leftovers, remove_unfinished, temporary_directory
 
 __all__ = [
@@ -21,7 +13,6 @@ __all__ = [
     "new_file",
     "refuse_directory",
     "refuse_file",
-    "refuse_place",
     "refuse_workdir",
     "remove_leftovers",
     "remove_unfinished",

@@ -25,7 +25,7 @@ def seal(directory: Path, facts: Mapping[str, Any], name: str, *, checksums: boo
     """
     files = list_files(directory, name)
     with ThreadPoolExecutor(_THREADS) as pool:
-        entries = list(pool.map(lambda file: _measure(directory / file, checksums, sync=True), files))
+        entries = list(pool.map(lambda file: _synced(directory / file, checksums), files))
     record = {"format": _FORMAT, **facts, "files": dict(zip(files, entries, strict=True))}
     with open(directory / name, "w", encoding="utf-8") as handle:
         json.dump(record, handle, indent=1)
@@ -75,18 +75,20 @@ def list_files(directory: Path, record: str) -> list[str]:
     return sorted(name for name in found if name != record)
 
 
-def _measure(path: Path, checksums: bool, sync: bool) -> dict[str, Any]:
+def _synced(path: Path, checksum: bool) -> dict[str, Any]:
+    """Makes a file survive a power cut; returns its entry."""
     with open(path, "rb") as handle:
         entry: dict[str, Any] = {"bytes": os.fstat(handle.fileno()).st_size}
-        if checksums:
+        if checksum:
             entry["sha256"] = hashlib.file_digest(handle, "sha256").hexdigest()
-        if sync:
-            os.fsync(handle.fileno())
+        os.fsync(handle.fileno())
     return entry
 
 
 def _changed(path: Path, sha256: str) -> str | None:
     try:
-        return None if _measure(path, True, sync=False)["sha256"] == sha256 else "has other contents than were written"
+        with open(path, "rb") as handle:
+            same = hashlib.file_digest(handle, "sha256").hexdigest() == sha256
     except OSError as error:
         return f"cannot be read ({error.strerror})"
+    return None if same else "has other contents than were written"

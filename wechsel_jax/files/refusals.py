@@ -85,7 +85,9 @@ def _refuse(
         raise UserError(f"{path}: exists already; choose another output or pass --overwrite")
     here = os.path.realpath(path)
     places = [(given, found, True) for given in inputs for found in _found(given)]
-    places += [(given, os.path.realpath(given), False) for given in (Path.cwd(), Path.home())]
+    # A service's user may have no home.
+    own = [place for place in (Path.cwd(), os.path.expanduser("~")) if os.path.exists(place)]
+    places += [(given, os.path.realpath(given), False) for given in own]
     for given, found, read in places:
         if os.path.samefile(here, found):
             where = "is the same"
@@ -172,12 +174,10 @@ def _found(given: str | os.PathLike | None) -> list[str]:
     for prefix in _TEXT_PREFIXES:
         if text.startswith(prefix):
             text = text.removeprefix(prefix)
-            text = next((text[:end] for end in (len(text), *_colons(text)) if os.path.exists(text[:end])), text)
+            # What follows a mark is a split or the like, unless it is part of the name.
+            ends = [*(match.start() for match in re.finditer("[:@#]", text)), len(text)]
+            text = next((text[:end] for end in reversed(ends) if os.path.exists(text[:end])), text)
     return [os.path.realpath(file) for file in ([text] if os.path.exists(text) else glob.glob(text, recursive=True))]
-
-
-def _colons(text: str) -> list[int]:
-    return [match.start() for match in re.finditer("[:@#]", text)][::-1]
 
 
 def _within(inside: str, outside: str) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import require_directory
-from wechsel_jax.records import read_run, read_transfer
+from wechsel_jax.records import TransferRecord, read_run
 from wechsel_jax.records.run import METRICS_FILE
 from wechsel_jax.records.transfer import RECORD_FILE
 from wechsel_jax.report.card import PLACEHOLDER, PROJECT, check_names, completed_card, model_card
@@ -124,7 +124,7 @@ def _card(directory: Path, repo: str, model: dict, license: str | None, language
     run = read_run(around) if (around / METRICS_FILE).exists() else None
     if run and run.began_with and os.path.realpath(run.began_with) == os.path.realpath(directory):
         run = None  # what the run began with has not been trained by it
-    record = read_transfer(directory) if (directory / RECORD_FILE).exists() else run.transfer if run else None
+    record = TransferRecord.read(directory) if (directory / RECORD_FILE).exists() else run.transfer if run else None
     if record is None and run is None:
         return None
     return model_card(record, run, repo=repo, model=model, license=license, language=language).encode()

@@ -36,7 +36,7 @@ def find_anchors(
     Raises:
       UserError: there is none.
     """
-    ordinary = ~np.asarray(target.vocabulary.special, bool) & ~np.asarray(source.vocabulary.special, bool)[overlap.source]
+    ordinary = ~(target.vocabulary.special | source.vocabulary.special[overlap.source])
     found = overlap.shared & usable & (special | ordinary)
     if not found.any():
         raise UserError(

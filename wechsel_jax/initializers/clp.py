@@ -60,8 +60,7 @@ def clp(source: Side, target: Side, *, overlap: Overlap, notes: Callable[[str], 
     basis_SxH = np.zeros((len(source.vocabulary), table.shape[1]))
     # A loose overlap finds one source token for several anchors.
     np.add.at(basis_SxH, overlap.source[anchors], unit_TxH[anchors])
-    plan = TransferPlan.mixed(*np.zeros((2, len(table), 0)))
-    plan = plan.with_regression(unit_TxH / np.where(usable, total_T, 1)[:, None], basis_SxH.T)
+    plan = TransferPlan.low_rank(unit_TxH / np.where(usable, total_T, 1)[:, None], basis_SxH.T)
     return plan.with_noise(~usable).with_copies(overlap.source)
 
 

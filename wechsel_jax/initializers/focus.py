@@ -58,7 +58,8 @@ def focus(
     """
     if target.vectors is None:
         raise UserError("focus: no vectors; expected vectors of the target tokens; give them with --target_vectors")
-    anchors = np.flatnonzero(overlap.shared & target.has_vector & (parity | ~_is_special(source, target, overlap)))
+    ordinary = ~(target.vocabulary.special | source.vocabulary.special[overlap.source])
+    anchors = np.flatnonzero(overlap.shared & target.has_vector & (parity | ordinary))
     if len(anchors) == 0:
         raise UserError(
             f"focus: none of the {int(overlap.shared.sum())} shared tokens has a vector; expected vectors of the target "
@@ -78,11 +79,6 @@ def focus(
         known[rows] = vectors[anchors]
         plan = regressed(plan, dataclasses.replace(source, vectors=known), target)
     return plan
-
-
-def _is_special(source: Side, target: Side, overlap: Overlap) -> np.ndarray:
-    """bool (V_t,): the token, or the source token that it shares, is a special one."""
-    return target.vocabulary.special | (source.vocabulary.special[overlap.source] & overlap.shared)
 
 
 FOCUS = Method(

@@ -10,8 +10,8 @@ from wechsel_jax.search.threads import one_thread
 
 KINDS = ("source", "source_sample", "multivariate", "mean", "xavier", "initializer_range")
 WECHSEL_SEED, OFA_SEED, FOCUS_SEED = 1234, 114514, 42
-_BLOCK = 1024
-_MOMENT_BYTES = 1 << 25
+# Rows that are drawn together, and bytes of rows that are in memory as float64 at once.
+_BLOCK, _BLOCK_BYTES = 1024, 1 << 25
 
 
 def keyed_generator(seed: int, name: str, row: int = 0) -> np.random.Generator:
@@ -189,9 +189,9 @@ def gram(matrix: np.ndarray, mean: np.ndarray | float = 0.0) -> np.ndarray:
     return total
 
 
-def block_rows(matrix: np.ndarray, byte_limit: int = _MOMENT_BYTES) -> int:
-    """How many rows of (V, ...) fit into `byte_limit` as float64; at least 1."""
-    return max(byte_limit // (8 * max(math.prod(matrix.shape[1:]), 1)), 1)
+def block_rows(matrix: np.ndarray) -> int:
+    """How many rows of (V, ...) fit into 32 MiB as float64; at least 1."""
+    return max(_BLOCK_BYTES // (8 * max(math.prod(matrix.shape[1:]), 1)), 1)
 
 
 def wide_blocks(matrix: np.ndarray, rows: int) -> Iterator[np.ndarray]:

@@ -38,17 +38,12 @@ def fvt(source: Side, target: Side, *, overlap: Overlap, pieces: Sequence[np.nda
     row = np.repeat(np.arange(rows), count)
     if len(ids) and (ids.min() < 0 or ids.max() >= size):
         raise UserError(f"a piece has the id {ids.max() if ids.max() >= size else ids.min()}; expected ids below {size}")
-    plain = ~np.asarray(source.vocabulary.special)[ids] & ~overlap.shared[row]
+    plain = ~source.vocabulary.special[ids] & ~overlap.shared[row]
     # Merged while still a list of pairs: one token of 64 spaces would make a matrix of 64 columns.
     pairs, times = np.unique(row[plain] * size + ids[plain], return_counts=True)
     row, ids = pairs // size, pairs % size
-    distinct = np.bincount(row, minlength=rows)
-    place = np.arange(len(row)) - np.repeat(np.cumsum(distinct) - distinct, distinct)
-    neighbors = np.zeros((rows, distinct.max(initial=0)), np.int32)
-    weights = np.zeros(neighbors.shape, np.float32)
-    total = np.bincount(row, times, rows)
-    neighbors[row, place], weights[row, place] = ids, times / total[row]
-    return TransferPlan.mixed(neighbors, weights).merged().with_noise(distinct == 0).with_copies(overlap.source)
+    weights = times / np.bincount(row, times, rows)[row]
+    return TransferPlan.of_pairs(rows, row, ids, weights).merged().with_copies(overlap.source)
 
 
 def asymmetric(source: Side, target: Side, *, overlap: Overlap, pieces: Sequence[np.ndarray]) -> TransferPlan:
@@ -76,7 +71,7 @@ def asymmetric(source: Side, target: Side, *, overlap: Overlap, pieces: Sequence
     weighted = plan.weights * source.vocabulary.byte_lengths[plan.neighbors].clip(1)
     weighted /= np.maximum(weighted.sum(axis=1, keepdims=True), 1)
     by_length = dataclasses.replace(plan, weights=weighted.astype(np.float32))
-    ordinary = ~np.asarray(source.vocabulary.special)
+    ordinary = ~source.vocabulary.special
 
     def scaled(plan: TransferPlan, table: np.ndarray | None) -> np.ndarray:
         """The weights at which the rows have the mean norm of the source's."""

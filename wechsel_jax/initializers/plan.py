@@ -14,7 +14,7 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file
 from wechsel_jax.files.npz import read_arrays
 from wechsel_jax.search.threads import one_thread
-from wechsel_jax.tokens import Vocabulary
+from wechsel_jax.tokens import ROLES, Vocabulary
 from wechsel_jax.tokens.overlap import match_special
 
 _BLOCK = 1024
@@ -22,8 +22,12 @@ _SLICE_BYTES = 1 << 28
 _COPY_BYTES = 1 << 24
 # Rows that are held as float64 at once.
 _PRODUCT_ROWS = 8192
-_FIELDS = {"copy": (np.dtype(np.int32), 1), "neighbors": (np.dtype(np.int32), 2), "weights": (np.dtype(np.float32), 2)}
-_FIELDS["random"] = (np.dtype(bool), 1)
+_FIELDS = {
+    "copy": (np.dtype(np.int32), 1),
+    "neighbors": (np.dtype(np.int32), 2),
+    "weights": (np.dtype(np.float32), 2),
+    "random": (np.dtype(bool), 1),
+}
 # A plan has both of these or neither.
 _LOW_RANK = {"coordinates": (np.dtype(np.float32), 2), "basis": (np.dtype(np.float32), 2)}
 _HEAD = "head_weights"
@@ -32,7 +36,6 @@ _EXPECTED = "a transfer_plan.npz, which `wechsel-jax transfer` writes beside a m
 _MOST_SOURCES = 10
 # Rows have as many neighbors as the one with the most, and zeros take no room in the file.
 _MOST_TIMES = 256
-_NAMED_ROLES = frozenset({"bos", "eos", "pad", "unk", "mask", "cls", "sep"})
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,28 @@ class TransferPlan:
         )
 
     @classmethod
+    def of_pairs(cls, rows: int, row: np.ndarray, ids: np.ndarray, weights: np.ndarray) -> "TransferPlan":
+        """Makes a plan of `rows` rows of n pairs: row[i] has the source row ids[i] with weights[i]; rows without any are noise.
+
+        Args:
+          rows: V_t.
+          row: int (n,), ascending.
+          ids: int (n,).
+          weights: float (n,).
+        """
+        count = np.bincount(row, minlength=rows)
+        place = np.arange(len(row)) - np.repeat(np.cumsum(count) - count, count)
+        neighbors = np.zeros((rows, count.max(initial=0)), np.int32)
+        of_neighbors = np.zeros(neighbors.shape, np.float32)
+        neighbors[row, place], of_neighbors[row, place] = ids, weights
+        return cls.mixed(neighbors, of_neighbors).with_noise(count == 0)
+
+    @classmethod
+    def low_rank(cls, coordinates: np.ndarray, basis: np.ndarray) -> "TransferPlan":
+        """Every row is mixed of all source rows, with the weights coordinates (V_t, r) @ basis (r, V_s)."""
+        return cls.mixed(*np.zeros((2, len(coordinates), 0))).with_regression(coordinates, basis)
+
+    @classmethod
     def copied(cls, copy: np.ndarray) -> "TransferPlan":
         """Row i is source row copy[i] (V_t,); random where copy[i] is -1."""
         return cls.all_random(len(copy)).with_copies(copy)
@@ -152,7 +177,7 @@ class TransferPlan:
         if not parity:
             return self.with_copies(match_special(source.vocabulary, target.vocabulary))
         strings, roles = source.vocabulary.strings, source.vocabulary.roles
-        named = {string: i for i, string in enumerate(strings) if roles[i] & _NAMED_ROLES}
+        named = {string: i for i, string in enumerate(strings) if not roles[i].isdisjoint(ROLES)}
         return self.with_copies(np.array([named.get(string, -1) for string in target.vocabulary.strings], np.int32))
 
     def merged(self) -> "TransferPlan":

@@ -59,7 +59,7 @@ def fit_regression(source: Side, target: Side) -> Regression:
       The regression of rank r = m + 4. Special source tokens and those that do not occur are left out: their columns of the
       basis are zero.
     """
-    fitted = (source.has_vector | (_occurrences(source) > 1)) & ~np.asarray(source.vocabulary.special)
+    fitted = (source.has_vector | (_occurrences(source) > 1)) & ~source.vocabulary.special
     logs = [_log_shares(side) for side in (source, target)]
     low, high = logs[0][fitted].min(), logs[0][fitted].max()
     middle, scale = (low + high) / 2, max((high - low) / 2, 1e-12)

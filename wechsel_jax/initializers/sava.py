@@ -66,8 +66,7 @@ def sava(
     basis = np.zeros((len(values) + 1, len(source.vocabulary)))
     # A loose overlap finds one source token for several anchors.
     np.add.at(basis.T, overlap.source[anchors], np.column_stack([left, np.full(len(anchors), 1 / len(anchors))]))
-    plan = TransferPlan.mixed(*np.zeros((2, len(table), 0))).with_regression(coordinates, basis)
-    return plan.with_noise(~known).with_copies(overlap.source)
+    return TransferPlan.low_rank(coordinates, basis).with_noise(~known).with_copies(overlap.source)
 
 
 SAVA = Method(

@@ -13,7 +13,7 @@ from wechsel_jax import search
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers.anchors import anchored_plan
 from wechsel_jax.initializers.anker.contexts import count_neighbors
-from wechsel_jax.initializers.anker.sides import Language
+from wechsel_jax.initializers.anker.sides import Language, of_text
 from wechsel_jax.initializers.method import Method, Setting
 from wechsel_jax.initializers.noise import keyed_generator
 from wechsel_jax.initializers.plan import Side, TransferPlan
@@ -73,7 +73,7 @@ def same_text_sides(
         size, options = len(language.vocabulary), (text_bytes, text_field, max_document_bytes)
         ids = np.concatenate([read_token_ids(language.tokenizer, text, *options) for text in texts])
         counts = np.bincount(ids[ids != BOUNDARY], minlength=size)
-        usable = (counts >= _LEAST_COUNT) & ~np.asarray(language.vocabulary.special, bool)
+        usable = (counts >= _LEAST_COUNT) & ~language.vocabulary.special
         name = ("source", "target")[number]
         log(f"  {name} tokenizer: {counts.sum():,} tokens of text, {usable.sum():,} tokens that occur {_LEAST_COUNT} times")
         return counts, glove_vectors(
@@ -119,15 +119,8 @@ def same_text_sides(
         told = f"Of {len(others):,} shared tokens that are no pivots, {share:.0%} are most similar to themselves"
         log(f"  {told.lower()}")
         notes.append(f"{told}: more text of both languages helps." if share < _FEW_FOUND else f"{told}.")
-    report = {"method": "tokalign", "pivots": len(drawn)}
-    for name, side in zip(("source", "target"), sides, strict=True):
-        plain = ~np.asarray(side.vocabulary.special, bool)
-        report[f"{name}_text"] = {
-            "tokens": int(side.counts.sum()),
-            "without_counts": int((plain & (side.counts == 0)).sum()),
-            "without_vector": int((plain & ~side.has_vector).sum()),
-        }
-    return *sides, report, notes
+    texts_told = {f"{name}_text": of_text(side) for name, side in zip(("source", "target"), sides, strict=True)}
+    return *sides, {"method": "tokalign", "pivots": len(drawn), **texts_told}, notes
 
 
 def token_pairs(ids: np.ndarray, usable: np.ndarray) -> csr_array:
@@ -171,9 +164,9 @@ def tokalign(
 
 def most_similar(source: Side, target: Side, ids: np.ndarray, progress: Callable[[int, int], None] | None = None) -> np.ndarray:
     """The source token of highest cosine for each of the target tokens `ids` (n,); of equal ones the first."""
-    return search.nearest_neighbors(target.vectors[ids], source.vectors, 1, candidates=source.has_vector, progress=progress)[1][
-        :, 0
-    ]
+    vectors = target.vectors[ids], source.vectors
+    _, nearest = search.nearest_neighbors(*vectors, 1, candidates=source.has_vector, progress=progress)
+    return nearest[:, 0]
 
 
 TOKALIGN = Method(

@@ -43,8 +43,7 @@ def trans_inner_shuffle(source: Side, target: Side, *, overlap: Overlap | None =
     """
     plan = trans_inner(source, target, overlap=overlap)
     shuffled = np.flatnonzero(plan.copy < 0)
-    ordinary = np.array([bool(string) for string in source.vocabulary.strings]) & ~np.asarray(source.vocabulary.special)
-    pool = np.flatnonzero(ordinary)
+    pool = np.flatnonzero(source.vocabulary.is_token & ~source.vocabulary.special)
     if not len(pool):
         return plan
     generator = keyed_generator(seed, "trans_inner_shuffle")

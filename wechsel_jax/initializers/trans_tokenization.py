@@ -181,11 +181,11 @@ def trans_tokenization(
     numbers = (row for row, raw in enumerate(target.vocabulary.bytes) if _NUMBER.fullmatch(raw) and len(pieces[row]))
     found += [(row, pieces[row][0], 1) for row in numbers]
     rows, columns, values = np.array(found, np.int64).T
-    plain = ~(np.asarray(target.vocabulary.special)[rows] | np.asarray(source.vocabulary.special)[columns])
+    plain = ~(target.vocabulary.special[rows] | source.vocabulary.special[columns])
     shape = len(target.vocabulary), len(source.vocabulary)
     counts = csr_array((values[plain], (rows[plain], columns[plain])), shape=shape)
     aligned = np.diff(counts.indptr) > 0
-    plan = _mixed(_with_parts(counts, source.vocabulary, target.vocabulary), _MOST)
+    plan = _mixed(_with_parts(counts, source.vocabulary, target.vocabulary))
     if notes is not None:
         left = int((~aligned & plan.is_mixed).sum())
         notes(
@@ -202,7 +202,7 @@ def _with_parts(counts: csr_array, source: Vocabulary, target: Vocabulary) -> cs
         known.setdefault(target.bytes[row], []).append(row)
     ordered, weight = sorted(known), _PART * (1 + source.word_start.astype(np.int64))
     rows, columns, values = [], [], []
-    for row in np.flatnonzero((np.diff(counts.indptr) == 0) & ~np.asarray(target.special)):
+    for row in np.flatnonzero((np.diff(counts.indptr) == 0) & ~target.special):
         raw = target.bytes[row]
         if not raw:
             continue
@@ -225,18 +225,14 @@ def _with_parts(counts: csr_array, source: Vocabulary, target: Vocabulary) -> cs
     return csr_array(counts + csr_array((np.concatenate(values), place), shape=counts.shape))
 
 
-def _mixed(counts: csr_array, most: int) -> TransferPlan:
-    """Rows in proportion to their `most` largest counts, equal ones by id; noise where there are none."""
-    row = np.repeat(np.arange(counts.shape[0]), np.diff(counts.indptr))
-    order = np.lexsort((counts.indices, -counts.data, row))
-    place = np.arange(len(row)) - counts.indptr[row]
-    kept = place < most
-    ids = np.zeros((counts.shape[0], min(most, int(np.diff(counts.indptr).max(initial=0)))), np.int32)
-    weights = np.zeros(ids.shape)
-    ids[row[kept], place[kept]] = counts.indices[order][kept]
-    weights[row[kept], place[kept]] = counts.data[order][kept]
-    total = weights.sum(axis=1, keepdims=True)
-    return TransferPlan.mixed(ids, weights / np.maximum(total, 1)).with_noise(total[:, 0] == 0)
+def _mixed(counts: csr_array) -> TransferPlan:
+    """Rows in proportion to their 256 largest counts, equal ones by id; noise where there are none."""
+    rows = counts.shape[0]
+    row = np.repeat(np.arange(rows), np.diff(counts.indptr))
+    kept = np.arange(len(row)) - counts.indptr[row] < _MOST
+    largest = np.lexsort((counts.indices, -counts.data, row))[kept]
+    row, own = row[kept], counts.data[largest]
+    return TransferPlan.of_pairs(rows, row, counts.indices[largest], own / np.bincount(row, own, rows)[row])
 
 
 TRANS_TOKENIZATION = Method(

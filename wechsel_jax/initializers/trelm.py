@@ -1,7 +1,7 @@
 """TreLM's start: vectors of the new vocabulary's tokens, mapped onto the source model's own table without any dictionary."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 
@@ -10,9 +10,6 @@ from wechsel_jax.initializers.method import Method, Setting
 from wechsel_jax.initializers.plan import Side, TransferPlan
 from wechsel_jax.search.threads import one_thread
 from wechsel_jax.tokens.overlap import Overlap, find_overlap
-
-if TYPE_CHECKING:
-    from wechsel_jax.vectors.word_vectors import PlainVectors
 
 # Of tokens without a vector, in the reference implementation.
 _NOTHING = 1e-8
@@ -81,7 +78,8 @@ def trelm(
     Raises:
       UserError: the vectors have other dimensions than the table, there is none, or adversarial training diverged.
     """
-    from wechsel_jax.vectors.refinement import procrustes
+    from wechsel_jax.vectors.adversarial import AdversarialSettings, adversarial_align
+    from wechsel_jax.vectors.refinement import Refinement, procrustes
     from wechsel_jax.vectors.word_vectors import PlainVectors
 
     table_SxD = np.asarray(source.embeddings, np.float32)
@@ -105,9 +103,18 @@ def trelm(
             raise UserError("trelm: no token with a vector is in both vocabularies; expected some with --start=shared")
         turn_DxD = procrustes(_directions(target.vectors, known)[both], of_rows[own[both]])
     else:
-        turn_DxD = _unsupervised(
-            words, rows, start, epochs, iterations, most_frequent, refinements, direction, seed=seed, parity=parity, log=log
+        settings = AdversarialSettings(
+            start=start,
+            epochs=epochs,
+            iterations=iterations,
+            most_frequent=most_frequent,
+            # Both sides come in their order.
+            order="vocabulary",
+            refinement=Refinement(rounds=refinements, direction=direction),
         )
+        alike = {"normalize": not parity, "center": not parity}
+        aligned = adversarial_align(words, rows, settings, seed=seed, progress=log, **alike)
+        turn_DxD = aligned.source_map.astype(np.float64)
         judged = np.random.default_rng(seed).permutation(both)[:_JUDGED]
         if notes and len(judged) >= _FEWEST:
             near = (_directions(target.vectors, known)[judged] @ turn_DxD) @ of_rows.T
@@ -129,39 +136,8 @@ def trelm(
             np.sqrt(np.square(part - mean).sum(axis=1).mean()) for part, mean in zip((vectors[known], wide), means, strict=True)
         ]
         made_TxD = means[1] + spreads[1] / max(spreads[0], 1e-30) * (vectors - means[0]) @ turn_DxD
-    empty = np.zeros((len(target.vocabulary), 0))
-    plan = TransferPlan.mixed(empty, empty).with_regression(made_TxD, np.linalg.pinv(table_SxD.astype(np.float64), rcond=_RANK))
+    plan = TransferPlan.low_rank(made_TxD, np.linalg.pinv(table_SxD.astype(np.float64), rcond=_RANK))
     return plan if parity else plan.with_noise(~target.has_vector).with_copies(overlap.source)
-
-
-def _unsupervised(
-    words: "PlainVectors",
-    rows: "PlainVectors",
-    start: str,
-    epochs: int,
-    iterations: int,
-    most_frequent: int,
-    refinements: int,
-    direction: str,
-    *,
-    seed: int,
-    parity: bool,
-    log: Callable[[str], None] | None,
-) -> np.ndarray:
-    """The map (d, d) float64 that `adversarial_align` finds."""
-    from wechsel_jax.vectors.adversarial import AdversarialSettings, adversarial_align
-    from wechsel_jax.vectors.refinement import Refinement
-
-    settings = AdversarialSettings(
-        start=start,
-        epochs=epochs,
-        iterations=iterations,
-        most_frequent=most_frequent,
-        order="vocabulary",
-        refinement=Refinement(rounds=refinements, direction=direction),
-    )
-    alike = {"normalize": not parity, "center": not parity}
-    return adversarial_align(words, rows, settings, seed=seed, progress=log, **alike).source_map.astype(np.float64)
 
 
 def _directions(vectors: np.ndarray, known: np.ndarray) -> np.ndarray:

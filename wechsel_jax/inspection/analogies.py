@@ -73,27 +73,27 @@ def read_questions(path: str | os.PathLike) -> list[Question]:
     return questions
 
 
-def answer(words: Sequence[str], table: np.ndarray, questions: Sequence[Question], *, fold: bool = True) -> list[Answer]:
+def answer(words: Sequence[str], table: np.ndarray, questions: Sequence[Question]) -> list[Answer]:
     """Answers the questions of which all words are known.
+
+    As in gensim case does not matter: a question's word is the first of `words` that is spelled like it but for case, none of
+    its other spellings is an answer either, and an answer is right in any spelling.
 
     Args:
       words: N, most frequent first.
       table: (N, D), their vectors, any float type; it is searched as float32.
       questions: see `read_questions`.
-      fold: whether case does not matter, as in gensim: a question's word is the first of `words` that is spelled like it but
-        for case, none of its other spellings is an answer either, and an answer is right in any spelling.
 
     Returns:
       The answers, in the order of the questions.
     """
     from wechsel_jax.search import nearest_neighbors
 
-    spelled = str.upper if fold else str
     names: dict[str, int] = {}
     # Of each word the number of its spelling without case, and the first word of each such spelling.
-    kinds = np.array([names.setdefault(spelled(word), len(names)) for word in words], np.int64)
+    kinds = np.array([names.setdefault(word.upper(), len(names)) for word in words], np.int64)
     _, first = np.unique(kinds, return_index=True)
-    asked = [[names.get(spelled(word), -1) for word in question.words] for question in questions]
+    asked = [[names.get(word.upper(), -1) for word in question.words] for question in questions]
     known = [place for place, ids in enumerate(asked) if min(ids) >= 0]
     if not known:
         return []
@@ -114,16 +114,13 @@ def answer(words: Sequence[str], table: np.ndarray, questions: Sequence[Question
     ]
 
 
-def with_steps(
-    table: np.ndarray, steps: Sequence[str], *, length: int = 1024, paired: bool = False, seed: int = 0
-) -> np.ndarray:
+def with_steps(table: np.ndarray, steps: Sequence[str], *, length: int = 1024, seed: int = 0) -> np.ndarray:
     """Returns a table (N, D) after steps of `VARIANTS`, in their order.
 
     Args:
       table: of any float type.
       steps: names in `distribution.STEPS`, "positions" and "stretched_positions".
       length: rows of P; the paper does not give it.
-      paired: see `transforms.sinusoidal_positions`.
       seed: of draws, of shuffles and of which row of P each word gets.
     """
     for step in steps:
@@ -139,7 +136,7 @@ def with_steps(
             stretch = 1.0
             if step == "stretched_positions":
                 stretch = scalar_moments(table)[1] / math.sqrt(2 / (size + dimension))
-            table = (table + stretch * sinusoidal_positions(length, dimension, paired)[places]).astype(table.dtype)
+            table = (table + stretch * sinusoidal_positions(length, dimension)[places]).astype(table.dtype)
         else:
             raise ValueError(f"unknown step {step!r}")
     return table

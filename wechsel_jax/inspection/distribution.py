@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 STEPS = ("scaled", *STANDARDIZATIONS, *SHUFFLES)
 # The order of all entries takes 8 bytes for each; distributions of larger tables are not measured after it.
 MOST_SHUFFLED = 1 << 25
+# Of a histogram, over so many deviations to both sides of the mean.
 _BINS, _REACH = 60, 4.0
 _BLOCK_BYTES = 1 << 24
 
@@ -75,7 +76,7 @@ class TableRows:
 
 
 def distribution(
-    rows: TableRows, *, group: str = "all", steps: tuple[str, ...] = (), bins: int = _BINS, where: np.ndarray | None = None
+    rows: TableRows, *, group: str = "all", steps: tuple[str, ...] = (), where: np.ndarray | None = None
 ) -> Distribution:
     """Describes a table in two passes over its rows.
 
@@ -83,7 +84,6 @@ def distribution(
       rows: the table, `steps` already applied: see `transformed`.
       group: name of the rows that are described.
       steps: what was done to the table.
-      bins: into how many parts the histogram divides its stretch.
       where: bool (N,), the rows of the group; all where None.
 
     Raises:
@@ -110,9 +110,9 @@ def distribution(
     sd = math.sqrt(max(squares - count * mean**2, 0.0) / max(count - 1, 1))
     mean += shift
     low, high = max(ends[0], mean - _REACH * sd), min(ends[1], mean + _REACH * sd)
-    counts, outside = np.zeros(bins, np.int64), 0
+    counts, outside = np.zeros(_BINS, np.int64), 0
     for block in rows.blocks(where):
-        counts += np.histogram(block, bins, (low, high) if low < high else (low - 1, high + 1))[0]
+        counts += np.histogram(block, _BINS, (low, high) if low < high else (low - 1, high + 1))[0]
         outside += int((np.abs(block) > limit).sum())
     norms = np.concatenate(lengths)
     pointing = int((norms > 0).sum())

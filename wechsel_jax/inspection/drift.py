@@ -1,13 +1,13 @@
 """How far training has moved the embeddings from where a transfer put them (WECHSEL, version 1, Figure 6)."""
 
 import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.errors import UserError
+from wechsel_jax.inspection.origins import require_fit, rows_by_origin, source_here
 from wechsel_jax.records import TransferRecord
 from wechsel_jax.records.transfer import PLAN_FILE, RECORD_FILE
 
@@ -61,7 +61,8 @@ def drift(
     groups = {"all": np.ones(len(rows), bool)}
     if (then.directory / PLAN_FILE).exists():
         plan = TransferPlan.load(then.directory / PLAN_FILE)
-        groups |= {"copied": plan.copy >= 0, "mixed": plan.is_mixed, "random": plan.random}
+        require_fit(plan, vocabulary, before)
+        groups |= rows_by_origin(plan)
     lengths, dots, changes = np.empty((2, len(old))), np.empty(len(old)), np.empty(len(old))
     for start in range(0, len(old), _BLOCK):
         block = slice(start, start + _BLOCK)
@@ -72,7 +73,7 @@ def drift(
     there = (np.isfinite(lengths) & (lengths > 0)).all(axis=0)
     found: dict[str, Any] = {"before": str(before), "groups": [], "nearest": None, "samples": None}
     for how, members in groups.items():
-        chosen = rows[members[: len(rows)] & there[: len(rows)]]
+        chosen = rows[members & there[: len(rows)]]
         if len(chosen):
             length, present = lengths[:, chosen]
             values = {
@@ -81,7 +82,9 @@ def drift(
                 "length": (present / length).mean(),
             }
             found["groups"].append({"how": how, "tokens": len(chosen), **{name: float(v) for name, v in values.items()}})
-    place = _source(then.directory, source)
+    place = source
+    if place is None and (then.directory / RECORD_FILE).exists():
+        place = source_here(TransferRecord.read(then.directory))
     if place is None:
         return found
     original = Checkpoint.open(place)
@@ -106,11 +109,3 @@ def drift(
         for i in shown
     ]
     return found
-
-
-def _source(directory: Path, given: str | os.PathLike | None) -> str | os.PathLike | None:
-    """The source model: as it was given, or as the record names it, if it lies there; nothing is downloaded."""
-    if given is not None or not (directory / RECORD_FILE).exists():
-        return given
-    named = TransferRecord.read(directory).source.get("model")
-    return named if named is not None and (Path(named) / "config.json").is_file() else None

@@ -13,6 +13,8 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.files.json import read_json
 from wechsel_jax.inspection import analogies, positions
 from wechsel_jax.inspection.distribution import MOST_SHUFFLED, STEPS, TableRows, distribution, moments_of, transformed
+from wechsel_jax.inspection.origins import require_fit, rows_by_origin
+from wechsel_jax.inspection.verdict import worst_first
 from wechsel_jax.records import Finding
 from wechsel_jax.records.embeddings import Absorption, Analogies, Distribution, Embeddings
 from wechsel_jax.records.transfer import PLAN_FILE
@@ -60,12 +62,8 @@ def open_tables(path: str | os.PathLike, *, max_words: int | None = None, length
     groups: Mapping[str, np.ndarray] = {}
     if (checkpoint.directory / PLAN_FILE).exists():
         plan = TransferPlan.load(checkpoint.directory / PLAN_FILE)
-        if len(plan) != len(vocabulary):
-            raise UserError(
-                f"{path}: the plan is for {len(plan)} tokens, the tokenizer has {len(vocabulary)}; expected one directory's; "
-                "write it again with `wechsel-jax transfer`"
-            )
-        groups = {"copied": plan.copy >= 0, "mixed": plan.is_mixed, "random": plan.random}
+        require_fit(plan, vocabulary, path)
+        groups = rows_by_origin(plan)
     found = []
     for tensor in checkpoint.vocabulary_tensors():
         if tensor.role == "bias":
@@ -117,7 +115,7 @@ def study(
       rows: see `open_tables`.
       steps: what is done to the table, each by itself; distributions are measured after each. Where entries are too many to be
         shuffled, that step is left out.
-      kinds: conventions of the sinusoidal positions that a new model would add, see `positions.KINDS`.
+      kinds: of the sinusoidal positions that a new model would add, names of `positions.FORMULAS`.
       length: L, how many positions the input is measured over.
       probe: also train probes, see `positions.probe`.
       questions: analogies to be answered after each of `analogies.VARIANTS`; none where empty.
@@ -215,8 +213,7 @@ def judged(table: Embeddings) -> tuple[Finding, ...]:
     new = next((one for one in table.absorptions if not one.steps and one.scale != 1 and one is not own), None)
     if new is not None:
         found.append(_new(new))
-    order = ("wrong", "look", "ok")
-    return tuple(sorted(found, key=lambda finding: order.index(finding.severity)))
+    return worst_first(found)
 
 
 def _spread(table: Embeddings) -> Finding:

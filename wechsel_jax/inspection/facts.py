@@ -11,6 +11,7 @@ import numpy as np
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import require_directory
+from wechsel_jax.inspection.origins import origin, require_fit, source_here
 from wechsel_jax.inspection.verdict import verdict
 from wechsel_jax.records import ORIGINS, Finding, Mixture, TransferRecord
 from wechsel_jax.records.transfer import PLAN_FILE, RECORD_FILE
@@ -53,7 +54,7 @@ def score(
     Returns:
       Ready for JSON: "directory", "method", "vocabulary_size", "counts" and "shares" of copied, mixed and random rows,
       "redrawn" (whether all other parameters are new too), "dictionary" (as it was given), "coverage", "alignment" and
-      "similarity" (as recorded), "special_tokens", "mixture" (see `mixtures.mixture`), "duplicates" (rows of the plan that
+      "similarity" (as recorded), "special_tokens", "mixture" (see `tables.mixture`), "duplicates" (rows of the plan that
       equal another), "tables" (see `tables.compared`), "perplexity" (see `step_zero.perplexity_at_zero`), "samples", "notes",
       and "findings": the verdict on all of it.
 
@@ -76,14 +77,12 @@ def score(
     if plan is not None or (place / PLAN_FILE).exists():
         loaded = TransferPlan.load(place / PLAN_FILE if plan is None else Path(plan))
         found |= _of_plan(loaded)
-    checkpoint = original = None
+    checkpoint = None
     # The record may have been kept without the weights.
     if (place / "config.json").exists() and any(place.glob("*.safetensors")):
         checkpoint = Checkpoint.open(place)
-        named = record.source.get("model") if record else None
-        # The source is compared with where it lies on this machine; nothing is downloaded.
-        if source is not None or (named is not None and (Path(named) / "config.json").is_file()):
-            original = Checkpoint.open(named if source is None else source)
+        beside = source_here(record) if source is None else source
+        original = None if beside is None else Checkpoint.open(beside)
         sizes = {side: getattr(record, side).get("vocabulary_size") for side in ("source", "target")} if record else {}
         found["tables"] = _tables(checkpoint, original, sizes, record.norms if record else None)
         if loaded is not None:
@@ -274,15 +273,10 @@ def _of_tokens(
     count: int,
 ) -> dict[str, Any]:
     """The special tokens, and a sample of tokens with their source tokens."""
-    from wechsel_jax.inspection.origins import origin
     from wechsel_jax.tokens import Vocabulary, load_tokenizer
 
     target = Vocabulary.from_tokenizer(load_tokenizer(checkpoint.directory))
-    if len(target) != len(plan):
-        raise UserError(
-            f"{checkpoint.directory}: the plan is for {len(plan)} tokens, the tokenizer has {len(target)}; "
-            "expected one directory's; write it again with `wechsel-jax transfer`"
-        )
+    require_fit(plan, target, checkpoint.directory)
     roles = _special_tokens(target, plan)
     if original is None:
         # What was drawn at the time of the transfer.

@@ -1,4 +1,4 @@
-"""Where single tokens of a transferred model came from."""
+"""Where the tokens of a transferred model came from: single ones, all by their kind, and the source model."""
 
 import os
 from collections.abc import Sequence
@@ -10,6 +10,7 @@ from wechsel_jax.records import TransferRecord
 from wechsel_jax.records.transfer import PLAN_FILE, RECORD_FILE
 
 if TYPE_CHECKING:
+    import numpy as np
     from transformers import PreTrainedTokenizerFast
 
     from wechsel_jax.initializers import TransferPlan
@@ -50,10 +51,7 @@ def origins(
     loaded = TransferPlan.load(plan or directory / PLAN_FILE)
     tokenizer = load_tokenizer(directory)
     target, vocabulary = Vocabulary.from_tokenizer(tokenizer), _source_vocabulary(directory, source)
-    if len(target) != len(loaded):
-        raise UserError(
-            f"{directory}: the plan is for {len(loaded)} tokens, the tokenizer has {len(target)}; expected one directory's"
-        )
+    require_fit(loaded, target, directory)
     ids = _find(tokens, target, tokenizer, directory)
     return [{"token_id": token_id, **origin(loaded, vocabulary, target, token_id)} for token_id in ids]
 
@@ -72,6 +70,26 @@ def origin(plan: "TransferPlan", source: "Vocabulary", target: "Vocabulary", tok
         pairs = zip(ids.tolist(), weights.tolist(), strict=True)
         how, sources = "mixed", [[readable(source, i), float(f"{weight:.4g}")] for i, weight in pairs]
     return {"target": readable(target, token_id), "how": how, "sources": sources}
+
+
+def rows_by_origin(plan: "TransferPlan") -> "dict[str, np.ndarray]":
+    """Returns "copied", "mixed" and "random" -> bool (V_t,), the rows that are so."""
+    return {"copied": plan.copy >= 0, "mixed": plan.is_mixed, "random": plan.random}
+
+
+def require_fit(plan: "TransferPlan", vocabulary: "Vocabulary", place: str | os.PathLike) -> None:
+    """Raises `UserError` where a plan is of other tokens than those that lie beside it in `place`."""
+    if len(plan) != len(vocabulary):
+        raise UserError(
+            f"{place}: the plan is for {len(plan)} tokens, the tokenizer has {len(vocabulary)}; expected one directory's; "
+            "write it again with `wechsel-jax transfer`"
+        )
+
+
+def source_here(record: TransferRecord | None) -> str | None:
+    """Where the source model of a record lies on this machine; None where it does not. Nothing is downloaded."""
+    named = record.source.get("model") if record else None
+    return named if named is not None and (Path(named) / "config.json").is_file() else None
 
 
 def _source_vocabulary(directory: Path, source: str | os.PathLike | None) -> "Vocabulary":

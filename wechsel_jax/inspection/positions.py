@@ -25,11 +25,14 @@ if TYPE_CHECKING:
 # "sinusoidal": exponents j / D, as the paper writes them; "paired": as Vaswani et al. (2017); "halves": sines, then cosines, as
 # fairseq has them; "learned": the model's own table; "rotary": rows are turned, nothing is added; "relative": attention alone
 # knows of positions.
-KINDS = ("sinusoidal", "paired", "halves", "learned", "rotary", "relative")
+FORMULAS = ("sinusoidal", "paired", "halves")
+KINDS = (*FORMULAS, "learned", "rotary", "relative")
 _LEARNED = re.compile(r"(\w+\.)*(wpe|position_embeddings|embed_positions|position_embedding)\.weight")
 _COMPUTED = ("xglm", "m2m_100", "marian", "pegasus")
 _RELATIVE = ("t5", "mt5", "umt5", "deberta-v2", "deberta", "bloom", "mpt")
 _RIDGES = np.logspace(-6, 6, 13)
+# Of a probe: words, and positions that each is put at.
+_WORDS, _PLACES = 3000, 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +66,7 @@ class Reading:
 
 
 def sinusoidal(kind: str, length: int, dimension: int) -> Positions:
-    """Positions of a formula: "sinusoidal", "paired" or "halves", see `KINDS`; L = `length`."""
+    """Positions of one of `FORMULAS`; L = `length`."""
     if kind != "halves":
         return Positions(kind, sinusoidal_positions(length, dimension, paired=kind == "paired"))
     half = dimension // 2
@@ -156,18 +159,16 @@ def position_sd(positions: Positions, length: int) -> float | None:
 
 
 @one_thread()
-def probe(
-    rows: TableRows, positions: Positions, length: int, scale: float = 1.0, *, words: int = 3000, each: int = 3, seed: int = 0
-) -> Reading:
+def probe(rows: TableRows, positions: Positions, length: int, scale: float = 1.0, *, seed: int = 0) -> Reading:
     """Trains linear probes to tell the position of words, and scores them on words that they were not trained on.
+
+    Up to 3,000 words are drawn, each put at three positions; two thirds of the words are trained on.
 
     Args:
       rows: the table.
       positions: what the rows meet; not "relative".
       length: L, positions that are told apart.
       scale: of the rows before that.
-      words: how many are drawn; two thirds of them are trained on.
-      each: at how many positions a word is put.
       seed: of the words and positions.
 
     Raises:
@@ -181,13 +182,13 @@ def probe(
     except ImportError:
         raise UserError("--probe: expected the package scikit-learn for it: pip install 'wechsel-jax[eval]'") from None
     generator = np.random.default_rng(seed)
-    chosen = np.sort(generator.choice(rows.shape[0], min(words, rows.shape[0]), replace=False))
+    chosen = np.sort(generator.choice(rows.shape[0], min(_WORDS, rows.shape[0]), replace=False))
     if len(chosen) < 30:
         raise UserError(f"{rows.name}: {len(chosen)} rows are too few for a probe; expected 30 or more; leave --probe out")
     if positions.table is not None:
         length = min(length, len(positions.table))
     order = generator.permutation(len(chosen))
-    ids = np.repeat(np.arange(len(chosen)), each)
+    ids = np.repeat(np.arange(len(chosen)), _PLACES)
     places = generator.integers(length, size=len(ids))
     met = rows.read(chosen).astype(np.float64)[ids] * scale
     if positions.table is None:

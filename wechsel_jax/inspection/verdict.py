@@ -50,8 +50,12 @@ def verdict(facts: Mapping[str, Any]) -> tuple[Finding, ...]:
     Returns:
       The findings, worst first.
     """
-    found = [finding for check in _CHECKS for finding in check(facts)]
-    return tuple(sorted(found, key=lambda finding: SEVERITIES.index(finding.severity)))
+    return worst_first([finding for check in _CHECKS for finding in check(facts)])
+
+
+def worst_first(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Returns findings by their severity, and in their order where that is the same."""
+    return tuple(sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity)))
 
 
 def summary(findings: Sequence[Finding]) -> str:

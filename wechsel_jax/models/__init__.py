@@ -13,7 +13,7 @@ In the order in which one explains the next:
   their parameters.
 - `trilayer`: TreLM's encoders, which know languages and may reorder: how one begins, two become one, one becomes plain.
 - `vanilla`: PyTorch's encoder and encoder-decoder, which are trained from any table.
-- `heads`: the same families with a head for labels in place of the one for tokens.
+- `heads`: the same families with a head for labels in place of the one for tokens, or with that of `trees`.
 """
 
 from wechsel_jax.errors import UserError

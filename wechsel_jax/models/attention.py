@@ -51,6 +51,11 @@ def attention(
     return parts[0] if count == 1 else jnp.concatenate(parts, axis=1)
 
 
+def real_keys(mask: jax.Array | None) -> jax.Array | None:
+    """Which keys are there for every query: mask (B, L), true for real tokens, or None -> bool (B, 1, 1, L), or None."""
+    return None if mask is None else mask.astype(bool)[:, None, None, :]
+
+
 def visible_keys(visible: jax.Array | None, causal: bool, rows: slice, keys: int) -> jax.Array | None:
     """Which of the first `keys` keys the queries `rows` see: bool, broadcastable to (B, 1, rows, keys); None: all."""
     if visible is not None:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import linen as nn
 
-from wechsel_jax.models.attention import cap
+from wechsel_jax.models.attention import cap, real_keys
 from wechsel_jax.models.cache import Cache
 from wechsel_jax.models.config import ModelConfig
 from wechsel_jax.models.dropout import Dropout
@@ -138,7 +138,7 @@ class Decoder(nn.Module):
         config = self.config
         if cache is None:
             position = key_position = jnp.arange(tokens.shape[1])[None]
-            visible = None if mask is None else mask.astype(bool)[:, None, None, :]
+            visible = real_keys(mask)
         else:
             cache, position = cache.take_slots(mask)
             key_position = cache.position

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from wechsel_jax.errors import UserError
+from wechsel_jax.models.attention import real_keys
 from wechsel_jax.models.config import Fields, ModelConfig
 from wechsel_jax.models.dropout import Dropout
 from wechsel_jax.models.layers import (
@@ -26,7 +27,7 @@ from wechsel_jax.models.layers import (
     saving,
     stack,
 )
-from wechsel_jax.models.weights import Weight
+from wechsel_jax.models.weights import Weight, linear
 
 DEFAULTS = {
     "hidden_size": 768,
@@ -187,7 +188,7 @@ class Encoder(nn.Module):
             x = x + languages
         x = keep_rows(self.dropout(self.embedding_norm(x + self.position_embedding(positions))))
         if not config.tri_layer:
-            return self.layers(x, _visible(mask))[0]
+            return self.layers(x, real_keys(mask))[0]
         lower, upper = self._halves(x)
         x = self._run(lower, x, mask)
         if crossing.order is not None:
@@ -198,7 +199,7 @@ class Encoder(nn.Module):
         x = x + self.position_embedding(positions)
         if config.language_count:
             x = x + (languages if crossing.target_languages is None else self._languages(crossing.target_languages))
-        x, _ = self.tri_layer(keep_rows(x), _visible(mask if crossing.tri_mask is None else crossing.tri_mask))
+        x, _ = self.tri_layer(keep_rows(x), real_keys(mask if crossing.tri_mask is None else crossing.tri_mask))
         return self._run(upper, x, mask)
 
     def _halves(self, x: jax.Array) -> list[dict[str, Any]]:
@@ -217,7 +218,7 @@ class Encoder(nn.Module):
         count = len(jax.tree.leaves(params)[0])
         part = stack(Block, dataclasses.replace(self.config, layers=count), self.dtype, self.deterministic, parent=None)
         rngs = None if self.deterministic else {"dropout": self.make_rng("dropout")}
-        return part.apply({"params": params}, x, _visible(mask), rngs=rngs)[0]
+        return part.apply({"params": params}, x, real_keys(mask), rngs=rngs)[0]
 
     def _languages(self, ids: jax.Array | None) -> jax.Array:
         """Rows (B, L or 1, d) or (1, 1, d) of the table of languages."""
@@ -238,11 +239,6 @@ class Encoder(nn.Module):
 
     def logits(self, hidden: jax.Array) -> jax.Array:
         return self.head(hidden, self.token_embedding.table())
-
-
-def _visible(mask: jax.Array | None) -> jax.Array | None:
-    """mask (B, L) -> bool (B, 1, 1, L)."""
-    return None if mask is None else mask.astype(bool)[:, None, None, :]
 
 
 def weights(config: ModelConfig, *, dense: str, norm: str, decoder: str, bias: str) -> tuple[Weight, ...]:
@@ -276,8 +272,7 @@ def weights(config: ModelConfig, *, dense: str, norm: str, decoder: str, bias: s
         norms[f"{ours}/attention_norm"] = f"{theirs}attention.output.LayerNorm"
         norms[f"{ours}/mlp_norm"] = f"{theirs}output.LayerNorm"
     for ours, theirs in matrices.items():
-        parts.append(Weight(f"{ours}/kernel", (f"{theirs}.weight",), "linear"))
-        parts.append(Weight(f"{ours}/bias", (f"{theirs}.bias",)))
+        parts += linear(ours, theirs)
     for ours, theirs in norms.items():
         # Checkpoints that were made from TensorFlow keep its names.
         parts.append(Weight(f"{ours}/scale", (f"{theirs}.weight",), old=f"{theirs}.gamma"))

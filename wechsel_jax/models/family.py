@@ -51,7 +51,7 @@ class Family:
 
         Args:
           hf: its fields; absent ones take Hugging Face's defaults, except vocab_size, which must be there.
-          **overrides: fields of ModelConfig to replace; `dropout` sets the three dropout rates. None means "leave it".
+          **overrides: fields of ModelConfig to replace, or `dropout`, see `ModelConfig.override`. None means "leave it".
 
         Raises:
           UserError: a field asks for something that is not implemented, or makes no model.
@@ -80,6 +80,21 @@ class Family:
     def to_hugging_face(self, params: Params, config: ModelConfig) -> dict[str, np.ndarray]:
         """Returns the tensors that `save_pretrained` of the Hugging Face class would write, in float32."""
         return self.tensors.write(params, config)
+
+    def apply(
+        self,
+        params: Params,
+        config: ModelConfig,
+        *given: Any,
+        method: str = "__call__",
+        dropout_key: jax.Array | None = None,
+        dtype: Any = jnp.float32,
+        **named: Any,
+    ) -> Any:
+        """Calls a method of the module; `dropout_key` turns dropout on, and matrix products compute in `dtype`."""
+        module = self.module(config, jnp.dtype(dtype), dropout_key is None)
+        rngs = None if dropout_key is None else {"dropout": dropout_key}
+        return module.apply({"params": params}, *given, rngs=rngs, method=method, **named)
 
     def hidden(
         self,
@@ -113,10 +128,8 @@ class Family:
         """
         if tokens.shape[1] > config.max_length and (crossing is None or crossing.positions is None):
             raise UserError(f"a block of {tokens.shape[1]} tokens is too long; expected at most {config.max_length}")
-        module = self.module(config, jnp.dtype(dtype), dropout_key is None)
-        rngs = None if dropout_key is None else {"dropout": dropout_key}
         given = (tokens, mask) if crossing is None and types is None else (tokens, mask, types, crossing)
-        return module.apply({"params": params}, *given, rngs=rngs, method="hidden")
+        return self.apply(params, config, *given, method="hidden", dropout_key=dropout_key, dtype=dtype)
 
     def extend(
         self,
@@ -142,8 +155,7 @@ class Family:
           (B, L, d) of `dtype`, the last hidden states of these tokens as `hidden` of the whole texts has them, and the cache
           with these tokens.
         """
-        module = self.module(config, jnp.dtype(dtype), True)
-        return module.apply({"params": params}, tokens, mask, cache, method="extend")
+        return self.apply(params, config, tokens, mask, cache, method="extend", dtype=dtype)
 
     def scores(
         self,
@@ -176,14 +188,12 @@ class Family:
         """
         if tokens.shape[1] > config.max_length:
             raise UserError(f"a text of {tokens.shape[1]} tokens is too long; expected at most {config.max_length}")
-        module = self.module(config, jnp.dtype(dtype), dropout_key is None)
-        rngs = None if dropout_key is None else {"dropout": dropout_key}
         given = (tokens, mask) if types is None else (tokens, mask, types)
-        return module.apply({"params": params}, *given, rngs=rngs, **words)
+        return self.apply(params, config, *given, dropout_key=dropout_key, dtype=dtype, **words)
 
     def logits(self, params: Params, config: ModelConfig, hidden: jax.Array, dtype: Any = jnp.float32) -> jax.Array:
         """Scores the vocabulary: hidden (..., d) -> (..., V) float32. Reads the token table and the head only."""
-        return self.module(config, jnp.dtype(dtype), True).apply({"params": params}, hidden, method="logits")
+        return self.apply(params, config, hidden, method="logits", dtype=dtype)
 
     def head(self, params: Params) -> Params:
         """Returns the part of the parameters that `logits` reads."""

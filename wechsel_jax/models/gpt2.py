@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from wechsel_jax.models.config import Fields, ModelConfig
-from wechsel_jax.models.weights import TensorNames, Weight
+from wechsel_jax.models.weights import TensorNames, Weight, linear
 
 _ALIASES = {
     "hidden_size": "n_embd",
@@ -67,8 +67,7 @@ def weights(config: ModelConfig) -> tuple[Weight, ...]:
     ]
     matrices = {"attention/output": "attn.c_proj", "mlp/up": "mlp.c_fc", "mlp/down": "mlp.c_proj"}
     for ours, theirs in matrices.items():
-        parts.append(Weight(f"layers/{ours}/kernel", (f"h.{{layer}}.{theirs}.weight",)))
-        parts.append(Weight(f"layers/{ours}/bias", (f"h.{{layer}}.{theirs}.bias",)))
+        parts += linear(f"layers/{ours}", f"h.{{layer}}.{theirs}", "plain")
     norms = {"layers/attention_norm": "h.{layer}.ln_1", "layers/mlp_norm": "h.{layer}.ln_2", "final_norm": "ln_f"}
     for ours, theirs in norms.items():
         parts.append(Weight(f"{ours}/scale", (f"{theirs}.weight",)))

@@ -24,7 +24,7 @@ from wechsel_jax.models.trees import DROPOUT as TREE_DROPOUT
 from wechsel_jax.models.trees import TreeHead, head_flops, head_weights
 from wechsel_jax.models.trilayer import PREFIX
 from wechsel_jax.models.vanilla import MODEL_TYPE, TRANSLATOR
-from wechsel_jax.models.weights import Weight
+from wechsel_jax.models.weights import Weight, linear
 
 # What is predicted -> how the name of Hugging Face's class ends: a label for a text or a pair, one for each token, where in the
 # text an answer starts and ends, trees, for which there is no class: the name is ours; and a role for each token.
@@ -170,7 +170,8 @@ def with_head(backbone: Family, form: str, labels: int) -> Family:
     names = {"output": output}
     if form == "classification" and not backbone.causal and backbone.name != MODEL_TYPE:
         names["dense"] = "pooler.dense" if backbone.name == "bert" else "classifier.dense"
-    head = head_weights(_OURS) if form == "parsing" else _linear(names, biased)
+    linears = [weight for ours, theirs in names.items() for weight in linear(f"{_OURS}/{ours}", theirs, biased=biased)]
+    head = head_weights(_OURS) if form == "parsing" else linears
 
     def weights(config: ModelConfig) -> tuple[Weight, ...]:
         return (*(weight for weight in backbone.tensors.weights(config) if not weight.path.startswith("head/")), *head)
@@ -201,18 +202,6 @@ def with_head(backbone: Family, form: str, labels: int) -> Family:
         ),
         sharding_rules=(*backbone.sharding_rules, *_RULES),
     )
-
-
-def _linear(names: Mapping[str, str], biased: bool = True) -> list[Weight]:
-    """The weight map of a head's linear layers: our name -> that of the tensors."""
-    return [
-        weight
-        for ours, theirs in names.items()
-        for weight in (
-            Weight(f"{_OURS}/{ours}/kernel", (f"{theirs}.weight",), "linear"),
-            *([Weight(f"{_OURS}/{ours}/bias", (f"{theirs}.bias",))] if biased else []),
-        )
-    ]
 
 
 @lru_cache
@@ -258,7 +247,8 @@ def with_next_sentence(backbone: Family) -> Family:
         return config
 
     def weights(config: ModelConfig) -> tuple[Weight, ...]:
-        return (*backbone.tensors.weights(config), *_linear({"dense": "pooler.dense", "output": NEXT_SENTENCE}))
+        head = linear(f"{_OURS}/dense", "pooler.dense"), linear(f"{_OURS}/output", NEXT_SENTENCE)
+        return (*backbone.tensors.weights(config), *head[0], *head[1])
 
     return dataclasses.replace(
         backbone,

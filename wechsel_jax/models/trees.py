@@ -9,7 +9,7 @@ from flax import linen as nn
 from wechsel_jax.models.config import ModelConfig
 from wechsel_jax.models.dropout import Dropout
 from wechsel_jax.models.layers import keep_rows, normal
-from wechsel_jax.models.weights import Weight
+from wechsel_jax.models.weights import Weight, linear
 
 # Sizes and dropout of the paper, table 1.
 ARC_SIZE, LABEL_SIZE, DROPOUT = 500, 100, 0.33
@@ -95,14 +95,7 @@ class TreeHead(nn.Module):
 
 def head_weights(path: str) -> list[Weight]:
     """The weight map of the head: a linear layer's tensors are named as torch does, the others as here."""
-    layers = [
-        weight
-        for name in _LAYERS
-        for weight in (
-            Weight(f"{path}/{name}/kernel", (f"{path}.{name}.weight",), "linear"),
-            Weight(f"{path}/{name}/bias", (f"{path}.{name}.bias",)),
-        )
-    ]
+    layers = (weight for name in _LAYERS for weight in linear(f"{path}/{name}", f"{path}.{name}"))
     return [*layers, *(Weight(f"{path}/{name}", (f"{path}.{name}",)) for name in ("root", "arcs", "labels"))]
 
 

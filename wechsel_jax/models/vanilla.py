@@ -18,14 +18,14 @@ from jax.sharding import PartitionSpec
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers.transforms import sinusoidal_positions
-from wechsel_jax.models.attention import attention
+from wechsel_jax.models.attention import attention, real_keys
 from wechsel_jax.models.cache import Cache
 from wechsel_jax.models.config import Fields, ModelConfig
 from wechsel_jax.models.dropout import Dropout
 from wechsel_jax.models.encoder import Block
 from wechsel_jax.models.family import Family, Params
 from wechsel_jax.models.layers import Attention, Embedding, FeedForward, attend, keep_rows, layer_norm, normal, pin, stack
-from wechsel_jax.models.weights import TensorNames, Weight, flatten, unflatten
+from wechsel_jax.models.weights import TensorNames, Weight, flatten, linear, unflatten
 
 MODEL_TYPE = "transformer"
 # Exponents of the sines: j / D for dimension j (Kim et al., equation 2), or one for a sine and its cosine (Vaswani et al.).
@@ -105,7 +105,7 @@ class Encoder(nn.Module):
 
     def hidden(self, tokens: jax.Array, mask: jax.Array | None) -> jax.Array:
         x = self.placed(self.token_embedding(tokens), jnp.arange(tokens.shape[1])[None])
-        x, _ = self.layers(x, None if mask is None else mask.astype(bool)[:, None, None, :])
+        x, _ = self.layers(x, real_keys(mask))
         return self.norm(x)
 
     def placed(self, rows: jax.Array, position: jax.Array) -> jax.Array:
@@ -219,9 +219,8 @@ class EncoderDecoder(Encoder):
         return self.logits(self.translate(tokens, None, tokens))
 
     def translate(self, tokens: jax.Array, mask: jax.Array | None, targets: jax.Array) -> jax.Array:
-        read = None if mask is None else mask.astype(bool)[:, None, None, :]
         x = self.placed(self.target_embedding(targets), jnp.arange(targets.shape[1])[None])
-        (x, _, _), _ = self.decoder((x, jnp.int32(0), None), (None, self.hidden(tokens, mask), read))
+        (x, _, _), _ = self.decoder((x, jnp.int32(0), None), (None, self.hidden(tokens, mask), real_keys(mask)))
         return self.decoder_norm(x)
 
     def write(self, targets: jax.Array, cache: Cache, memory: jax.Array, mask: jax.Array) -> tuple[jax.Array, Cache]:
@@ -229,7 +228,7 @@ class EncoderDecoder(Encoder):
         seen = cache.position[:, None, :]
         written = ((seen >= 0) & (seen <= position[:, :, None]))[:, None]
         x = self.placed(self.target_embedding(targets), position)
-        (x, _, cache), _ = self.decoder((x, jnp.int32(0), cache), (written, memory, mask.astype(bool)[:, None, None, :]))
+        (x, _, cache), _ = self.decoder((x, jnp.int32(0), cache), (written, memory, real_keys(mask)))
         return self.decoder_norm(x), cache
 
     def logits(self, hidden: jax.Array) -> jax.Array:
@@ -292,9 +291,8 @@ class TransformerFamily(Family):
         Returns:
           (B, M, d) of `dtype`, which `logits` makes scores (B, M, V_t) of.
         """
-        module = self.module(config, jnp.dtype(dtype), dropout_key is None)
-        rngs = None if dropout_key is None else {"dropout": dropout_key}
-        return module.apply({"params": params}, tokens, mask, targets, rngs=rngs, method="translate")
+        given = (tokens, mask, targets)
+        return self.apply(params, config, *given, method="translate", dropout_key=dropout_key, dtype=dtype)
 
     def remember(
         self, params: Params, config: ModelConfig, tokens: jax.Array, mask: jax.Array, *, dtype: Any = jnp.float32
@@ -330,8 +328,7 @@ class TransformerFamily(Family):
         Returns:
           (B, M, d), as `translate` of the whole has it, and the cache with these tokens.
         """
-        module = self.module(config, jnp.dtype(dtype), True)
-        return module.apply({"params": params}, targets, cache, memory, mask, method="write")
+        return self.apply(params, config, targets, cache, memory, mask, method="write", dtype=dtype)
 
 
 def _weights(config: ModelConfig) -> tuple[Weight, ...]:
@@ -349,8 +346,7 @@ def _weights(config: ModelConfig) -> tuple[Weight, ...]:
             parts.append(Weight(f"{ours}/{mine}/qkv/bias", (f"{layer}{name}.in_proj_bias",), "below"))
         matrices = {f"{mine}/output": f"{name}.out_proj" for mine, name in attentions.items()}
         for mine, name in (matrices | {"mlp/up": "linear1", "mlp/down": "linear2"}).items():
-            parts.append(Weight(f"{ours}/{mine}/kernel", (f"{layer}{name}.weight",), "linear"))
-            parts.append(Weight(f"{ours}/{mine}/bias", (f"{layer}{name}.bias",)))
+            parts += linear(f"{ours}/{mine}", layer + name)
         numbered = {f"{ours}/{mine}": f"{layer}norm{number}" for number, mine in enumerate(norms, 1)}
         for mine, name in (numbered | {last: f"transformer.{theirs}.norm"}).items():
             parts += [Weight(f"{mine}/{leaf}", (f"{name}.{end}",)) for leaf, end in (("scale", "weight"), ("bias", "bias"))]

@@ -12,7 +12,6 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.models.config import ModelConfig
 
 LAYER = "{layer}"
-# Heads stand beside the model whose names begin with the family's prefix.
 # Kind of a weight and rank -> axes of inputs, axes of outputs. Vectors have none.
 _MATRIX_AXES = {
     ("plain", 2): ((0,), (1,)),
@@ -24,6 +23,7 @@ _MATRIX_AXES = {
     ("split_to_heads", 4): ((0,), (2, 3)),
     ("from_heads", 3): ((0, 1), (2,)),
 }
+# Heads stand beside the model whose names begin with the family's prefix.
 _HEADS = ("lm_head.", "cls.", "classifier.", "score.", "qa_outputs.")
 
 
@@ -97,6 +97,12 @@ class Weight:
             return [flat[..., i, :].T for i in range(flat.shape[-2])]
         stored = self.stored_shape(value.shape)
         return [value.reshape(stored) if self.kind in ("plain", "fused") else value.reshape(stored[::-1]).T]
+
+
+def linear(ours: str, theirs: str, kind: str = "linear", *, biased: bool = True) -> list[Weight]:
+    """The kernel, of a kind of `Weight`, and the bias of a linear layer, by its path and its name in the checkpoint."""
+    kernel, bias = Weight(f"{ours}/kernel", (f"{theirs}.weight",), kind), Weight(f"{ours}/bias", (f"{theirs}.bias",))
+    return [kernel, bias] if biased else [kernel]
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

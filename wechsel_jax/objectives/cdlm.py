@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from wechsel_jax.models.encoder import Crossing
-from wechsel_jax.objectives.loss import chunked_loss, token_nats, without_padding
+from wechsel_jax.objectives.loss import chunked_loss, token_nats
 from wechsel_jax.objectives.mlm import MaskedObjective
 
 
@@ -77,15 +77,11 @@ class CrossLingualObjective:
         if "weights" in batch:
             given = batch["weights"].astype(jnp.float32)
             weights *= given[:, None] if given.ndim == 1 else given
-
-        def score(head: dict, hidden: jax.Array) -> jax.Array:
-            return without_padding(family.logits(head, config, hidden, dtype=dtype), self.masked.vocabulary_size)
-
         head, targets = family.head(params), batch["targets"]
         if train:
-            loss, correct = chunked_loss(score, head, hidden, targets, weights, self.chunk)
+            loss, correct = chunked_loss(self.masked.logits, head, hidden, targets, weights, self.chunk)
             return loss, jnp.sum(weights), {"correct": correct}
-        nats, right = token_nats(score, head, hidden, targets, self.chunk)
+        nats, right = token_nats(self.masked.logits, head, hidden, targets, self.chunk)
         crossed = jnp.where(is_masked, 0.0, weights)
         metrics = {"correct": jnp.sum(weights * right), "cdlm_loss": jnp.sum(crossed * nats), "cdlm_weight": jnp.sum(crossed)}
         return jnp.sum(weights * nats), jnp.sum(weights), metrics

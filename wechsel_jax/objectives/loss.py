@@ -178,8 +178,7 @@ def _forward(logits: Logits, chunk: int, head: Any, hidden: Any, targets: Any, w
     def loss(asked: list, part_hidden: jax.Array, part_targets: jax.Array, part_weights: jax.Array) -> tuple:
         remaining = iter(asked)
         whole = [next(remaining) if want else leaf for leaf, want in zip(leaves, wanted, strict=True)]
-        loss, correct = token_loss(logits(jax.tree.unflatten(shape, whole), part_hidden), part_targets, part_weights)
-        return loss, correct
+        return token_loss(logits(jax.tree.unflatten(shape, whole), part_hidden), part_targets, part_weights)
 
     asked = [leaf for leaf, want in zip(leaves, wanted, strict=True) if want]
     gradient = jax.value_and_grad(loss, argnums=(0, 1) if hidden.perturbed else 0, has_aux=True)

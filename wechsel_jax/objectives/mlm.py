@@ -115,6 +115,11 @@ class MaskedObjective:
         replacements = jnp.asarray(np.flatnonzero(~self._special), jnp.int32)
         return mask_tokens(key, tokens, eligible, replacements, self.mask_token_id, self.mask_rate)
 
+    def logits(self, head: dict, hidden: jax.Array) -> jax.Array:
+        """Scores of the vocabulary: hidden (..., d) -> (..., rows of the table) float32, -inf where there is no token."""
+        logits = self.family.logits(head, self.config, hidden, dtype=jnp.dtype(self.dtype))
+        return without_padding(logits, self.vocabulary_size)
+
     def __call__(
         self, params: dict, batch: Mapping[str, jax.Array], key: jax.Array, *, train: bool
     ) -> tuple[jax.Array, jax.Array, dict[str, Any]]:
@@ -142,7 +147,6 @@ class MaskedObjective:
         mask_key, dropout_key = jax.random.split(key)
         masked = self.hide(mask_key, batch["tokens"], mask, weights)
         crossing = Crossing(batch["languages"], positions=batch.get("positions")) if "languages" in batch else None
-        dtype = jnp.dtype(self.dtype)
         hidden = self.family.hidden(
             params,
             self.config,
@@ -151,7 +155,7 @@ class MaskedObjective:
             batch.get("types"),
             crossing=crossing,
             dropout_key=dropout_key if train else None,
-            dtype=dtype,
+            dtype=jnp.dtype(self.dtype),
         )
         places = masked.positions
         if "linked" in batch:
@@ -161,15 +165,11 @@ class MaskedObjective:
         if weights is not None:
             of_slots = weights[:, None] if weights.ndim == 1 else jnp.take_along_axis(weights, masked.positions, axis=1)
             counted *= of_slots.astype(jnp.float32)
-
-        def score(head: dict, hidden: jax.Array) -> jax.Array:
-            return without_padding(self.family.logits(head, self.config, hidden, dtype=dtype), self.vocabulary_size)
-
         head = self.family.head(params)
         if "bytes" in batch:
-            nats, right = token_nats(score, head, chosen, masked.targets, chosen.shape[1])
+            nats, right = token_nats(self.logits, head, chosen, masked.targets, chosen.shape[1])
             sizes = jnp.take_along_axis(batch["bytes"], masked.positions, axis=1)
             loss, metrics = text_sums(nats, right, counted, sizes)
             return loss, jnp.sum(counted), metrics, hidden
-        loss, correct = token_loss(score(head, chosen), masked.targets, counted)
+        loss, correct = token_loss(self.logits(head, chosen), masked.targets, counted)
         return loss, jnp.sum(counted), {"correct": correct}, hidden

@@ -44,10 +44,9 @@ class NextSentenceObjective:
           key: drives the masking and, where `train` is true, dropout.
           train: whether dropout is on.
         """
-        family, dtype = self.masked.family, jnp.dtype(self.masked.dtype)
         loss, weight, metrics, hidden = self.masked.with_hidden(params, batch, key, train=train)
-        module = family.module(self.masked.config, dtype, True)
-        scores = module.apply({"params": {"classifier": params["classifier"]}}, hidden, method="guess")
+        classifier = {"classifier": params["classifier"]}
+        scores = self.masked.family.apply(classifier, self.masked.config, hidden, method="guess", dtype=self.masked.dtype)
         weights = batch.get("weights", jnp.ones(len(batch["labels"]), jnp.float32))
         pairs = jnp.sum(weights)
         guessed, correct = token_loss(scores, batch["labels"], weights)

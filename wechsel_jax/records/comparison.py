@@ -59,8 +59,7 @@ class ComparisonRecord:
             raise UserError(f"{file}: {problem}, {_WHAT}; {_ADVICE}")
         if not content["methods"]:
             raise UserError(f"{file}: names no methods; expected {_WHAT}; {_ADVICE}")
-        names = ("methods", "steps_needed", "seed", "machine", "seconds", "chosen", "tuning")
-        return cls(**{name: content[name] for name in names if content.get(name) is not None})
+        return cls(**{name: content[name] for name in cls.__dataclass_fields__ if content.get(name) is not None})
 
     def write(self, directory: str | Path) -> None:
         """Writes the comparison.json of a workdir."""

@@ -1,9 +1,7 @@
 """What a training run used: hours, devices and how well they were used."""
 
 import statistics
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from wechsel_jax.files.json import is_number
 from wechsel_jax.records.run import RunRecord
@@ -41,9 +39,13 @@ def compute(run: RunRecord) -> Compute | None:
         device_seconds = sum(part * start["devices"] for part, start in zip(parts, run.starts, strict=True))
         worked = [start for part, start in zip(parts, run.starts, strict=True) if part > 0] or run.starts[-1:]
         used = tuple(dict.fromkeys(f"{start['devices']} x {start.get('device_kind') or 'device'}" for start in worked))
-    return Compute(seconds, device_seconds, used, _median(run.training, "tokens_per_second"), _median(run.training, "mfu"))
+    return Compute(seconds, device_seconds, used, median(run, "tokens_per_second"), median(run, "mfu"))
 
 
-def _median(lines: Sequence[Mapping[str, Any]], field: str) -> float | None:
-    values = [line[field] for line in lines if is_number(line.get(field))]
+def median(run: RunRecord, field: str) -> float | None:
+    """Returns the median of a field over the lines of the training, whose first ones are short stretches behind a compilation.
+
+    None where no line has it.
+    """
+    values = [line[field] for line in run.training if is_number(line.get(field))]
     return statistics.median(values) if values else None

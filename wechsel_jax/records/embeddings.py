@@ -1,22 +1,15 @@
 """A file of embedding tables: what `wechsel-jax embeddings` measured of each, before and after transforms."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from wechsel_jax.errors import UserError
-from wechsel_jax.files import new_file
-from wechsel_jax.files.json import NUMBER, TEXT, WHOLE, mismatch, read_json
+from wechsel_jax.files.json import NUMBER, TEXT, WHOLE
+from wechsel_jax.records.results import ResultsFile
 from wechsel_jax.records.transfer import Finding
 
-# What the number of the format promises: fields may be added, which earlier versions do not read; none changes its meaning.
-FORMAT = 1
-_START = '{"embeddings_format": '
-_WHAT = "the embeddings that `wechsel-jax embeddings --output=FILE.json` describes"
-_ADVICE = "measure them again"
 _DISTRIBUTION = {
     **{"steps": [TEXT], "group": TEXT, "rows": WHOLE, "zero_rows": WHOLE, "anisotropy?": NUMBER},
     **dict.fromkeys(("least", "largest", "mean", "sd", "norm_least", "norm_mean", "norm_largest"), NUMBER),
@@ -32,6 +25,9 @@ _EMBEDDINGS = {
     **{"distributions": [_DISTRIBUTION], "absorptions?": [_ABSORPTION], "analogies?": [_ANALOGIES]},
     "findings?": [{"severity": TEXT, "about": TEXT, "value?": NUMBER, "text": TEXT}],
 }
+_WHAT = "the embeddings that `wechsel-jax embeddings --output=FILE.json` describes"
+_FILE = ResultsFile("embeddings_format", "tables", _EMBEDDINGS, _WHAT)
+is_embeddings = _FILE.begins
 
 
 @dataclass(frozen=True)
@@ -164,7 +160,7 @@ class Embeddings:
 class EmbeddingsRecord:
     """All tables of a file, in the order in which they were measured."""
 
-    tables: tuple[Embeddings, ...] = field(default=())
+    tables: tuple[Embeddings, ...] = ()
 
     @classmethod
     def read(cls, file: str | Path) -> Self:
@@ -173,21 +169,11 @@ class EmbeddingsRecord:
         Raises:
           UserError: it is missing, of a newer format, or holds something else; the message names it and the field.
         """
-        content = read_json(file, _WHAT, _ADVICE)
-        number = content.get("embeddings_format")
-        if isinstance(number, int) and number > FORMAT:
-            raise UserError(f"{file}: is of format {number}; expected {FORMAT} at most; update wechsel-jax")
-        if number != FORMAT or (problem := mismatch(content, {"tables": [_EMBEDDINGS]})):
-            problem = "has no embeddings_format" if number != FORMAT else problem
-            raise UserError(f"{file}: {problem}; expected {_WHAT}; {_ADVICE}")
-        return cls(tuple(_table(found) for found in content["tables"]))
+        return cls(tuple(map(_table, _FILE.read(file))))
 
     def write(self, file: str | Path) -> None:
         """Writes the file, whole or not at all."""
-        with new_file(file, "w") as handle:
-            # A line for each table: files of results are compared by eye and by git.
-            lines = (json.dumps(asdict(table), ensure_ascii=False, allow_nan=False) for table in self.tables)
-            handle.write(f'{_START}{FORMAT}, "tables": [\n' + ",\n".join(lines) + "\n]}\n")
+        _FILE.write(file, map(asdict, self.tables))
 
 
 def _table(found: Mapping[str, Any]) -> Embeddings:
@@ -211,9 +197,3 @@ def _all(kind: type, found: Sequence[Mapping[str, Any]] | None, lists: Sequence[
         values = {name: one.get(name) for name in kind.__dataclass_fields__}
         made.append(kind(**values | {name: tuple(values[name]) for name in lists}))
     return tuple(made)
-
-
-def is_embeddings(path: str | Path) -> bool:
-    """Whether a file begins as `EmbeddingsRecord.write` begins one."""
-    with open(path, "rb") as handle:
-        return handle.read(len(_START)) == _START.encode()

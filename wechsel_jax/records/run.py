@@ -209,21 +209,20 @@ def read_run(path: str | Path) -> RunRecord:
     training = {line["step"]: line for line in lines if line["kind"] == "train"}
     evaluations, training = (tuple(found[step] for step in sorted(found)) for found in (evaluations, training))
     others = tuple(line for line in lines if line["kind"] not in ("eval", "train"))
-    planned = config.get("steps") if isinstance(config.get("steps"), int) else None
-    ended = any(line["kind"] in ("stop", "end") for line in others)
     transfer = TransferRecord.read(places[0]) if places else None
-    return RunRecord(
+    run = RunRecord(
         path=path,
         label=transfer.method if transfer else path.resolve().name,
         config=config,
         evaluations=evaluations,
         training=training,
         others=others,
-        state=find_state(path, training, planned, _last_step(evaluations, training), ended),
         transfer=transfer,
         starts=_read_starts(path / MACHINE_FILE),
         data={side: found for side in SIDES if (found := _read_manifest(path, config, side))},
     )
+    ended = bool(run.of_kind("stop") or run.of_kind("end"))
+    return replace(run, state=find_state(path, training, run.planned_steps, _last_step(evaluations, training), ended))
 
 
 def read_metrics(path: str | Path) -> list[dict[str, Any]]:

@@ -7,12 +7,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import new_file
-from wechsel_jax.files.json import NUMBER, TEXT, WHOLE, mismatch, read_json
+from wechsel_jax.files.json import NUMBER, TEXT, WHOLE, mismatch
+from wechsel_jax.records.results import ADVICE, ResultsFile
 
-# What the number of the format promises: fields may be added, which earlier versions do not read; none changes its meaning.
-FORMAT = 1
-_WHAT, _ADVICE = "the scores that `wechsel-jax evaluate --output=FILE.json` writes", "measure them again"
 _SCORE = {
     "model": TEXT,
     "task": TEXT,
@@ -30,6 +27,8 @@ _SCORE = {
     "machine?": {},
     "seconds?": NUMBER,
 }
+_FILE = ResultsFile("format", "scores", _SCORE, "the scores that `wechsel-jax evaluate --output=FILE.json` writes")
+is_scores = _FILE.begins
 # Of the form "text".
 _TEXT_METRICS = dict.fromkeys(("bits_per_byte", "bits_per_word", "bytes_per_token", "unknown_tokens"), NUMBER)
 
@@ -72,6 +71,11 @@ class Score:
         """Model and task, of which a file holds one score."""
         return self.model, self.task
 
+    @property
+    def items(self) -> tuple[Sequence[float], Sequence[float]]:
+        """Numerators and denominators, which `evaluation.bootstrap` draws from."""
+        return self.numerators, self.denominators
+
     def asked(self) -> tuple[Any, ...]:
         """What must be equal for two models to be compared: form, data and settings."""
         hashes = tuple(file["sha256"] for file in self.files)
@@ -84,6 +88,16 @@ class ScoresRecord:
 
     scores: tuple[Score, ...] = ()
 
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The labels of the models, in their order."""
+        return tuple(dict.fromkeys(score.model for score in self.scores))
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The labels of the tasks, in their order."""
+        return tuple(dict.fromkeys(score.task for score in self.scores))
+
     @classmethod
     def read(cls, file: str | Path) -> Self:
         """Reads a file of scores.
@@ -91,28 +105,22 @@ class ScoresRecord:
         Raises:
           UserError: it is missing, of a newer format, or holds something else; the message names it and the field.
         """
-        content = read_json(file, _WHAT, _ADVICE)
-        number = content.get("format")
-        if isinstance(number, int) and number > FORMAT:
-            raise UserError(f"{file}: is of format {number}; expected {FORMAT} at most; update wechsel-jax")
-        if number != FORMAT or (problem := mismatch(content, {"scores": [_SCORE]})):
-            raise UserError(f"{file}: {'has no format' if number != FORMAT else problem}; expected {_WHAT}; {_ADVICE}")
         names = Score.__dataclass_fields__
         scores = []
-        for found in content["scores"]:
+        for found in _FILE.read(file):
             one = Score(**{name: found[name] for name in names if found.get(name) is not None})
             scores.append(one if one.denominators else replace(one, denominators=[1] * len(one.numerators)))
         for one in scores:
             if len(one.numerators) != len(one.denominators):
                 counts = f"{len(one.numerators)} numerators and {len(one.denominators)} denominators"
-                raise UserError(f"{file}: {one.model}, {one.task}: {counts}; expected as many; {_ADVICE}")
+                raise UserError(f"{file}: {one.model}, {one.task}: {counts}; expected as many; {ADVICE}")
             needed = {one.main: NUMBER} | (_TEXT_METRICS if one.form == "text" else {})
             if one.form == "text" and "perplexity" not in one.metrics:
                 needed["pseudo_perplexity"] = NUMBER
             problem = mismatch(one.metrics, needed, "metrics")
             if problem or not one.numerators or min(one.denominators) < 0:
                 problem = problem or "has no items, or negative denominators"
-                raise UserError(f"{file}: {one.model}, {one.task}: {problem}; {_ADVICE}")
+                raise UserError(f"{file}: {one.model}, {one.task}: {problem}; {ADVICE}")
         return cls(tuple(scores))
 
     def with_score(self, score: Score) -> Self:
@@ -126,11 +134,7 @@ class ScoresRecord:
 
     def write(self, file: str | Path) -> None:
         """Writes a file of scores, whole or not at all."""
-        with new_file(file, "w") as handle:
-            handle.write(f'{{"format": {FORMAT}, "scores": [\n')
-            # A line for each score: files of results are compared by eye and by git.
-            lines = (json.dumps(_written(score), ensure_ascii=False, allow_nan=False) for score in self.scores)
-            handle.write(",\n".join(lines) + "\n]}\n")
+        _FILE.write(file, map(_written, self.scores))
 
 
 def _written(score: Score) -> dict[str, Any]:
@@ -140,9 +144,3 @@ def _written(score: Score) -> dict[str, Any]:
         for values in (score.numerators, score.denominators)
     )
     return asdict(score) | {"numerators": numerators, "denominators": [] if {*denominators} == {1} else denominators}
-
-
-def is_scores(path: str | Path) -> bool:
-    """Whether a file begins as `ScoresRecord.write` begins one."""
-    with open(path, "rb") as handle:
-        return handle.read(11) == b'{"format": '

@@ -55,7 +55,8 @@ def find_state(workdir: Path, lines: Sequence[Mapping[str, Any]], planned: int |
     left = None if pace is None else pace * (planned - last)
     alive = _lock_held(workdir)
     if alive is None:
-        pauses = [later - sooner for sooner, later in _pairs(lines, "seconds")]
+        times = [line["seconds"] for line in lines if is_number(line.get("seconds"))]
+        pauses = [later - sooner for sooner, later in itertools.pairwise(times)]
         alive = silent < max(_SILENT_SECONDS, 10 * max(pauses, default=0.0))
     return State(RUNNING, left, silent) if alive else State(STOPPED, None, silent)
 
@@ -69,11 +70,6 @@ def seconds_per_step(lines: Sequence[Mapping[str, Any]]) -> float | None:
         return None
     pace = (timed[-1]["seconds"] - timed[0]["seconds"]) / (timed[-1]["step"] - timed[0]["step"])
     return pace if pace > 0 else None
-
-
-def _pairs(lines: Sequence[Mapping[str, Any]], name: str) -> list[tuple[float, float]]:
-    values = [line[name] for line in lines if is_number(line.get(name))]
-    return list(itertools.pairwise(values))
 
 
 def _lock_held(workdir: Path) -> bool | None:

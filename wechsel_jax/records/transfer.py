@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -216,16 +216,6 @@ class TransferRecord:
 
 
 _RECORDED = tuple(one.name for one in dataclasses.fields(TransferRecord) if one.metadata.get("recorded", True))
-
-
-def read_transfer(path: str | Path) -> TransferRecord:
-    """Reads the transfer.json of a directory, or of that name; see `TransferRecord.read`."""
-    return TransferRecord.read(path)
-
-
-def same_source(records: Sequence[TransferRecord]) -> bool:
-    """Whether the rows of all records' source tables have the same lengths: whether it was one table."""
-    return len({tuple(record.norms["source"][key] for key in ("mean", "std")) for record in records}) == 1
 
 
 def _finite(value: Any) -> Any:

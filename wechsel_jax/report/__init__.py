@@ -7,7 +7,6 @@ import importlib
 
 _HOME = {
     "comparison_table": "page",
-    "model_card": "card",
     "steps_needed": "curves",
     "write_report": "page",
 }

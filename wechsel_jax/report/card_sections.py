@@ -11,6 +11,7 @@ from wechsel_jax.files.json import is_number
 from wechsel_jax.records import ORIGINS, Evaluation, RunRecord, TransferRecord, best_evaluation
 from wechsel_jax.records.compute import compute
 from wechsel_jax.records.run import SIDES
+from wechsel_jax.report.curves import chosen_steps
 from wechsel_jax.report.display import NO_VALUE
 from wechsel_jax.report.section import Block, Code, Items, Section, Table, Text, Token, joined
 from wechsel_jax.report.transfer_sections import alignment_table, shared_tokens, source_tokens
@@ -196,8 +197,8 @@ def _thinned(evaluations: Sequence[Evaluation], best: Evaluation | None) -> list
     """At most twelve, evenly spread, the first, the last and the best among them."""
     if len(evaluations) <= _MOST_ROWS:
         return list(evaluations)
-    chosen = {round(i * (len(evaluations) - 1) / (_MOST_ROWS - 2)) for i in range(_MOST_ROWS - 1)}
-    return [one for i, one in enumerate(evaluations) if i in chosen or one is best]
+    chosen = chosen_steps([one.step for one in evaluations], _MOST_ROWS - 1)
+    return [one for one in evaluations if one.step in chosen or one is best]
 
 
 def _value(value: Any) -> Text:

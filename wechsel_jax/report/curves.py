@@ -5,22 +5,23 @@ from collections.abc import Sequence
 
 from wechsel_jax.records import Evaluation, RunRecord
 
+# The method that trains from scratch.
 BASELINE = "full_rand"
 
 
-def steps_needed(full_rand_curve: Sequence[Sequence[float]], wechsel_curve: Sequence[Sequence[float]]) -> list[float | None]:
+def steps_needed(curve: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) -> list[float | None]:
     """Finds how many steps one run needs to reach every value of another.
 
     Between two evaluations the logarithm of the perplexity is taken to change linearly with the steps.
 
     Args:
-      full_rand_curve: (step, perplexity) by step, of the run that is asked.
-      wechsel_curve: (step, perplexity) by step, of the run whose values are to be reached.
+      curve: (step, perplexity) by step, of the run that is asked.
+      other: (step, perplexity) by step, of the run whose values are to be reached.
 
     Returns:
-      For each evaluation of `wechsel_curve` the first step at which the other run is as low, or None where it never is.
+      For each evaluation of `other` the first step at which the run is as low, or None where it never is.
     """
-    return [_first_reached(full_rand_curve, value) for _, value in wechsel_curve]
+    return [_first_reached(curve, value) for _, value in other]
 
 
 def _first_reached(curve: Sequence[Sequence[float]], value: float | None) -> float | None:

@@ -8,8 +8,9 @@ from wechsel_jax.files import new_file, refuse_file
 from wechsel_jax.inspection.verdict import summary
 from wechsel_jax.records.embeddings import Absorption, Analogies, Distribution, Embeddings, EmbeddingsRecord
 from wechsel_jax.report.display import NO_VALUE, number, percent
-from wechsel_jax.report.figures import WRITER, Histograms
+from wechsel_jax.report.figures import WRITER
 from wechsel_jax.report.markdown import markdown
+from wechsel_jax.report.plots import Histograms
 from wechsel_jax.report.section import Block, Figure, Items, Note, Section, Strong, Table
 
 STEPS = {

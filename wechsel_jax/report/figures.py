@@ -1,12 +1,11 @@
-"""The drawings, with matplotlib: what is to be drawn is data, and is drawn for the page, papers and slides alike."""
+"""The drawings, with matplotlib, for the page, papers and slides alike."""
 
 import contextlib
 import io
 import re
 import warnings
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +13,7 @@ import numpy as np
 from wechsel_jax.errors import UserError
 from wechsel_jax.report.display import number, plural, printable, shortened
 from wechsel_jax.report.palette import INK, LINE, MUTED, ORIGIN, PAGE, hue, is_dashed, marker, variables
+from wechsel_jax.report.plots import HeatMap, Histograms, Intervals, Lines, Spreads, Stacks
 from wechsel_jax.report.section import Figure
 
 if TYPE_CHECKING:
@@ -37,95 +37,6 @@ _STYLE = {
     "axes.facecolor": "none", "savefig.facecolor": "white", "text.parse_math": False,
     "hatch.color": PAGE["light"], "hatch.linewidth": 1.5, "path.simplify": False,
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Series:
-    """One line.
-
-    Attributes:
-      label: beside its end, where there are several.
-      slot: its colour, see `palette.slots`.
-      points: (step, value), by step.
-      dots: further (step, value) that are drawn as dots.
-    """
-
-    label: str
-    slot: int
-    points: Sequence[tuple[int, float]]
-    dots: Sequence[tuple[int, float]] = ()
-
-
-@dataclass(frozen=True)
-class Lines:
-    """Values over the training steps.
-
-    Attributes:
-      series: at least one with a point.
-      log: a logarithmic scale, where all values are positive; else it begins at 0.
-      value: what the values are, for the axis; a small drawing has none, and no markers.
-      switches: (step, words, slot) of a vertical line; a small drawing has no words.
-      lead: (first step, last step, value, words) of a horizontal line, the head start of one curve over another.
-    """
-
-    series: tuple[Series, ...]
-    log: bool = True
-    value: str = ""
-    switches: tuple[tuple[int, str, int], ...] = ()
-    lead: tuple[float, float, float, str] | None = None
-
-
-@dataclass(frozen=True)
-class Stacks:
-    """Bars of counts: (label, origin -> count) each, drawn in shares."""
-
-    bars: tuple[tuple[str, Mapping[str, int]], ...]
-
-
-@dataclass(frozen=True)
-class Spreads:
-    """Means with their deviations to both sides: (label, slot or None for grey, mean, deviation) each."""
-
-    rows: tuple[tuple[str, int | None, float, float], ...]
-
-
-@dataclass(frozen=True)
-class Intervals:
-    """Values with their intervals, a panel for each task.
-
-    Attributes:
-      rows: what the values are of.
-      panels: (heading, (value, low, high) of each row; None where there is none).
-    """
-
-    rows: tuple[str, ...]
-    panels: tuple[tuple[str, tuple[tuple[float, float, float] | None, ...]], ...]
-
-
-@dataclass(frozen=True)
-class HeatMap:
-    """A table whose cells are shaded.
-
-    Attributes:
-      rows: a label each.
-      columns: a label each.
-      cells: of each row and column (what stands in it, its shade from 0, the worst, to 1); None where there is nothing.
-    """
-
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-    cells: tuple[tuple[tuple[str, float] | None, ...], ...]
-
-
-@dataclass(frozen=True)
-class Histograms:
-    """How numbers are distributed, a small drawing for each set of them, each with an axis of its own.
-
-    Attributes:
-      panels: (heading, (low, high), counts of the equal parts between these, half the width of a band around 0) each.
-    """
-
-    panels: tuple[tuple[str, tuple[float, float], Sequence[int], float], ...]
 
 
 def drawn(figure: Figure, width: int) -> "Canvas":

@@ -48,9 +48,9 @@ def slots(methods: Sequence[str]) -> list[int]:
     return taken
 
 
-def hue(slot: int, mode: str = "light") -> str:
-    """Returns the colour of a slot."""
-    return SERIES[mode][slot % HUES]
+def hue(slot: int) -> str:
+    """Returns the colour of a slot on a light page."""
+    return SERIES["light"][slot % HUES]
 
 
 def marker(slot: int) -> str:

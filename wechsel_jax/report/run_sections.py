@@ -1,12 +1,12 @@
 """What would be needed to do a run again: how long it took, its settings, versions and rules."""
 
 import json
-import statistics
 from collections.abc import Mapping
 from typing import Any
 
 from wechsel_jax.files.json import is_number
 from wechsel_jax.records import RunRecord
+from wechsel_jax.records.compute import median
 from wechsel_jax.report.display import NO_VALUE, duration, number
 from wechsel_jax.report.runs import Report
 from wechsel_jax.report.section import Code, Items, Note, Section, Table, Text
@@ -88,13 +88,10 @@ def _timings(run: RunRecord) -> dict[str, str]:
     sizes = [run.config.get(name) for name in ("batch_size", "block_length")]
     if run.last_step and run.config.get("objective") in ("clm", "mlm") and all(is_number(size) for size in sizes):
         found["tokens trained on"] = number(sizes[0] * sizes[1] * run.last_step)
-    # The first lines of a run are short stretches behind a compilation; the median does not mind.
-    speeds = [line["tokens_per_second"] for line in run.training if is_number(line.get("tokens_per_second"))]
-    if speeds:
-        found["tokens per second"] = number(statistics.median(speeds))
-    used = [line["mfu"] for line in run.training if is_number(line.get("mfu"))]
-    if used:
-        found["model FLOP utilisation"] = f"{100 * statistics.median(used):.1f} %"
+    if (speed := median(run, "tokens_per_second")) is not None:
+        found["tokens per second"] = number(speed)
+    if (used := median(run, "mfu")) is not None:
+        found["model FLOP utilisation"] = f"{100 * used:.1f} %"
     return found
 
 

@@ -7,6 +7,7 @@ from wechsel_jax.inspection.verdict import FEW_WORDS, summary
 from wechsel_jax.records import Finding
 from wechsel_jax.report.section import Table
 from wechsel_jax.report.terminal import aligned
+from wechsel_jax.report.transfer_sections import COUNTS, spellings
 
 _ROWS = (
     ("mean length", "norm_mean"),
@@ -16,7 +17,6 @@ _ROWS = (
 )
 _QUANTILES = ("5", "50", "95")
 _ROLES = {"input": "embeddings", "head": "head", "bias": "bias of the head"}
-_COUNTS = ("with_vector", "copied", "mixed", "noise")
 _REST = {"without_vector": "not shared, without a vector", "noise": "not shared, random"}
 _EXAMPLES, _SOURCES = 3, 5
 
@@ -49,10 +49,10 @@ def _coverage(facts: Mapping[str, Any]) -> list[str]:
     rows = [row for row in found.get("rows") or () if row.get("tokens")]
     if not rows:
         return []
-    numbers = [name for name in _COUNTS if any(row.get(name) is not None for row in rows)]
+    numbers = [name for name in COUNTS if any(row.get(name) is not None for row in rows)]
     head, cells = ("rule", "tokens", "share", *(name.replace("_", " ") for name in numbers), "examples"), []
     for row in rows:
-        shown = ", ".join(_pair(example) for example in (row.get("examples") or ())[:_EXAMPLES])
+        shown = ", ".join(" = ".join(spellings(example)) for example in (row.get("examples") or ())[:_EXAMPLES])
         share = "" if row.get("share") is None else f"{100 * row['share']:.1f} %"
         counts = ["" if row.get(name) is None else f"{row[name]:,}" for name in numbers]
         cells.append((row["rule"], f"{row['tokens']:,}", share, *counts, shown))
@@ -63,13 +63,6 @@ def _coverage(facts: Mapping[str, Any]) -> list[str]:
 
 def _some(group: Mapping[str, Any]) -> str:
     return f"{group['tokens']:,} tokens, such as {', '.join(map(str, group.get('examples') or ()))}".removesuffix(", such as ")
-
-
-def _pair(example: Any) -> str:
-    if not isinstance(example, list | tuple) or not example:
-        return str(example)
-    target, source = (*example, None)[:2]
-    return str(target) if source is None or source == target else f"{target} = {source}"
 
 
 def _transfer(facts: Mapping[str, Any]) -> list[str]:

@@ -11,9 +11,10 @@ from wechsel_jax.files import new_file, refuse_file
 from wechsel_jax.files.json import is_number
 from wechsel_jax.records.scores import Score, ScoresRecord
 from wechsel_jax.report.display import NO_VALUE, number
-from wechsel_jax.report.figures import WIDE, WRITER, HeatMap, Intervals, drawn, encoded
+from wechsel_jax.report.figures import WIDE, WRITER, drawn, encoded
 from wechsel_jax.report.latex import latex
 from wechsel_jax.report.markdown import markdown
+from wechsel_jax.report.plots import HeatMap, Intervals
 from wechsel_jax.report.section import Best, Figure, Note, Section, Table, Text
 from wechsel_jax.report.terminal import terminal
 
@@ -70,56 +71,53 @@ def read_scores(files: Sequence[str | Path]) -> ScoresRecord:
 
 def sections(record: ScoresRecord) -> list[Section]:
     """Returns the tables of a record: scores, differences from the first model, and what the texts and models are."""
-    models = list(dict.fromkeys(score.model for score in record.scores))
-    tasks = list(dict.fromkeys(score.task for score in record.scores))
-    found = {score.key: score for score in record.scores}
-    first = {task: next(found[model, task] for model in models if (model, task) in found) for task in tasks}
+    first = {score.task: score for score in reversed(record.scores)}
     best: dict[str, float] = {}
     for task, score in first.items():
-        values = [found[model, task].metrics[score.main] for model in models if (model, task) in found]
+        values = [one.metrics[one.main] for one in record.scores if one.task == task]
         if len(values) > 1:
             best[task] = (min if MEASURES[score.main][1] else max)(values)
 
     def cell(model: str, task: str) -> Text:
-        if (model, task) not in found:
+        score = record.find(model, task)
+        if score is None:
             return NO_VALUE
-        score = found[model, task]
         _, _, factor, digits = MEASURES[score.main]
-        value, low, high = bootstrap((score.numerators, score.denominators))
+        value, low, high = bootstrap(score.items)
         text = f"{factor * value:.{digits}f} ± {factor * (high - low) / 2:.{digits}f}"
         return Best(text) if score.metrics[score.main] == best.get(task) else text
 
-    head = ("Model", *(f"{task} ({MEASURES[first[task].main][0]})" for task in tasks))
-    rows = tuple((model, *(cell(model, task) for task in tasks)) for model in models)
-    counts = "; ".join(f"{task}: {len(first[task].numerators):,} items" for task in tasks)
+    head = ("Model", *(f"{task} ({MEASURES[first[task].main][0]})" for task in record.tasks))
+    rows = tuple((model, *(cell(model, task) for task in record.tasks)) for model in record.models)
+    counts = "; ".join(f"{task}: {len(first[task].numerators):,} items" for task in record.tasks)
     about = (
         f"± is half of the 95 % interval, by drawing the items with replacement ({counts}). Bold or starred: the best of its "
         "column. Bits per byte: lower is better, and tokenizers can be compared."
     )
     told = [Section("Scores", (Table(head, rows, "scores"), Note(about)))]
-    return [*told, *_differences(models, tasks, found), *_texts(record), *_models(record)]
+    return [*told, *_differences(record), *_texts(record), *_models(record)]
 
 
-def _differences(models: Sequence[str], tasks: Sequence[str], found: dict[tuple[str, str], Score]) -> list[Section]:
+def _differences(record: ScoresRecord) -> list[Section]:
     """How each model differs from the first, on the same items."""
-    base, rows = models[0], []
-    for model in models[1:]:
+    (base, *models), rows = record.models, []
+    for model in models:
         cells = []
-        for task in tasks:
-            one, other = found.get((model, task)), found.get((base, task))
+        for task in record.tasks:
+            one, other = (record.find(name, task) for name in (model, base))
             if one is None or other is None:
                 cells.append(NO_VALUE)
                 continue
             _, _, factor, digits = MEASURES[one.main]
-            change = paired_bootstrap((one.numerators, one.denominators), (other.numerators, other.denominators))
-            low, high = (f"{factor * end:+.{digits}f}" for end in change[1:3])
-            cells.append(f"{factor * change.value:+.{digits}f} [{low}, {high}]")
+            change = paired_bootstrap(one.items, other.items)
+            value, low, high = (f"{factor * end:+.{digits}f}" for end in change[:3])
+            cells.append(f"{value} [{low}, {high}]")
         rows.append((model, *cells))
     if not rows:
         return []
     about = "In brackets the 95 % interval; one that does not hold 0 is a difference that other items would show, too."
     heading = f"Differences from {base}"
-    return [Section(heading, (Table(("Model", *tasks), tuple(rows), "differences"), Note(about)))]
+    return [Section(heading, (Table(("Model", *record.tasks), tuple(rows), "differences"), Note(about)))]
 
 
 def _texts(record: ScoresRecord) -> list[Section]:
@@ -169,29 +167,22 @@ def _models(record: ScoresRecord) -> list[Section]:
 
 def figure(record: ScoresRecord) -> Figure:
     """Returns a drawing of the scores: a panel for each task, a row for each model."""
-    models = tuple(dict.fromkeys(score.model for score in record.scores))
     panels = []
-    for task in dict.fromkeys(score.task for score in record.scores):
-        found = {score.model: score for score in record.scores if score.task == task}
-        name, _, factor, _ = MEASURES[next(iter(found.values())).main]
-        values = []
-        for model in models:
-            ends = bootstrap((found[model].numerators, found[model].denominators)) if model in found else None
-            values.append(None if ends is None else tuple(factor * end for end in ends))
+    for task in record.tasks:
+        scores = [record.find(model, task) for model in record.models]
+        name, _, factor, _ = MEASURES[next(score.main for score in scores if score)]
+        values = [score and tuple(factor * end for end in bootstrap(score.items)) for score in scores]
         panels.append((f"{task}\n{name}", tuple(values)))
     about = "Each dot is a score, its line the 95 % interval; the vertical line is the first model's score."
-    return Figure("scores", "Scores of models in tasks", about, Intervals(models, tuple(panels)))
+    return Figure("scores", "Scores of models in tasks", about, Intervals(record.models, tuple(panels)))
 
 
 def heat_map(record: ScoresRecord) -> Figure:
     """Returns a drawing of the table of scores, where the best of each task is dark and the worst is light."""
-    models = tuple(dict.fromkeys(score.model for score in record.scores))
-    tasks = tuple(dict.fromkeys(score.task for score in record.scores))
-    found = {score.key: score for score in record.scores}
     columns, heads = [], []
-    for task in tasks:
-        scores = [found.get((model, task)) for model in models]
-        name, lower, factor, digits = MEASURES[next(score for score in scores if score).main]
+    for task in record.tasks:
+        scores = [record.find(model, task) for model in record.models]
+        name, lower, factor, digits = MEASURES[next(score.main for score in scores if score)]
         values = [score.metrics[score.main] for score in scores if score]
         worst, best = (max(values), min(values)) if lower else (min(values), max(values))
         shades = [score and (score.metrics[score.main] - worst) / ((best - worst) or 1.0) for score in scores]
@@ -201,9 +192,8 @@ def heat_map(record: ScoresRecord) -> Figure:
         ])  # fmt: skip
         heads.append(f"{task}\n{name}")
     about = "Each column is shaded from its worst score to its best."
-    return Figure(
-        "scores", "Scores of models in tasks", about, HeatMap(models, tuple(heads), tuple(zip(*columns, strict=True)))
-    )
+    table = HeatMap(record.models, tuple(heads), tuple(zip(*columns, strict=True)))
+    return Figure("scores", "Scores of models in tasks", about, table)
 
 
 def scores_text(record: ScoresRecord) -> str:
@@ -252,7 +242,7 @@ def _csv(record: ScoresRecord) -> str:
     table = csv.writer(handle, lineterminator="\n")
     table.writerow(_COLUMNS)
     for score in record.scores:
-        interval = bootstrap((score.numerators, score.denominators))
+        interval = bootstrap(score.items)
         groups = [("", score.metrics), *score.metrics.get("phenomena", {}).items()]
         for group, metrics in groups:
             for name, value in metrics.items():

@@ -17,10 +17,10 @@ token  row
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from wechsel_jax.report.display import shown
+from wechsel_jax.report.plots import Plot
 
 
 @dataclass(frozen=True)
@@ -139,13 +139,13 @@ class Figure:
       name: of its file and its ids, different for each figure of a page: "learning-curves".
       title: what is drawn, for readers who do not see it.
       description: what can be seen in it, likewise; a terminal and Markdown show it in the drawing's place.
-      plot: what `figures.drawn` draws.
+      plot: what `figures.drawn` draws, see `plots`.
     """
 
     name: str
     title: str
     description: str
-    plot: Any
+    plot: Plot
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class Section:
     """
 
     heading: Text
-    blocks: tuple["Block", ...] = field(default=())
+    blocks: tuple["Block", ...] = ()
     folded: bool = False
 
 

@@ -1,17 +1,17 @@
 """What is told of the training: headline, key figures, learning curves, perplexities, where it stands, and how it went."""
 
 import math
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from wechsel_jax.files.json import is_number
 from wechsel_jax.inspection.verdict import FEW_WORDS
 from wechsel_jax.records import RUNNING, RunRecord, best_evaluation
+from wechsel_jax.records.compute import median
 from wechsel_jax.report import curves
 from wechsel_jax.report.display import NO_VALUE, duration, number, percent, plural
-from wechsel_jax.report.figures import Lines, Series
 from wechsel_jax.report.headline import evidence, headline
+from wechsel_jax.report.plots import Lines, Series
 from wechsel_jax.report.runs import Report
 from wechsel_jax.report.section import Best, Figure, Items, KeyFigures, Note, Panels, Section, Table, Text, joined, plain
 
@@ -161,8 +161,8 @@ def bits_per_byte(report: Report) -> list[Section]:
             continue
         last, best = found[-1], best_evaluation(found)
         size = last.bytes / last.tokens if last.bytes and last.tokens else None
-        rates = [rate for _, rate in _values(run, "tokens_per_second")]
-        speed = statistics.median(rates) * size if rates and size else None
+        rate = median(run, "tokens_per_second")
+        speed = rate * size if size and rate is not None else None
         rows.append((
             report.name(run),
             f"{last.step:,}",

@@ -5,14 +5,15 @@ from typing import Any
 
 from wechsel_jax.files.json import is_number
 from wechsel_jax.inspection import summary
-from wechsel_jax.records import ORIGINS, Example, Finding, Mixture, RunRecord, same_source
+from wechsel_jax.records import ORIGINS, Example, Finding, Mixture, RunRecord
 from wechsel_jax.report.display import NO_VALUE, number, percent, plural
-from wechsel_jax.report.figures import Spreads, Stacks
+from wechsel_jax.report.plots import Spreads, Stacks
 from wechsel_jax.report.runs import Report
 from wechsel_jax.report.section import Bar, Figure, Items, Note, Section, Strong, Table, Text, Token, Weight, joined, plain
 
 _SHOWN, _SHARED = 5, 4
-_COUNTS = ("with_vector", "copied", "mixed", "noise")
+# Of a row of the coverage, where they were counted.
+COUNTS = ("with_vector", "copied", "mixed", "noise")
 _REST = {"without_vector": "Not shared and without a vector", "noise": "Not shared and random"}
 # Whether tokens are compared by contexts -> how the two languages come to share a space.
 _SPACES = {
@@ -159,7 +160,8 @@ def lengths(report: Report) -> list[Section]:
     runs = [run for run in report.transferred if run.transfer.norms]
     if not runs:
         return []
-    shared = same_source([run.transfer for run in runs])
+    # Rows of the same lengths are those of one table.
+    shared = len({tuple(run.transfer.norms["source"][key] for key in ("mean", "std")) for run in runs}) == 1
     spread = any(_ratio(run, "input", "std") for run in runs)
     rows: list[tuple[Text, int | None, Mapping[str, float], list[str]]] = []
     blank = [NO_VALUE] * (2 if spread else 1)
@@ -201,7 +203,7 @@ def finding_items(findings: Sequence[Finding]) -> tuple[Items, ...]:
 def shared_tokens(found: Mapping[str, Any]) -> tuple[Table | Note, ...]:
     """What each rule of the overlap matched, and what became of the rest, see `TransferRecord.coverage`."""
     rows = [row for row in found["rows"] if row["tokens"]]
-    counts = [name for name in _COUNTS if any(is_number(row.get(name)) for row in rows)]
+    counts = [name for name in COUNTS if any(is_number(row.get(name)) for row in rows)]
     table = Table(
         ("Rule", "tokens", "share", *(name.replace("_", " ") for name in counts), "examples"),
         tuple(
@@ -227,13 +229,15 @@ def shared_tokens(found: Mapping[str, Any]) -> tuple[Table | Note, ...]:
     return (table, *notes)
 
 
+def spellings(example: Any) -> list[str]:
+    """How a token that was recorded as an example is spelled: in the target vocabulary, and in the source's if otherwise."""
+    target, source = (*example, None)[:2] if isinstance(example, list | tuple) and example else (example, None)
+    return [str(target)] if source is None or source == target else [str(target), str(source)]
+
+
 def _shared(examples: Any) -> Text:
-    pairs = []
-    for example in (examples or ())[:_SHARED]:
-        target, source = (*example, None)[:2] if isinstance(example, list) and example else (example, None)
-        same = source is None or source == target
-        pairs.append((Token(str(target)),) if same else (Token(str(target)), " = ", Token(str(source))))
-    return joined(pairs) if pairs else (NO_VALUE,)
+    shown = [joined([*map(Token, spellings(example))], " = ") for example in (examples or ())[:_SHARED]]
+    return joined(shown) if shown else (NO_VALUE,)
 
 
 def alignment_table(found: Mapping[str, Any], similarity: Mapping[str, float]) -> Table:

@@ -33,8 +33,11 @@ from wechsel_jax.search.rescoring import (
     sort_rows,
 )
 
+# Keys that are nominated beyond k, by the type of the product.
 _MARGIN = {"float32": 4, "bfloat16": 10}
+# How many scores stand for one in the first level of `_top`.
 _FOLD = 16
+# Doubtful queries that are searched again at once.
 _REPEATED_ROWS = 512
 
 

@@ -1,5 +1,6 @@
-"""Cosine similarities in float64 whose bits depend on the two vectors alone, the search that trusts
-nothing else, and bitwise identical rows searched once: real vocabularies hold many ("haus" and " haus" share a word vector).
+"""Cosine similarities in float64 whose bits depend on the two vectors alone, and the search that trusts nothing else.
+
+Bitwise identical rows are searched once: real vocabularies hold many ("haus" and " haus" share a word vector).
 """
 
 import hashlib
@@ -7,8 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+# Rows, or pairs of rows, that are in memory as float64 at once.
 _PAIRS = 256
+# Keys of one product of the exact search.
 _KEYS = 8192
+# Rows whose checksums are made at once.
 _ROWS = 256
 
 
@@ -51,6 +55,7 @@ def _row_sums(matrix: np.ndarray) -> np.ndarray:
 
 
 def row_norms(matrix: np.ndarray) -> np.ndarray:
+    """Euclidean lengths float64 (n,) of rows (n, m); each depends on its own row alone."""
     out = np.empty(len(matrix))
     for begin in range(0, len(matrix), _PAIRS):
         block = matrix[begin : begin + _PAIRS].astype(np.float64)
@@ -98,12 +103,6 @@ def exact_search(queries: np.ndarray, floor: np.ndarray, index: Index, k: int) -
     return scores.reshape(len(queries), k), ids.reshape(len(queries), k)
 
 
-def best_pairs(row: np.ndarray, ids: np.ndarray, scores: np.ndarray, rows: int, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """The k best of each row's pairs by (-score, id); every row of `rows` has at least k pairs."""
-    kept = _best_places(row, ids, scores, k)
-    return scores[kept].reshape(rows, k), ids[kept].reshape(rows, k)
-
-
 def sort_rows(scores: np.ndarray, ids: np.ndarray) -> None:
     """Sorts by (-score, id) in place the rows that are not yet in order; -inf marks places without a score."""
     ordered = (scores[:, :-1] > scores[:, 1:]) | np.isneginf(scores[:, 1:])
@@ -131,6 +130,7 @@ class Groups:
     start: np.ndarray
 
     def rows(self, matrix: np.ndarray) -> np.ndarray:
+        """One row of each group, (G, m) of a matrix (n, m)."""
         return matrix if len(self.first) == len(matrix) else matrix[self.first]
 
     def expand(self, scores: np.ndarray, groups: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -139,7 +139,9 @@ class Groups:
             return scores, groups
         row = np.repeat(np.arange(len(groups)), groups.shape[1])
         members, source = self._members(groups.reshape(-1), k)
-        return best_pairs(row[source], members, scores.reshape(-1)[source], len(groups), k)
+        row, scores = row[source], scores.reshape(-1)[source]
+        kept = _best_places(row, members, scores, k)
+        return scores[kept].reshape(-1, k), members[kept].reshape(-1, k)
 
     def members_of(self, row: np.ndarray, groups: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, ...]:
         """Turns pairs (row, group, score) into (row, id, score) of all members, by row, descending score and id."""
@@ -182,6 +184,7 @@ def _checksums(matrix: np.ndarray) -> np.ndarray:
 
 
 def collapse(matrix: np.ndarray) -> Groups:
+    """Finds the bitwise identical rows of a float32 matrix (n, m)."""
     first, which = distinct_rows(matrix)
     start = np.concatenate([[0], np.cumsum(np.bincount(which, minlength=len(first)))])
     return Groups(first, np.argsort(which, kind="stable"), start)

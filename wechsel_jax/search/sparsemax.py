@@ -17,8 +17,9 @@ from wechsel_jax.search.columns import Bonus
 from wechsel_jax.search.neighbors import Nomination, Problem, Search, make_problem
 from wechsel_jax.search.rescoring import sort_rows
 
-_FIRST = 24
-_FACTOR = 4
+# How many keys are nominated at first, and how many times as many each time that these settle too few rows.
+_FIRST, _FACTOR = 24, 4
+# Queries that are tried before all others are searched with as many nominees.
 _SAMPLE = 512
 _NOMINEES_PER_BLOCK = 1 << 20
 # Far above what rounding does to a threshold in float64, far below what a weight means.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from wechsel_jax.errors import UserError, one_line
-from wechsel_jax.text.files import BYTE_ORDER_MARK, UTF16_MARKS, too_long
+from wechsel_jax.text.files import BadLine, decode, too_long
 
 KINDS = ("lines", "paragraphs", "files")
 # Of a record's fields that a message names: characters of each, and how many.
@@ -40,7 +40,7 @@ def text_documents(raw: bytes, kind: str, first: bool, longest: int) -> list[str
     """
     _refuse_long(raw, longest)
     # Every line but the last had a newline; there is no last line where the text ended with one.
-    *lines, last = _decode(raw, first).split("\n")
+    *lines, last = decode(raw, first).split("\n")
     if kind == "lines":
         return [line for line in (*(line.removesuffix("\r") for line in lines), last) if not is_blank(line)]
     groups: list[list[str]] = [[]]
@@ -73,7 +73,7 @@ def json_documents(raw: bytes, field: str, first: bool, longest: int) -> tuple[l
     """
     _refuse_long(raw, longest)
     documents, blank = [], 0
-    for number, line in enumerate(_decode(raw, first).split("\n")):
+    for number, line in enumerate(decode(raw, first).split("\n")):
         if is_blank(line):
             continue
         try:
@@ -121,17 +121,9 @@ def packed_documents(raw: bytes, sizes: np.ndarray) -> tuple[list[str], int]:
       BadLine: a text is not UTF-8.
     """
     ends = np.cumsum(sizes).tolist()
-    texts = [_decode(raw[start:end], False, row) for row, (start, end) in enumerate(zip([0, *ends], ends, strict=False))]
+    texts = [decode(raw[start:end], False, row) for row, (start, end) in enumerate(zip([0, *ends], ends, strict=False))]
     documents = [text for text in texts if not is_blank(text)]
     return documents, len(texts) - len(documents)
-
-
-class BadLine(Exception):
-    """A line, counted from 0 in what was read at once, that is not what it should be."""
-
-    def __init__(self, line: int, reason: str):
-        super().__init__(line, reason)
-        self.line, self.reason = line, reason
 
 
 def _refuse_long(raw: bytes, longest: int) -> None:
@@ -139,17 +131,3 @@ def _refuse_long(raw: bytes, longest: int) -> None:
         for number, line in enumerate(raw.split(b"\n")):
             if len(line) > longest:
                 raise BadLine(number, too_long(longest))
-
-
-def _decode(raw: bytes, first: bool, line: int | None = None) -> str:
-    if first:
-        if raw.startswith(UTF16_MARKS):
-            raise BadLine(0, "the text is UTF-16; expected UTF-8: convert it with `iconv -f UTF-16 -t UTF-8`")
-        raw = raw.removeprefix(BYTE_ORDER_MARK)
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        position = error.start - raw.rfind(b"\n", 0, error.start)
-        shown = f"byte 0x{raw[error.start]:02x} at position {position}"
-        reason = f"not UTF-8 ({shown}); convert the file to UTF-8, e.g. with iconv"
-        raise BadLine(raw.count(b"\n", 0, error.start) if line is None else line, reason) from None

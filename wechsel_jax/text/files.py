@@ -8,7 +8,7 @@ import lzma
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from wechsel_jax.errors import UserError, parsing
 from wechsel_jax.files import require_file
@@ -19,6 +19,7 @@ LONGEST_DOCUMENT = 1 << 24
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+IS_UTF16 = "the text is UTF-16; expected UTF-8: convert it with `iconv -f UTF-16 -t UTF-8`"
 ZSTD_MAGIC = b"(\xb5/\xfd"
 _LARGEST_ZSTD_WINDOW = 1 << 31
 # Read from a zstd file at once: text that repeats itself may become thirty thousand times as much.
@@ -54,27 +55,33 @@ def open_counted(path: str | os.PathLike, what: str) -> Iterator[tuple[IO[bytes]
             yield handle, handle.tell
         else:
             with opener(handle) as unpacked:
-                yield io.BufferedReader(_Guarded(unpacked, path), _BUFFER), handle.tell
+                whole = "a whole compressed file; this one is damaged or cut short: fetch it again"
+                yield guarded(unpacked, path, whole, lzma.LZMAError), handle.tell
 
 
-def is_compressed(path: Path) -> bool:
+def is_compressed(path: str | os.PathLike) -> bool:
     """Whether the file is one that `open_binary` would unpack."""
     with open(path, "rb") as handle:
         start = handle.read(8)
     return start.startswith((*_OPENERS, ZSTD_MAGIC))
 
 
-class _Guarded(io.RawIOBase):
-    """The bytes of a file that some library unpacks; whatever it raises at damage names the file."""
+def guarded(unpacked: IO[bytes], path: str | os.PathLike, expected: str, *others: type[Exception]) -> IO[bytes]:
+    """The bytes of a file that some library unpacks; whatever it raises at damage names the file, as `parsing` does."""
+    return io.BufferedReader(_Guarded(unpacked, path, expected, *others), _BUFFER)
 
-    def __init__(self, unpacked: IO[bytes], path: Path):
-        self._unpacked, self._path = unpacked, path
+
+class _Guarded(io.RawIOBase):
+    """See `guarded`."""
+
+    def __init__(self, unpacked: IO[bytes], *described: Any):
+        self._unpacked, self._described = unpacked, described
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: memoryview) -> int:
-        with parsing(self._path, "a whole compressed file; this one is damaged or cut short: fetch it again", lzma.LZMAError):
+        with parsing(*self._described):
             # As far as it comes: what stands before the damage is read first.
             return self._unpacked.readinto1(buffer)
 
@@ -133,12 +140,17 @@ def read_lines(path: str | os.PathLike, what: str, longest: int = LONGEST_DOCUME
       UserError: as `open_binary`, and where a line is not UTF-8 or has more than `longest` bytes; no more of it is read.
     """
     with open_binary(path, what) as handle:
-        number = 0
-        while line := handle.readline(longest + 1):
-            number += 1
-            if len(line.removesuffix(b"\n")) > longest:
-                raise UserError(f"{path}: line {number}: {too_long(longest)}")
-            yield number, decode_line(line, path, number).rstrip("\r\n")
+        yield from numbered_lines(handle, path, longest)
+
+
+def numbered_lines(handle: IO[bytes], path: str | os.PathLike, longest: int) -> Iterator[tuple[int, str]]:
+    """As `read_lines`, of a file that is open."""
+    number = 0
+    while line := handle.readline(longest + 1):
+        number += 1
+        if len(line.removesuffix(b"\n")) > longest:
+            raise UserError(f"{path}: line {number}: {too_long(longest)}")
+        yield number, decode_line(line, path, number).rstrip("\r\n")
 
 
 def read_all(handle: IO[bytes], longest: int) -> bytes:
@@ -161,12 +173,39 @@ def decode_line(line: bytes, path: str | os.PathLike, number: int) -> str:
     Raises:
       UserError: the line is not UTF-8.
     """
-    if number == 1:
-        if line.startswith(UTF16_MARKS):
-            raise UserError(f"{path}: line 1: the text is UTF-16; expected UTF-8: convert it with `iconv -f UTF-16 -t UTF-8`")
-        line = line.removeprefix(BYTE_ORDER_MARK)
     try:
-        return line.decode("utf-8")
+        return decode(line, number == 1)
+    except BadLine as bad:
+        raise UserError(f"{path}: line {number}: {bad.reason}") from None
+
+
+class BadLine(Exception):
+    """A line, counted from 0 in what was read at once, that is not what it should be."""
+
+    def __init__(self, line: int, reason: str):
+        super().__init__(line, reason)
+        self.line, self.reason = line, reason
+
+
+def decode(raw: bytes, first: bool, line: int | None = None) -> str:
+    """Decodes UTF-8.
+
+    Args:
+      raw: one line or several.
+      first: whether the file begins with it; a byte order mark is dropped then.
+      line: the number that a mistake is reported with; None: that of the line in `raw`.
+
+    Raises:
+      BadLine: it is not UTF-8.
+    """
+    if first:
+        if raw.startswith(UTF16_MARKS):
+            raise BadLine(0, IS_UTF16)
+        raw = raw.removeprefix(BYTE_ORDER_MARK)
+    try:
+        return raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        shown = f"byte 0x{line[error.start]:02x} at position {error.start + 1}"
-        raise UserError(f"{path}: line {number}: not UTF-8 ({shown}); convert the file to UTF-8, e.g. with iconv") from None
+        position = error.start - raw.rfind(b"\n", 0, error.start)
+        shown = f"byte 0x{raw[error.start]:02x} at position {position}"
+        reason = f"not UTF-8 ({shown}); convert the file to UTF-8, e.g. with iconv"
+        raise BadLine(raw.count(b"\n", 0, error.start) if line is None else line, reason) from None

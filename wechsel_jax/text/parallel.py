@@ -13,7 +13,7 @@ from pathlib import Path
 from wechsel_jax.errors import UserError, parsing
 from wechsel_jax.files import require_file
 from wechsel_jax.text.documents import is_blank
-from wechsel_jax.text.files import LONGEST_DOCUMENT, decode_line, read_lines, too_long
+from wechsel_jax.text.files import LONGEST_DOCUMENT, guarded, numbered_lines, read_lines
 
 # Between the names of two files of which line i of one is the translation of line i of the other.
 BESIDE = "::"
@@ -162,19 +162,11 @@ def _archive(name: str, languages: tuple[str, str], longest: int) -> Iterator[tu
             members += fitting
 
         def lines(member: str) -> Iterator[tuple[int, str]]:
-            place, number = f"{name}/{member}", 0
-            with parsing(place, "a whole archive; fetch it again", OSError):
+            place, whole = f"{name}/{member}", "a whole archive; fetch it again"
+            with parsing(place, whole, OSError):
                 handle = archive.open(member)
             with handle:
-                while True:
-                    with parsing(place, "a whole archive; fetch it again", OSError):
-                        line = handle.readline(longest + 1)
-                    if not line:
-                        return
-                    number += 1
-                    if len(line.removesuffix(b"\n")) > longest:
-                        raise UserError(f"{place}: line {number}: {too_long(longest)}")
-                    yield number, decode_line(line, place, number).rstrip("\r\n")
+                yield from numbered_lines(guarded(handle, place, whole, OSError), place, longest)
 
         yield from _side_by_side(tuple(f"{name}/{member}" for member in members), *map(lines, members))
 
@@ -201,15 +193,12 @@ def _refuse_swapped(name: str, first: Sequence[str], second: Sequence[str], lang
     for side, language in enumerate(languages):
         here, there = (_share(text, language) for text in ((first, second) if side == 0 else (second, first)))
         if here is not None and there > _TIMES * here + _MORE:
+            marks = "letters" if _base(language) in _SCRIPTS else "words"
             raise UserError(
-                f"{name}: the languages look swapped: {there:.0%} of the {_marks(language)} of {languages[1 - side]} are those "
+                f"{name}: the languages look swapped: {there:.0%} of the {marks} of {languages[1 - side]} are those "
                 f"of {language}, and {here:.0%} of its own; expected {languages[0]} first; swap the columns, the files, or "
                 "--languages"
             )
-
-
-def _marks(language: str) -> str:
-    return "letters" if _base(language) in _SCRIPTS else "words"
 
 
 def _base(language: str) -> str:

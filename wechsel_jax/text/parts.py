@@ -7,9 +7,9 @@ from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
-from wechsel_jax.errors import UserError
-from wechsel_jax.text.documents import BadLine, check_kind, json_documents, listed, packed_documents, text_documents
-from wechsel_jax.text.files import LONGEST_DOCUMENT, is_compressed, open_counted, read_all, too_long
+from wechsel_jax.errors import UserError, one_line
+from wechsel_jax.text.documents import check_kind, json_documents, listed, packed_documents, text_documents
+from wechsel_jax.text.files import LONGEST_DOCUMENT, BadLine, is_compressed, open_counted, read_all, too_long
 from wechsel_jax.text.sources import SOURCE_FILE, Source, find_sources, import_datasets
 
 if TYPE_CHECKING:
@@ -233,8 +233,8 @@ def _parquet_rows(source: Source) -> Iterator[tuple["pa.Array", float]]:
                 done += batch.num_rows
                 yield batch.column(0), done / max(1, file.metadata.num_rows)
     except (pa.ArrowException, OSError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"{source.name}: the Parquet file is damaged or cut short ({reason}); fetch it again") from None
+        damage = f"the Parquet file is damaged or cut short ({one_line(error)})"
+        raise UserError(f"{source.name}: {damage}; fetch it again") from None
 
 
 def _saved_rows(source: Source) -> Iterator[tuple["pa.Array", float]]:

@@ -22,6 +22,8 @@ _NEVER = 1000.0
 _ROUNDS = 4
 # A noncharacter of Unicode, which no text shall hold: no text is cut into a token that begins with it.
 _UNREACHED = "\ufdd0"
+# How a token is found in a text: as it stands there, before anything is normalised.
+_LITERAL = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
 
 
 def extend_tokenizer(source: "PreTrainedTokenizerFast", target: "PreTrainedTokenizerFast") -> "PreTrainedTokenizerFast":
@@ -104,10 +106,9 @@ def place_beside(second: "PreTrainedTokenizerFast", first: "PreTrainedTokenizerF
     else:
         lowest = min(score for _, score in state["model"]["vocab"])
         state["model"]["vocab"] += [[name, lowest - _NEVER] for name in names]
-    plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     added = json.loads(first.backend_tokenizer.to_str())["added_tokens"]
     special = (_UNREACHED + token["content"] for token in added if token["special"])
-    state["added_tokens"] += [{"id": names[name], "content": name, **plain} for name in special]
+    state["added_tokens"] += [{"id": names[name], "content": name, "special": True, **_LITERAL} for name in special]
     return _rebuilt(second, state, second.get_vocab() | names), size
 
 
@@ -205,13 +206,13 @@ def _anchor_added(state: dict) -> None:
 def _append_bpe(model: dict, donor: dict, new: list[str], spelled: dict[int, str | None], target: Vocabulary) -> None:
     """Appends the donor's merges, in the source's spelling, and then those that the new tokens still need."""
     by_string = {target.strings[i]: text for i, text in spelled.items() if text is not None}
-    merges, known = pairs_of(model), model["vocab"]
+    merges, known = _pairs(model), model["vocab"]
     taken = set(merges)
-    for pair in ((by_string.get(left), by_string.get(right)) for left, right in pairs_of(donor)):
+    for pair in ((by_string.get(left), by_string.get(right)) for left, right in _pairs(donor)):
         if pair not in taken and pair[0] in known and pair[1] in known and pair[0] + pair[1] in known:
             taken.add(pair)
             merges.append(pair)
-    write_pairs(model, append_merges(model, merges, new))
+    model["merges"] = [list(pair) for pair in append_merges(model, merges, new)]
 
 
 def _append_unigram(model: dict, donor: dict, new: dict[str, int], special: dict[str, int], ordinary: dict[int, str]) -> None:
@@ -227,8 +228,7 @@ def _append_unigram(model: dict, donor: dict, new: dict[str, int], special: dict
 def _append_special(state: dict, special: dict[str, int], donor: dict) -> None:
     flags = {token["content"]: token for token in donor["added_tokens"]}
     for name, token_id in special.items():
-        plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-        state["added_tokens"].append(plain | flags.get(name, {}) | {"id": token_id, "content": name, "special": True})
+        state["added_tokens"].append(_LITERAL | flags.get(name, {}) | {"id": token_id, "content": name, "special": True})
         if isinstance(state["model"]["vocab"], dict):
             state["model"]["vocab"][name] = token_id
 
@@ -250,14 +250,9 @@ def _rebuilt(source: "PreTrainedTokenizerFast", state: dict, expected: dict[str,
     return extended
 
 
-def pairs_of(model: dict) -> list[tuple[str, str]]:
+def _pairs(model: dict) -> list[tuple[str, str]]:
     """Returns the merges of the "model" of a tokenizer.json, either of whose two spellings of them."""
     return [tuple(pair.split(" ")) if isinstance(pair, str) else tuple(pair) for pair in model["merges"]]
-
-
-def write_pairs(model: dict, merges: list[tuple[str, str]]) -> None:
-    """Sets the merges of the "model" of a tokenizer.json."""
-    model["merges"] = [list(pair) for pair in merges]
 
 
 def append_merges(model: dict, merges: list[tuple[str, str]], new: list[str]) -> list[tuple[str, str]]:

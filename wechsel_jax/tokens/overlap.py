@@ -51,7 +51,7 @@ class Overlap:
         A mapping still overrides. Two tokens of the same bytes would otherwise both find the first of them.
         """
         size = len(source)
-        held = np.array([bool(token) for token in source.strings], bool) & (self.rule[:size] != RULES.index("mapped"))
+        held = source.is_token & (self.rule[:size] != RULES.index("mapped"))
         own_rule = np.where(source.special, RULES.index("special"), RULES.index("exact"))
         ids, rule = self.source.copy(), self.rule.copy()
         ids[:size] = np.where(held, np.arange(size), ids[:size])

@@ -11,22 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.tokens.files import load_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
-
-__all__ = [
-    "BYTE_TOKEN",
-    "BYTE_VALUES",
-    "ROLES",
-    "SAME_ROLE",
-    "Vocabulary",
-    "byte_level_string",
-    "load_tokenizer",
-    "parity_words",
-    "readable",
-]
 
 # In the order in which one decides what a token with several roles is most like.
 ROLES = ("eos", "bos", "unk", "pad", "mask", "cls", "sep")
@@ -57,7 +44,7 @@ class Vocabulary:
       kind: "byte_bpe", "sentencepiece" or "wordpiece".
       prefix_space: whether the tokenizer puts a space before a text that starts without one.
 
-    >>> from wechsel_jax import demo
+    >>> from wechsel_jax import demo, load_tokenizer
     >>> vocabulary = Vocabulary.from_tokenizer(load_tokenizer(demo.path("english-gpt2")))
     >>> len(vocabulary), vocabulary.kind, vocabulary.bytes[300], vocabulary.id_with_role("eos")
     (8192, 'byte_bpe', b'hat', 0)
@@ -82,6 +69,11 @@ class Vocabulary:
     def special(self) -> np.ndarray:
         """bool (V,), True for tokens that stand for no text."""
         return np.fromiter(map(bool, self.roles), bool, len(self))
+
+    @functools.cached_property
+    def is_token(self) -> np.ndarray:
+        """bool (V,), False for ids without a token."""
+        return np.fromiter(map(bool, self.strings), bool, len(self))
 
     @functools.cached_property
     def byte_lengths(self) -> np.ndarray:

@@ -120,7 +120,7 @@ def _bits_per_byte(checkpoint: Checkpoint, vocabulary: Vocabulary, ids: np.ndarr
         return None
     try:
         config = family.config(checkpoint.config, dropout=0.0)
-        parameters = family.from_hugging_face({name: checkpoint.read(name) for name in checkpoint.names()}, config)
+        parameters = family.from_hugging_face(checkpoint.arrays(), config)
     except UserError:
         # A variant of the architecture that is not implemented: the tokenizer decides.
         return None

@@ -39,7 +39,6 @@ def coverage(
       where there is none; one of "without_vector" and "noise" is a target token. "without_vector" and "noise" count tokens not
       shared.
     """
-    held = np.array([bool(token) for token in target.strings], bool)
     generator = np.random.default_rng(seed)
 
     def draw(where: np.ndarray) -> list[int]:
@@ -49,12 +48,10 @@ def coverage(
     def some(where: np.ndarray) -> dict:
         return {"tokens": int(where.sum()), "examples": [readable(target, i) for i in draw(where)]}
 
-    copied = plan.copy >= 0
-    mixed = ~copied & ~plan.random
-    total = int(held.sum())
+    total = int(target.is_token.sum())
     rows = []
     for position, rule in [*enumerate(RULES[1:], 1), (0, RULES[0])]:
-        where = held & (overlap.rule == position)
+        where = target.is_token & (overlap.rule == position)
         count = int(where.sum())
         origins = [(i, int(overlap.source[i]) if rule != RULES[0] else _heaviest(plan, i)) for i in draw(where)]
         rows.append(
@@ -63,16 +60,16 @@ def coverage(
                 "tokens": count,
                 "share": round(count / total, 6) if total else 0.0,
                 "with_vector": None if has_vector is None else int((where & has_vector).sum()),
-                "copied": int((where & copied).sum()),
-                "mixed": int((where & mixed).sum()),
+                "copied": int((where & (plan.copy >= 0)).sum()),
+                "mixed": int((where & plan.is_mixed).sum()),
                 "noise": int((where & plan.random).sum()),
                 "examples": [[readable(target, i), None if s is None else readable(source, s)] for i, s in origins],
             }
         )
-    missing = held & ~overlap.shared
+    missing = target.is_token & ~overlap.shared
     return {
         "tokens": total,
-        "shared": int((held & overlap.shared).sum()),
+        "shared": int((target.is_token & overlap.shared).sum()),
         "rows": rows,
         "without_vector": None if has_vector is None else some(missing & ~has_vector),
         "noise": some(missing & plan.random),

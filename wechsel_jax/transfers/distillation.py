@@ -5,11 +5,10 @@ put them together in its layers, which no mean of their rows does. The row of th
 moved by gradient steps until the model's last hidden states behind it are what they are behind the old tokens.
 """
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,8 +35,7 @@ _RATE = 0.01
 _HELD_OUT, _MOST_HELD_OUT = 10, 8 * _BATCH
 
 
-@dataclasses.dataclass(frozen=True)
-class Snippets:
+class Snippets(NamedTuple):
     """Text in which a phrase of old tokens stands that one new token writes.
 
     Attributes:
@@ -55,7 +53,8 @@ class Snippets:
     token: np.ndarray
 
     def take(self, places: np.ndarray) -> "Snippets":
-        return Snippets(*(getattr(self, field.name)[places] for field in dataclasses.fields(self)))
+        """Those at `places`, int (n,)."""
+        return Snippets(*(field[places] for field in self))
 
 
 def require_reader(source: Checkpoint) -> "tuple[Family, ModelConfig]":
@@ -194,13 +193,13 @@ def distill(
             "in it; expected text of the target language; give more of it"
         )
     tokens, index = np.unique(found.token, return_inverse=True)
-    found = dataclasses.replace(found, token=index.astype(np.int32))
+    found = found._replace(token=index.astype(np.int32))
     order = np.random.default_rng(seed).permutation(len(index))
     held = min(-(-len(order) // _HELD_OUT), _MOST_HELD_OUT)
     written = Checkpoint.open(directory)
     stored = written.tensors[written.table]
     table = np.array(stored.read())
-    parameters = family.from_hugging_face({name: source.read(name) for name in source.names()}, config)
+    parameters = family.from_hugging_face(source.arrays(), config)
     old = np.asarray(parameters["token_embedding"]["embedding"], np.float32)
     model = jax.device_put(parameters)
     start = jnp.asarray(table[tokens], jnp.float32)
@@ -212,11 +211,11 @@ def distill(
     optimizer = optax.adam(_RATE * float(np.sqrt(np.square(old, dtype=np.float64).mean())))
 
     def loss(rows: jax.Array) -> float:
-        return float(np.mean([_loss(rows, family, config, model, *_arrays(batch)) for batch in judged]))
+        return float(np.mean([_loss(rows, family, config, model, *batch) for batch in judged]))
 
     rows, state, before = start, optimizer.init(start), loss(start)
     for number, batch in enumerate(batches, 1):
-        rows, state, value = _step(optimizer, family, config, rows, state, model, *_arrays(batch))
+        rows, state, value = _step(optimizer, family, config, rows, state, model, *batch)
         if number % 50 == 0 or number == len(batches):
             log(f"  step {number} of {len(batches)}: loss {float(value):.4f}")
     after = loss(rows)
@@ -226,10 +225,6 @@ def distill(
         stored.overwrite(table)
     counts = {"tokens": len(np.unique(found.token[order[held:]])), "snippets": len(order) - held, "held_out": held}
     return {**counts, "loss": [before, after], "kept": kept}
-
-
-def _arrays(batch: Snippets) -> tuple[np.ndarray, ...]:
-    return batch.tokens, batch.length, batch.start, batch.size, batch.token
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))

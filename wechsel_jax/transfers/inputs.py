@@ -104,16 +104,10 @@ def open_job(method: Method, settings: TransferSettings, source: str | os.PathLi
         new_tokenizer = extend_tokenizer(source_tokenizer, new_tokenizer)
     new_tokenizer, notes = carry_chat(source_tokenizer, new_tokenizer, settings.special_tokens)
     vocabulary, target = Vocabulary.from_tokenizer(source_tokenizer), Vocabulary.from_tokenizer(new_tokenizer)
-    rows = checkpoint.vocabulary_size
-    if rows < len(vocabulary):
-        raise UserError(
-            f"{checkpoint.directory}: the tokenizer has {len(vocabulary)} ids, but {checkpoint.table} only {rows} rows; "
-            "expected a row for each id; use the tokenizer that the model was trained with"
-        )
+    checkpoint.require_rows(len(vocabulary))
     require_special_tokens(record, target, target_tokenizer, checkpoint.architecture)
     checkpoint.require_finite(len(vocabulary))
-    if rows > len(vocabulary):
-        padding = rows - len(vocabulary)
+    if padding := checkpoint.vocabulary_size - len(vocabulary):
         notes.append(f"The source table has {padding} rows of padding after its {len(vocabulary)} tokens; they were dropped.")
     if vocabulary.strings == target.strings and not settings.keep_source:
         notes.append("The target tokenizer has the source's tokens, in the same order: expected that of another language.")
@@ -302,11 +296,7 @@ def _helper_rows(job: Job) -> np.ndarray:
     """The helper's input row of each target token, float32 (V_t, h); zeros where the helper lacks the token."""
     helper = Checkpoint.open(job.settings.helper)
     tokens = Vocabulary.from_tokenizer(load_tokenizer(helper.directory))
-    if helper.vocabulary_size < len(tokens):
-        raise UserError(
-            f"{helper.directory}: the tokenizer has {len(tokens)} ids, but {helper.table} only {helper.vocabulary_size} rows; "
-            "expected a row for each id; use the tokenizer that the helper was trained with"
-        )
+    helper.require_rows(len(tokens), "helper")
     same = tokens.strings == job.target.strings
     rows = np.arange(len(tokens)) if same else find_overlap(tokens, job.target, "exact").source
     known = rows >= 0

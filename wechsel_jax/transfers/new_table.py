@@ -111,11 +111,9 @@ def _collect(
     if not len(vocabulary):
         raise UserError("the vocabulary is empty; expected at least one token")
     if not given:
-        repeated = [word for word, count in Counter(vocabulary).items() if count > 1]
-        if repeated:
-            raise UserError(
-                f"the word {repeated[0]!r} occurs {Counter(vocabulary)[repeated[0]]} times; expected every word once"
-            )
+        counts = Counter(vocabulary)
+        if repeated := [word for word, count in counts.items() if count > 1]:
+            raise UserError(f"the word {repeated[0]!r} occurs {counts[repeated[0]]} times; expected every word once")
     if not isinstance(source, tuple):
         rows = source.lookup(vocabulary.words() if given else vocabulary)
         return rows, rows.any(axis=1)
@@ -242,7 +240,7 @@ def make_table(
         counted = {"min_count": min_count, "max_words": max_words, "lowercase": lowercase}
         limit = {"max_document_bytes": max_document_bytes}
         vocabulary = read_words(words) if words else text_vocabulary(input, **counted, **limit)
-        vocabulary = [*special_tokens, *(word for word in vocabulary if word not in set(special_tokens))]
+        vocabulary = [*special_tokens, *(word for word in vocabulary if word not in special_tokens)]
     table = vocabulary_table(vocabulary, load_vectors(vectors) if vectors else _model_table(source), **options)
     report = table.report()
     written = {"settings": settings, **report, "words": None if tokenizer else vocabulary}
@@ -264,11 +262,7 @@ def is_table(path: Path) -> bool:
 def _model_table(path: str) -> tuple[np.ndarray, Vocabulary]:
     checkpoint = Checkpoint.open(path)
     vocabulary = Vocabulary.from_tokenizer(load_tokenizer(checkpoint.directory))
-    if checkpoint.vocabulary_size < len(vocabulary):
-        raise UserError(
-            f"{path}: the tokenizer has {len(vocabulary)} ids, but {checkpoint.table} only {checkpoint.vocabulary_size} rows; "
-            "expected a row for each id; use the tokenizer that the model was trained with"
-        )
+    checkpoint.require_rows(len(vocabulary))
     rows = checkpoint.read(checkpoint.table)
     damaged = np.flatnonzero(~np.isfinite(rows).all(axis=1))
     if len(damaged):

@@ -199,7 +199,7 @@ _REFERENCE_OVERLAP = {
 
 def examples(plan: TransferPlan, source: Vocabulary, target: Vocabulary, seed: int) -> tuple[Example, ...]:
     """Draws 30 target tokens (no special ones) and says where each came from, its heaviest source tokens first."""
-    ordinary = np.flatnonzero(~np.asarray(target.special) & np.array([bool(string) for string in target.strings], bool))
+    ordinary = np.flatnonzero(target.is_token & ~target.special)
     chosen = np.sort(np.random.default_rng(seed).permutation(ordinary)[:_EXAMPLES])
     found = [origin(plan, source, target, int(token_id)) for token_id in chosen]
     return tuple(Example(one["target"], one["how"], tuple(map(tuple, one["sources"]))) for one in found)

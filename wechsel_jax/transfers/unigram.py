@@ -129,29 +129,17 @@ def _sums(score, parameters, hidden_NxD, slopes_N, weights_N, offsets_V):
     return jnp.sum(weights_N * normaliser_N), jnp.matmul(factors_3xN, shares_NxV, precision=jax.lax.Precision.HIGHEST)
 
 
-def cross_entropy(
-    score: Score,
-    parameters: Any,
-    hidden: np.ndarray,
-    targets: np.ndarray,
-    *,
-    slopes: np.ndarray | None = None,
-    offsets: np.ndarray | None = None,
-    size: int,
-) -> float:
-    """Mean loss in nats of predicting targets int (N,) from hidden (N, d) with offsets (V,); `size` is V."""
-    slopes = np.ones(len(hidden)) if slopes is None else slopes
-    offsets = np.zeros(size) if offsets is None else offsets
+def cross_entropy(score: Score, parameters: Any, hidden: np.ndarray, targets: np.ndarray, *, size: int) -> float:
+    """Mean loss in nats of predicting targets int (N,) from hidden (N, d); `size` is V."""
     total = 0.0
     for block, weights in _blocks(len(hidden), size):
-        parts = (hidden[block], np.int32(targets[block]), np.float32(slopes[block]), weights, np.float32(offsets))
-        total += float(_losses(score, parameters, *parts))
+        total += float(_losses(score, parameters, hidden[block], np.int32(targets[block]), weights))
     return total / len(hidden)
 
 
 @partial(jax.jit, static_argnums=0)
-def _losses(score, parameters, hidden_NxD, targets_N, slopes_N, weights_N, offsets_V):
-    scores_NxV = score(parameters, hidden_NxD) + slopes_N[:, None] * offsets_V
+def _losses(score, parameters, hidden_NxD, targets_N, weights_N):
+    scores_NxV = score(parameters, hidden_NxD)
     right_N = jnp.take_along_axis(scores_NxV, targets_N[:, None], axis=1)[:, 0]
     return jnp.sum(weights_N * (jax.nn.logsumexp(scores_NxV, axis=1) - right_N))
 

@@ -18,12 +18,12 @@ import numpy as np
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import require_file
+from wechsel_jax.vectors.word_records import LONGEST_WORD
 from wechsel_jax.vectors.word_vectors import ENCODING_ERRORS
 
 MAGIC = struct.pack("<i", 793712314)
 _END_OF_SENTENCE = b"</s>"
 _SUPERVISED = 3
-_LONGEST_WORD = 1 << 16
 _WORDS_PER_BLOCK = 2048
 _HEADER = struct.Struct("<ii12id")
 _SIZES = struct.Struct("<iiiqq")
@@ -203,7 +203,7 @@ def _read_entries(file: mmap.mmap, header: _Header, path: Path) -> tuple[np.ndar
     starts, ends = np.zeros(header.entries, np.int64), np.zeros(header.entries, np.int64)
     position = _HEADER.size + _SIZES.size
     for i in range(header.entries):
-        end = file.find(b"\0", position, position + _LONGEST_WORD)
+        end = file.find(b"\0", position, position + LONGEST_WORD)
         if end < 0 or end + 10 > len(file):
             raise UserError(f"{path}: truncated or damaged at word {i + 1} of {header.entries} (byte {position}); {_AGAIN}")
         starts[i], ends[i] = position, end

@@ -74,7 +74,6 @@ def propose(source: np.ndarray, target: np.ndarray, settings: Refinement) -> tup
       ids of the source words (p,) and of the target words (p,), and the criterion: the mean cosine of what the
       `criterion_words` most frequent source words choose among as many target words' first; a choice beyond them is left out.
     """
-    source_mean = neighborhood_mean(source, target, neighborhood=settings.neighborhood)
     target_mean = neighborhood_mean(target, source, neighborhood=settings.neighborhood)
     _, forward = csls_neighbors(source, target, key_mean=target_mean)
     forward = forward[:, 0]
@@ -83,6 +82,7 @@ def propose(source: np.ndarray, target: np.ndarray, settings: Refinement) -> tup
     ids = np.arange(len(source))
     if settings.direction == "source":
         return ids, forward, criterion
+    source_mean = neighborhood_mean(source, target, neighborhood=settings.neighborhood)
     _, backward = csls_neighbors(target, source, key_mean=source_mean)
     backward = backward[:, 0]
     if settings.direction == "target":

@@ -1,7 +1,7 @@
 """Subword vectors in the space of word vectors: of the token itself, of its n-grams, or of the words that it occurs in."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
 
 import numpy as np
@@ -12,6 +12,8 @@ from wechsel_jax.tokens.encoding import plain_backend
 from wechsel_jax.vectors.word_vectors import WordVectors
 
 _WORDS_PER_BLOCK = 4096
+# Pairs of a word and a token whose vectors are in memory at once.
+_PAIRS_AT_ONCE = 1 << 15
 _ESCAPE = "\u241b"
 # What fastText 0.9 reads as the end of a word; U+2400 is where Unicode's pictures of control characters start.
 _ESCAPES = {_ESCAPE: 2 * _ESCAPE, **{character: _ESCAPE + chr(0x2400 + ord(character)) for character in " \n\r\t\v\f\0"}}
@@ -93,7 +95,8 @@ def tfr_vectors(tokenizer, words: WordVectors, *, max_words: int | None = None) 
             continue
         factor = times * frequency[ids[word]]
         vectors = words.rows(ids)
-        for some in _spans(token):
+        for begin in range(0, len(token), _PAIRS_AT_ONCE):
+            some = slice(begin, begin + _PAIRS_AT_ONCE)
             present, start = np.unique(token[some], return_index=True)
             total[present] += np.add.reduceat(vectors[word[some]] * factor[some, None], start, axis=0)
         weight += np.bincount(token, factor, size)
@@ -126,8 +129,3 @@ def _occurrences(backend: Tokenizer, words: list[str], size: int) -> tuple[np.nd
     token, word = distinct // len(spelled), distinct % len(spelled) // 2
     keys, times = np.unique(token * len(words) + word, return_counts=True)
     return keys % len(words), keys // len(words), times
-
-
-def _spans(token: np.ndarray, length: int = 1 << 15) -> Iterator[slice]:
-    for first in range(0, len(token), length):
-        yield slice(first, first + length)

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import require_file
-from wechsel_jax.text.files import UTF16_MARKS, is_compressed, open_binary
+from wechsel_jax.text.files import IS_UTF16, UTF16_MARKS, is_compressed, open_binary
 from wechsel_jax.vectors import fasttext_format
 from wechsel_jax.vectors.archive import load_archive
 from wechsel_jax.vectors.fasttext_format import FastTextVectors
@@ -58,7 +58,7 @@ def load_vectors(path: str | os.PathLike, max_words: int | None = None) -> WordV
     if start.startswith(b"PK"):
         return load_archive(path, max_words)
     if start.startswith(UTF16_MARKS):
-        raise UserError(f"{path}: the text is UTF-16; expected UTF-8: convert it with `iconv -f UTF-16 -t UTF-8`")
+        raise UserError(f"{path}: {IS_UTF16}")
     header = _header(start, path)
     if header is None and b"\0" in start:
         raise UserError(f"{path}: an unknown binary format (or a fastText model from before 2017); expected {_EXPECTED}")

@@ -10,14 +10,14 @@ import numpy as np
 from wechsel_jax.errors import UserError
 from wechsel_jax.text.files import BYTE_ORDER_MARK, decode_line
 
-LONGEST_DIMENSION = 1 << 14
+# Numbers of a row, and bytes of a word and of a line: far above those of real vectors, so that a file of something else is
+# refused before it fills the memory.
+LONGEST_DIMENSION, LONGEST_WORD, _LONGEST_LINE = 1 << 14, 1 << 16, 1 << 21
 _BLOCK_BYTES = 1 << 23
-LONGEST_WORD = 1 << 16
-_LONGEST_LINE = 1 << 21
 
 
 class Records(NamedTuple):
-    """n words with their rows (n, m) float32; `places` says where each stands, for messages: "line 7" or "word 7"."""
+    """n words with their rows (n, m) float32; `places` are the numbers of their lines, or of the words in a binary file."""
 
     places: Sequence[int]
     words: list[str]

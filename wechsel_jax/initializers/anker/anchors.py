@@ -41,7 +41,7 @@ class Anchors:
         fields = ((getattr(self, name), getattr(other, name)[new]) for name in ("source", "target", "rule"))
         return Anchors(*(np.concatenate(pair) for pair in fields))
 
-    def take(self, where: np.ndarray) -> "Anchors":
+    def take(self, where: np.ndarray | slice) -> "Anchors":
         """The pairs that `where` selects."""
         return Anchors(self.source[where], self.target[where], self.rule[where])
 
@@ -63,6 +63,7 @@ class Candidates:
     group: np.ndarray
 
     def take(self, where: np.ndarray) -> "Candidates":
+        """The pairs that `where` selects."""
         return Candidates(self.source[where], self.target[where], self.rule[where], self.group[where])
 
 

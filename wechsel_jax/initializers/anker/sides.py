@@ -90,10 +90,10 @@ def text_sides(
         ids = read_token_ids(language.tokenizer, language.text, text_bytes, text_field, max_document_bytes)
         size = len(language.vocabulary)
         tokens = np.bincount(ids[ids != BOUNDARY], minlength=size)
-        return Counted(tokens, count_neighbors(ids, size, window=window), ~np.asarray(language.vocabulary.special, bool))
+        return Counted(tokens, count_neighbors(ids, size, window=window), ~language.vocabulary.special)
 
     with ThreadPoolExecutor(2) as threads:
-        counts = source_counts, target_counts = tuple(threads.map(counted, (source, target)))
+        source_counts, target_counts = threads.map(counted, (source, target))
     candidates = find_candidates(source.vocabulary, target.vocabulary, pairs)
     used = _entries(candidates)
     if dictionary and used < _FEW_ENTRIES * len(pairs):
@@ -110,14 +110,15 @@ def text_sides(
         made = anchored_vectors(source_counts, target_counts, candidates, chosen, log)
     except UserError as error:
         raise UserError(f"{', '.join((*source.text, *target.text))}: {error}") from None
+    made_of = (source, made.source, source_counts), (target, made.target, target_counts)
+    sides = [
+        Side(language.vocabulary, vectors, counts=counts.tokens, other_vectors=language.other_vectors)
+        for language, vectors, counts in made_of
+    ]
     report = {"method": "anker", **made.report}
-    for name, side, vectors in zip(("source", "target"), counts, (made.source, made.target), strict=True):
-        usable, missing = int(side.usable.sum()), int((side.usable & ~vectors.any(axis=1)).sum())
-        report[f"{name}_text"] = {
-            "tokens": int(side.tokens.sum()),
-            "without_counts": int((side.usable & (side.tokens == 0)).sum()),
-            "without_vector": missing,
-        }
+    for name, side in zip(("source", "target"), sides, strict=True):
+        report[f"{name}_text"] = of_text(side)
+        usable, missing = int((~side.vocabulary.special).sum()), report[f"{name}_text"]["without_vector"]
         if missing > _MANY_UNSEEN * usable and not (keep_source and name == "target"):
             notes.append(
                 f"The {name} text shows {missing} of {usable} {name} tokens too seldom to compare them: is it of the language "
@@ -129,9 +130,17 @@ def text_sides(
             f"Only {started} pairs of tokens were there to start from; with so few, wechsel with good word vectors may do "
             "better."
         )
-    source_side = Side(source.vocabulary, made.source, counts=source_counts.tokens, other_vectors=source.other_vectors)
-    target_side = Side(target.vocabulary, made.target, counts=target_counts.tokens, other_vectors=target.other_vectors)
-    return source_side, target_side, report, notes
+    return *sides, report, notes
+
+
+def of_text(side: Side) -> dict[str, int]:
+    """What a record says of a side's text: tokens in it, and how many of the vocabulary it shows not at all or too seldom."""
+    ordinary = ~side.vocabulary.special
+    return {
+        "tokens": int(side.counts.sum()),
+        "without_counts": int((ordinary & (side.counts == 0)).sum()),
+        "without_vector": int((ordinary & ~side.has_vector).sum()),
+    }
 
 
 def _entries(candidates: Candidates) -> int:

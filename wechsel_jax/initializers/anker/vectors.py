@@ -17,8 +17,10 @@ from wechsel_jax.initializers.anker.anchors import RULES, Anchors, Candidates, c
 from wechsel_jax.initializers.anker.contexts import context_counts, positive_pmi
 from wechsel_jax.initializers.anker.decomposition import decompose
 
+# Tokens whose contexts are in memory at once while all are projected.
 _PROJECTED_ROWS = 4096
-# Over which CSLS takes the mean similarity of a word to the other language (Lample et al., 2018).
+# Over which CSLS takes the mean similarity of a word to the other language (Lample et al., 2018); as in `search.csls`, which
+# brings JAX.
 _NEIGHBORHOOD = 10
 
 
@@ -149,11 +151,12 @@ def anchored_vectors(
         fitted = _fit(source, target, anchors, settings)
         if settings.rounds:
             rounds.append(_told(number, anchors, say))
-            anchors = _at_most(first.joined(_mutual(fitted)), settings.most_anchors)
+            anchors = first.joined(_mutual(fitted)).take(slice(settings.most_anchors))
     if tested is not None:
         report |= _measure(fitted, tested)
         say(f"  P@1 of {report['held_out_words']} held-out words: {report['precision_at_1']:.3f}")
-    anchors = _at_most(given.joined(anchors.take(anchors.rule == RULES.index("learned"))), settings.most_anchors)
+    learned = anchors.take(anchors.rule == RULES.index("learned"))
+    anchors = given.joined(learned).take(slice(settings.most_anchors))
     fitted = _fit(source, target, anchors, settings)
     rounds.append(_told(settings.rounds, anchors, say))
     vectors = [
@@ -202,10 +205,6 @@ class _Fitted:
 def _chosen(source: Counted, target: Counted, candidates: Candidates, settings: AnchorSettings) -> Anchors:
     counts = (np.where(side.usable, side.tokens, 0) for side in (source, target))
     return choose_anchors(candidates, *counts, least_count=settings.least_count, most=settings.most_anchors)
-
-
-def _at_most(anchors: Anchors, most: int) -> Anchors:
-    return anchors.take(slice(most))
 
 
 def _told(number: int, anchors: Anchors, say: Callable[[str], None]) -> dict:
