@@ -154,6 +154,8 @@ def test_fields_that_become_something_else(name, hf, ours, value):
         ("gemma3_text", "use_bidirectional_attention", True),
         ("gemma3_text", "attn_logit_softcapping", 50.0),
         ("gemma3_text", "rope_parameters", {"rope_theta": 1e4}),
+        ("gemma3_text", "rope_scaling", 5),
+        ("llama", "rope_scaling", {"rope_type": ["linear"], "factor": 2.0}),
         ("xglm", "add_cross_attention", True),
         ("xglm", "layerdrop", 0.1),
         ("xglm", "d_model", 2),

@@ -99,7 +99,7 @@ class LoadedModel:
                 f"{checkpoint.directory}: has {len(tokenizer):,} tokens and the model {config.vocabulary_size:,} rows; "
                 "expected the tokenizer of the model"
             )
-        parameters = of_model.from_hugging_face({name: checkpoint.read(name) for name in checkpoint.names()}, config)
+        parameters = of_model.from_hugging_face(checkpoint.arrays(), config)
         mesh = Mesh(np.asarray(jax.local_devices()), ("data",), axis_types=(AxisType.Auto,))
         parameters = jax.device_put(parameters, NamedSharding(mesh, PartitionSpec()))
         given = checkpoint.generation_config or {}

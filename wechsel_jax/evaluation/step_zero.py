@@ -53,7 +53,7 @@ def perplexity_at_zero(
     family = FAMILIES[checkpoint.architecture]
     try:
         config = family.config(checkpoint.config, dropout=0.0)
-        parameters = family.from_hugging_face({name: checkpoint.read(name) for name in checkpoint.names()}, config)
+        parameters = family.from_hugging_face(checkpoint.arrays(), config)
     except UserError as error:
         return {"reason": str(error)}
     start = time.monotonic()

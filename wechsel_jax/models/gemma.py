@@ -123,7 +123,10 @@ def _two_ropes(fields: Fields) -> tuple[Any, Any]:
         if unknown:
             raise UserError(f"config.json: rope_parameters holds {unknown[0]!r}; expected {' and '.join(stated)}")
         stated |= {name: dict(value or {}) for name, value in new.items()}
-    stated["full_attention"] |= fields.get("rope_scaling") or {}
+    scaling = fields.get("rope_scaling") or {}
+    if not isinstance(scaling, Mapping):
+        raise UserError(f"config.json: rope_scaling is {scaling!r}; expected an object")
+    stated["full_attention"] |= scaling
     length = fields.number("max_position_embeddings")
     bases = {"full_attention": "rope_theta", "sliding_attention": "rope_local_base_freq"}
     return tuple(read_rope(stated[kind], fields.number(base, float), length) for kind, base in bases.items())

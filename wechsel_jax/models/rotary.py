@@ -90,7 +90,7 @@ def read_rope(stated: Mapping[str, Any], theta: float, max_length: int) -> Rope:
     stated = {name: value for name, value in stated.items() if value is not None}
     kind = stated.pop("rope_type", stated.pop("type", "default"))
     stated.pop("type", None)
-    if kind not in _KEYS:
+    if not isinstance(kind, str) or kind not in _KEYS:
         raise UserError(
             f"config.json: rope_type is {kind!r}, which is not implemented; expected one of {', '.join(_KEYS)}; "
             "take another model"
