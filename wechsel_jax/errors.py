@@ -65,4 +65,4 @@ def refuse_undecodable(arguments: Sequence[str]) -> None:
             argument.encode()
         except UnicodeEncodeError:
             shown = os.fsencode(argument).decode(errors="replace")
-            raise UserError(f"{shown}: not UTF-8; expected names in UTF-8; rename the file or change the locale") from None
+            raise UserError(f"{shown}: not UTF-8; expected arguments in UTF-8; rename the file or change the locale") from None

@@ -29,7 +29,8 @@ def program(name: str, *, last: bool = False) -> Iterator[None]:
 
     Args:
       name: what the line starts with, e.g. "wechsel-jax transfer".
-      last: the process ends with the block; a signal that comes while Python clears up changes nothing any more.
+      last: the process ends with the block, after a signal at once; one that comes while Python clears up changes nothing any
+        more.
 
     Raises:
       SystemExit: with status 2 after a mistake, see `mistake`; 130 after Ctrl-C and 143 after SIGTERM.
@@ -121,6 +122,11 @@ class _Signals:
         """Prints the line and ends the program."""
         remove_unfinished()
         print(f"{self._name}: {_SAID[self.arrived]}{advice and '; '}{advice}", file=sys.stderr, flush=True)
+        if self._last:
+            # Where JAX is computing, its threads go on while Python clears up, and end in a segmentation fault.
+            with contextlib.suppress(OSError, ValueError):
+                sys.stdout.flush()
+            os._exit(128 + self.arrived)
         raise SystemExit(128 + self.arrived)
 
     def __enter__(self) -> "_Signals":

@@ -148,6 +148,7 @@ def test_what_was_cut_short_is_not_reused(tmp_path, tokenizers, text):
         (b" \n\n\t\n", r"bad\.txt: holds nothing but white space"),
         ("gut\nKäse\n".encode("latin-1"), r"bad\.txt: line 2: not UTF-8"),
         ("gut".encode("utf-16"), r"bad\.txt: line 1: the text is UTF-16"),
+        ("यह एक छोटा वाक्य है\n".encode("utf-16-le") * 9, r"bad\.txt: line 1: has as many zero bytes as UTF-16"),
         (lzma.compress(b"text\n" * 1000)[:-20], r"bad\.txt: .*damaged or cut short"),
     ],
 )

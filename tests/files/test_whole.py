@@ -247,6 +247,15 @@ def test_the_next_call_removes_what_a_killed_one_left_and_nothing_of_one_at_work
         alive.wait()
 
 
+def test_after_a_signal_nothing_runs_behind_the_line(tmp_path):
+    """What Python clears up at its end may need what other threads still use."""
+    code = 'import atexit\natexit.register(print, "cleared up")\n' + STALL.replace('"tool"', '"tool", last=True')
+    child = stalled(tmp_path, code=code)
+    child.send_signal(signal.SIGTERM)
+    assert child.communicate(timeout=60) == ("", "tool: stopped by SIGTERM\n") and child.returncode == 143
+    assert names(tmp_path) == []
+
+
 def test_a_second_signal_does_not_wait_for_cleaning(tmp_path):
     slow = STALL.replace('raise ImportError("numpy failed to import") from None', "time.sleep(60)")
     child = stalled(tmp_path, "swallowed", slow)

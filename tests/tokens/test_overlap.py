@@ -322,7 +322,8 @@ def test_pieces_of_real_tokens_are_their_text(real, source):
         empty = np.array([not len(ids) for ids in pieces])
         assert empty[wanted.special].all()
         if known.kind == "byte_bpe":
-            assert same[text].all() and not empty[text].any()
+            # Also of tokens with half a character at an end.
+            assert same[text].all() and same[~wanted.special].all() and not empty[text].any()
         else:
             # NFKC changes a few; the Swahili pieces lack the characters of others.
             assert same[text & ~empty].mean() > 0.99 and same.mean() > 0.8
@@ -344,7 +345,8 @@ def test_pieces_keep_a_words_start_whatever_the_tokenizer_puts_before_a_text(nam
     target = synthetic("▁Hund", "Hund", "und", "▁dog", "dog", "▁", "s", "<0xC3>", "<s>", "", "▁der▁Hund", special=(8,))
     pieces = source_pieces(tokenizer, known, target)
     texts = [joined(known, ids) for ids in pieces]
-    assert texts == [b" Hund", b"Hund", b"und", b" dog", b"dog", b" ", b"s", b"", b"", b"", b" der Hund"]
+    half = b"\xc3" if known.kind == "byte_bpe" else b""
+    assert texts == [b" Hund", b"Hund", b"und", b" dog", b"dog", b" ", b"s", half, b"", b"", b" der Hund"]
 
 
 def test_names_of_special_tokens_are_text():

@@ -140,6 +140,14 @@ def test_wordpiece_keeps_case_and_umlauts(trained):
     assert tokenizer.decode(tokenizer("Häuser größer", add_special_tokens=False).input_ids) == "Häuser größer"
 
 
+def test_wordpiece_cuts_a_sentence_without_spaces(trained, text):
+    """As Thai's, of more than BERT's 100 characters."""
+    tokenizer, _ = trained["wordpiece", "gpt2"]
+    stretch = re.sub(r"[^a-zäöüß]", "", sample())[:250]
+    ids = tokenizer(stretch, add_special_tokens=False).input_ids
+    assert tokenizer.unk_token_id not in ids and tokenizer.decode(ids) == stretch
+
+
 def digest(directory: Path) -> str:
     return hashlib.sha256(b"".join(path.read_bytes() for path in sorted(directory.iterdir()))).hexdigest()
 

@@ -18,7 +18,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from tests.tiny_tokenizers import LINES, REAL, edited, every_kind, real_tokenizer, wrap
 from wechsel_jax.errors import UserError
-from wechsel_jax.tokens import Vocabulary, load_tokenizer, parity_words
+from wechsel_jax.tokens import Vocabulary, byte_level_string, load_tokenizer, parity_words, readable
 from wechsel_jax.tokens.overlap import match
 
 PARAMETERS = settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
@@ -165,6 +165,13 @@ def test_partial_characters_have_bytes_but_no_word(tiny):
         assert vocabulary.bytes[token_id] == raw
         assert vocabulary.words()[token_id] is None
         assert not vocabulary.word_start[token_id]
+
+
+def test_a_token_is_shown_as_far_as_it_can_be_read():
+    raw = (" für".encode(), "ไทย".encode() + b"\xe0", b"\xe0", "क्\u200d".encode(), b"\n", b"\t\n")
+    strings = tuple(map(byte_level_string, raw))
+    vocabulary = Vocabulary(strings, raw, np.zeros(6, bool), (frozenset(),) * 6, "byte_bpe", False)
+    assert [readable(vocabulary, i) for i in range(6)] == ["Ġfür", r"ไทย\xe0", r"\xe0", r"क्\u200d", "Ċ", "ĉĊ"]
 
 
 def test_words_are_the_stripped_text(tiny):

@@ -183,6 +183,12 @@ def test_focus_with_vectors_of_tokens(world, command, tmp_path):
     assert made.record["settings"]["token_vectors"] == "native" and made.record["alignment"] is None
 
 
+def test_vectors_of_words_in_the_place_of_tokens_are_noted(world, command):
+    made = command(method="focus", target_vectors=world.vectors("german"))
+    (note,) = (note for note in made.record["notes"] if "has a vector for" in note)
+    assert str(world.vectors("german")) in note and "--token_vectors=ngram" in note
+
+
 def test_focus_with_vectors_of_words(world, command):
     made = command(method="focus", token_vectors="ngram", target_vectors=world.vectors("german"))
     made.check(shares(made, same_strings(made), ngrams(world, made), sparsemax), 2e-6)

@@ -105,6 +105,14 @@ def test_too_little_memory_is_one_line(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
 
 
+def test_text_without_spaces_is_said(tmp_path, capfd):
+    """Rather than that its sentences become the words."""
+    for name, line in (("cut", "ภาษา ไทย เขียน ติด กัน\n"), ("whole", "ภาษาไทยเขียนติดกันไม่มีช่องว่าง\n")):
+        (tmp_path / name).write_text(line * 40, encoding="utf-8")
+        train_vectors(tmp_path / name, tmp_path / f"{name}.bin", dim=4, epochs=1, buckets=100, verbose=1)
+        assert ("between two spaces" in capfd.readouterr().err) == (name == "whole")
+
+
 def test_settings_reach_fasttext(tmp_path):
     (tmp_path / "a.txt").write_text("eins zwei drei\n" * 200)
     output = tmp_path / "v.bin"

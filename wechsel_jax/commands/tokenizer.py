@@ -44,7 +44,8 @@ def define(values: flags.FlagValues) -> None:
     flags.DEFINE_integer("alphabet", 0, limit, lower_bound=0, upper_bound=1 << 24, **to)
     together = "Of wordpiece: join only what stands together so often."
     flags.DEFINE_integer("min_frequency", 0, together, lower_bound=0, upper_bound=1 << 40, **to)
-    flags.DEFINE_boolean("strip_accents", False, "Of wordpiece: read letters without their marks.", **to)
+    marks = "Of wordpiece: read letters without their marks; in Hindi and Thai these are vowels."
+    flags.DEFINE_boolean("strip_accents", False, marks, **to)
     flags.DEFINE_boolean("overwrite", False, "Replace an existing output.", **to)
 
 

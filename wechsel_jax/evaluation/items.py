@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from wechsel_jax.errors import UserError, one_line
+from wechsel_jax.errors import UserError, one_line, printable
 from wechsel_jax.files.json import ANY, TEXT, WHOLE, mismatch, parse_json
 from wechsel_jax.text.files import read_lines
 
@@ -276,8 +276,8 @@ def _form_of(path: str | os.PathLike, record: Mapping[str, Any]) -> str:
     for name, known in FORMS.items():
         if all(field.endswith("?") or field in record for field in known.fields):
             return name
-    found = ", ".join(sorted(record)[:12])
-    raise UserError(f"{path}: its first record has the fields {ascii(found)[1:-1]}; expected those of {', '.join(FORMS)}")
+    found = printable(", ".join(sorted(record)[:12]))
+    raise UserError(f"{path}: its first record has the fields {found[:200]}; expected those of {', '.join(FORMS)}")
 
 
 def _records(path: str | os.PathLike) -> Iterator[tuple[str, dict[str, Any]]]:

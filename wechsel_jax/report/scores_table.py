@@ -144,6 +144,11 @@ def _texts(record: ScoresRecord) -> list[Section]:
         "Perplexity counts tokens, so it compares models of the same tokenizer only. That of a masked model is its "
         "pseudo-perplexity, which is not that of a causal model."
     )
+    if any(score.metrics.get("unknown_tokens") for score in record.scores):
+        about += (
+            " An unknown token is one guess, however much text it stands for: where a model has many, its bits per byte are "
+            "too low to be compared."
+        )
     return [Section("Texts", (Table(head, tuple(rows), "texts", text=(0, 1)), Note(about)))]
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wechsel_jax.tokens import Vocabulary
+from wechsel_jax.tokens import Vocabulary, byte_level_string
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -27,8 +27,9 @@ def source_pieces(
       target_vocabulary: V_t tokens.
 
     Returns:
-      V_t arrays of source ids, int32; empty for special tokens, holes, parts of characters, and texts that the source does not
-      know at all. Joined, the pieces' bytes are the token's, except where the source tokenizer normalises or lacks characters.
+      V_t arrays of source ids, int32; empty for special tokens, holes, texts that the source does not know at all, and parts of
+      characters where the source is no byte-level BPE. Joined, the pieces' bytes are the token's, except where the
+      source tokenizer normalises or lacks characters.
     """
     inside, start = _backends(source_tokenizer, source_vocabulary.kind)
     found = [np.zeros(0, np.int32)] * len(target_vocabulary)
@@ -39,6 +40,11 @@ def source_pieces(
         words |= {i: " " + text for i, text in texts.items() if i not in words and not found[i].size}
         words = {i: text[1:] for i, text in words.items()}
     _encode(start, words, source_vocabulary, found)
+    if source_vocabulary.kind == "byte_bpe":
+        # A token with half a character at an end is no text, but its bytes are cut like any others.
+        for i in np.flatnonzero(~target_vocabulary.special):
+            if i not in texts and (raw := target_vocabulary.bytes[i]):
+                found[i] = np.array([piece.id for piece in inside.model.tokenize(byte_level_string(raw))], np.int32)
     return tuple(found)
 
 

@@ -154,12 +154,14 @@ def readable(vocabulary: Vocabulary, token_id: int) -> str:
     mark = _WORD_START.get(vocabulary.kind)
     if vocabulary.special[token_id] or mark is None:
         return string
-    try:
-        text = raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return string
+    # Half a character at an end, as the tokens of byte-level BPE may have, is shown as "\xe0".
+    text = raw.decode("utf-8", "backslashreplace")
     text = mark + text[1:] if text.startswith(" ") else text
-    return text if text.isprintable() else string
+    if text.isprintable():
+        return text
+    # A joiner within a word (Hindi, Persian) as "\u200d"; of white space and controls alone the tokenizer's own spelling.
+    shown = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return shown if any(map(str.isalpha, text)) else string
 
 
 @dataclass(frozen=True)

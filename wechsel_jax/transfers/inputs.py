@@ -280,6 +280,13 @@ def _token_vectors(
         vectors = tfr_vectors(tokenizer, words, max_words=job.settings.max_words)
     elif kind == "native":
         vectors = native_vectors(vocabulary.strings, words)
+        ordinary = int((~vocabulary.special).sum())
+        known = int((vectors.any(axis=1) & ~vocabulary.special).sum())
+        if 2 * known < ordinary:
+            job.notes.append(
+                f"{place} has a vector for {known:,} of {ordinary:,} tokens. It should be of tokens: `wechsel-jax vectors "
+                "train --tokenizer=...`; of vectors of words take --token_vectors=ngram or tfr."
+            )
     else:
         if not words.has_subwords:
             job.notes.append(f"{place} has vectors of whole words only: tokens that are no word of it have no vector.")

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 _ENOUGH_THREADS = 11
+# Bytes of a word and its space, on average: German has 6, Hindi 12, Uyghur 15, Thai that is not cut 51.
+_LONG_WORDS = 32
 # Above both, fastText ends the process or wants more memory than there is.
 _MOST_DIMENSIONS, _MOST_THREADS = 10_000, 1024
 _LARGEST_INTEGER = 2**31 - 1
@@ -100,6 +102,13 @@ def train_vectors(
             tokens = sum(write(source, handle) for source in sources)
         # Closed, not only written: fastText opens the file by its name and must find the last words too.
         names = ", ".join(source.name for source in sources)
+        length = corpus.stat().st_size / max(tokens, 1)
+        if tokenizer is None and verbose and length > _LONG_WORDS:
+            print(
+                f"{names}: {length:.0f} bytes between two spaces; text of a language that writes none has to be cut into words "
+                "first (Thai by pythainlp, Chinese by jieba), or by --tokenizer",
+                file=sys.stderr,
+            )
         if tokens == 0:
             raise UserError(f"{names or 'no files'}: no word in the text; expected plain text in the language of the vectors")
         try:
