@@ -118,6 +118,9 @@ def test_vectors_align_and_inspect(world, tmp_path, capsys):
     out = capsys.readouterr().out
     assert f"words: {len(original.words)}" in out and "character n-grams: no" in out and "\nthe: " in out
     assert len(re.findall(r" -?\d\.\d{3}(?:, |$)", out.splitlines()[-1])) == 3
+    call("vectors", "inspect", world.vectors("english"), "--words=the,thexthe", "--neighbors=3")
+    out = capsys.readouterr().out
+    assert "\nthe: " in out and "\nthexthe (not in the file, by its n-grams): " in out
 
 
 def test_words_that_fasttext_has_cut_within_a_character_are_written_once(tmp_path, capsys):

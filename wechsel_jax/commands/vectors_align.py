@@ -20,6 +20,12 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.files import refuse_file
 
 REQUIRED = ("source", "target")
+# An entry may have several spellings.
+_NAMES = {
+    "pairs_given": "entries of the dictionary",
+    "pairs_found": "entries with vectors on both sides",
+    "pairs": "pairs of words with vectors",
+}
 _ADVERSARIAL = ("start", "epochs", "iterations", "hidden", "most_frequent", "restarts")
 
 
@@ -80,7 +86,7 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
             for entry in value:
                 print(f"{name}: " + ", ".join(f"{key} {_short(item)}" for key, item in entry.items()))
         else:
-            print(f"{name}: {_short(value)}")
+            print(f"{_NAMES.get(name, name)}: {_short(value)}")
 
 
 def _check(values: flags.FlagValues) -> None:

@@ -45,6 +45,8 @@ def _print_nearest(words, values: flags.FlagValues) -> None:
     searched = min(values.max_words, len(words.words))
     # One more than asked for: a word is nearest to itself.
     similarity, ids = nearest_neighbors(queries, words.rows(np.arange(searched)), min(values.neighbors + 1, searched))
+    known = {*words.words}
     for word, scores, row in zip(values.words, similarity, ids, strict=True):
         found = [(words.words[i], score) for i, score in zip(row, scores, strict=True) if words.words[i] != word]
-        print(f"{word}: " + ", ".join(f"{other} {score:.3f}" for other, score in found[: values.neighbors]))
+        how = "" if word in known else " (not in the file, by its n-grams)"
+        print(f"{word}{how}: " + ", ".join(f"{other} {score:.3f}" for other, score in found[: values.neighbors]))

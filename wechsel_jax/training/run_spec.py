@@ -152,7 +152,7 @@ def build_run(config: ConfigDict, weights: bool = True) -> RunSpec:
     if config.block_length > model.config.max_length:
         raise UserError(
             f"block_length: {config.block_length} is more than the model's {model.config.max_length} positions; "
-            "expected at most that"
+            f"expected at most that: --config.block_length={model.config.max_length}"
         )
     if model.target_tokenizer is not None:
         objective = TranslationObjective(model.family, model.device_config, config.dtype, config.loss_chunk)
@@ -234,7 +234,7 @@ def _weights(config: ConfigDict, model: ModelSpec, check: bool) -> Callable[[], 
     checkpoint = Checkpoint.open(config.model.checkpoint)
 
     def load() -> dict[str, Any]:
-        tensors = {name: checkpoint.read(name) for name in checkpoint.names()}
+        tensors = checkpoint.arrays()
         if model.head or config.objective == "mlm_nsp":
             form, labels = stated_head(checkpoint.config) or ("", ())
             same = form == config.objective and (form == "answers" or labels == tuple(config.task.labels))

@@ -276,7 +276,7 @@ def _read(place: str | Path) -> tuple[Checkpoint, Params, ModelConfig]:
     checkpoint = Checkpoint.open(place)
     of_model = family(checkpoint.config["model_type"])
     config = of_model.config(checkpoint.config)
-    return checkpoint, of_model.from_hugging_face({name: checkpoint.read(name) for name in checkpoint.names()}, config), config
+    return checkpoint, of_model.from_hugging_face(checkpoint.arrays(), config), config
 
 
 def _write(
