@@ -12,8 +12,8 @@ Command:  python -m train.compare --config=configs/adapt.py:source=gpt2,text=min
             dictionary=, source_vectors=, target_vectors=    make the start better, or other methods possible
             method=        auto (anker, or fvt for a source that reads the language) or any of `wechsel-jax transfer`
             probe=         with method=auto: 50 trains that many steps from each method that fits, and takes the best
-            recipe=        muon_shared, muon, two_rates, shared, adamw (docs/recipe.md); wechsel: the WECHSEL paper's method,
-                           optimizer, rate and schedule
+            recipe=        muon_soap, muon_shared, muon, two_rates, shared, adamw (docs/recipe.md); wechsel: the WECHSEL paper's
+                           method, optimizer, rate and schedule
             seed=
           Longer afterwards, from where the decay began (so warm-up and stable part are not paid again):
           python -m train.pretrain --config=configs/adapt.py:longer=runs/mine/auto,tokens=100M --workdir=runs/mine-100M
@@ -93,7 +93,7 @@ def get_config(arguments: str = "") -> ConfigDict:
         target_vectors="",
         method="",
         probe="0",
-        recipe=("muon_shared", "muon", "two_rates", "shared", "adamw", "wechsel"),
+        recipe=("muon_soap", "muon_shared", "muon", "two_rates", "shared", "adamw", "wechsel"),
         seed="0",
         longer="",
     )

@@ -3,10 +3,10 @@
 Command:  python -m train.compare --config=configs/recipe.py --workdir=runs/recipe
           (--config=configs/recipe.py:starts=anker+wechsel_tfr-regression,recipes=muon_shared,rate=3e-3,steps=400,lang=sw,data=data
           takes others; `-regression` behind a start is `transfer --regression`, and data= is of benchmarks.language_data)
-Cost:     10 runs of 200 steps, an hour on 2 CPU cores without other work.
+Cost:     12 runs of 200 steps, 70 minutes on 2 CPU cores without other work.
 Expected: from WECHSEL-TFR's rows perplexity ends at 319 with AdamW, 281 with two rates and 270 with Muon, from `anker`'s at
-          260, 253 and 245, at 248 with AdamW where rows also move together and at 236 with Muon and that (rate=3e-3: 233);
-          docs/recipe.md says what it does and does not show.
+          260, 253 and 245, at 248 with AdamW where rows also move together, at 236 with Muon and that (rate=3e-3: 233), and at
+          229 with SOAP for the tables besides; docs/recipe.md says what it does and does not show.
 """
 
 from ml_collections import ConfigDict
@@ -18,7 +18,7 @@ from wechsel_jax.training.groups import RECIPES
 
 # Highest rates of the body; `RECIPES` says how much faster the tables learn. With 3e-3 `muon_shared` learns a little more
 # of the new language and forgets far more of the source's (docs/recipe.md).
-RATES = {"adamw": 1.5e-3, "two_rates": 1.6e-3, "muon": 3e-3, "shared": 1.5e-3, "muon_shared": 2e-3}
+RATES = {"adamw": 1.5e-3, "two_rates": 1.6e-3, "muon": 3e-3, "shared": 1.5e-3, "muon_shared": 2e-3, "muon_soap": 2e-3}
 
 
 def get_config(arguments: str = "") -> ConfigDict:

@@ -32,7 +32,7 @@ GPT2 = family("gpt2")
 CONFIG = GPT2.config({"vocab_size": 30, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 8})
 SHAPES = GPT2.shapes(CONFIG)
 RECIPE = (
-    {"match": "tokens", "rate": 3.0, "weight_decay": 0.0},
+    {"match": "tokens", "kind": "soap", "rate": 3.0, "weight_decay": 0.0},
     {"match": "position", "kind": "frozen"},
     {"match": "layers/mlp/.*kernel$", "kind": "muon", "rate": 2.0, "warmup_steps": 2},
 )
@@ -84,6 +84,7 @@ def test_impossible_groups_are_refused_before_anything_is_opened(make_config, de
         ([{"match": "mpl"}], r"groups\[0\].match: 'mpl' finds no parameter; expected some of final_norm/bias"),
         ([{"match": "mlp"}, {"match": "mlp/up"}], r"groups\[1\].match: 'mlp/up' finds only parameters of the groups before"),
         ([{"match": "mlp", "kind": "muon"}], r"groups\[0\]: muon is for matrices, and layers/mlp/(up|down)/bias of shape"),
+        ([{"match": "embedding|mlp", "kind": "soap"}], r"groups\[0\]: soap is for tables, and layers/mlp/(up|down)/bias is"),
         ([{"match": "qkv/bias", "kind": "muon"}], r"qkv/bias of shape \(2, 3, 16\) holds none"),
     ],
 )

@@ -37,7 +37,7 @@ def test_the_dial_passes_through_what_was_measured():
     assert (training.steps, training.batch_size, training.block_length) == (800, 16, 128)
     assert training.optimizer.peak_learning_rate == 2e-3 and config.tokenizer.vocabulary_size == 8192
     assert [dict(group) for group in training.optimizer.groups] == [
-        {"match": "embeddings", "rate": 4 / 3, "coordinates": "best"},
+        {"match": "embeddings", "kind": "soap", "rate": 2.0, "coordinates": "best"},
         {"match": "layers/.*kernel$", "kind": "muon"},
     ]
 
@@ -93,7 +93,7 @@ def test_the_model_decides_objective_tokenizer_rate_and_rows(source, save_source
         ("tokens=3", "at least 1,000"),
         ("method=magic", "method=magic: expected auto or one of wechsel"),
         ("probe=yes", "probe=yes: expected a whole number"),
-        ("recipe=sgd", "expected recipe to be one of muon_shared"),
+        ("recipe=sgd", "expected recipe to be one of muon_soap"),
         ("hours=3", "expected some of source="),
         ("longer=/nowhere", "/nowhere: no such directory"),
         ("text=/nowhere.txt", "/nowhere.txt: no such file"),

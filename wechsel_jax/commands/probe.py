@@ -30,7 +30,7 @@ def define(values: flags.FlagValues) -> None:
     flags.DEFINE_list("rates", ["1e-3", "3e-3"], "Highest learning rates.", flag_values=values)
     recipes = (
         "Optimizers: adamw, two_rates (AdamW, embeddings faster), muon (for the matrices of the layers); shared, muon_shared "
-        "(adamw and muon, and tokens' rows also move together)."
+        "(adamw and muon, and tokens' rows also move together); muon_soap (muon_shared with SOAP for the embeddings)."
     )
     flags.DEFINE_list("recipes", ["adamw"], recipes, flag_values=values)
     flags.DEFINE_integer("steps", 50, "Of each run.", **count)

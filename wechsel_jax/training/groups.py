@@ -14,7 +14,7 @@ from wechsel_jax.records.transfer import PLAN_FILE
 from wechsel_jax.training.coordinates import BEST, OWN, TRANSFER, own_coordinates, read_coordinates
 from wechsel_jax.training.schedules import NAMED, Phase
 
-KINDS = ("adamw", "muon", "frozen")
+KINDS = ("adamw", "soap", "muon", "frozen")
 # Groups under their names, for `optimizer.groups`: tables learn faster than the body (benchmarks/recipe.json).
 RECIPES: Mapping[str, tuple[dict[str, Any], ...]] = {
     "adamw": (),
@@ -25,6 +25,11 @@ RECIPES: Mapping[str, tuple[dict[str, Any], ...]] = {
     "shared": ({"match": "embeddings", "coordinates": BEST},),
     "muon_shared": (
         {"match": "embeddings", "rate": 4 / 3, "coordinates": BEST},
+        {"match": "layers/.*kernel$", "kind": "muon"},
+    ),
+    # SOAP bears tables that learn faster still.
+    "muon_soap": (
+        {"match": "embeddings", "kind": "soap", "rate": 2.0, "coordinates": BEST},
         {"match": "layers/.*kernel$", "kind": "muon"},
     ),
 }
@@ -38,7 +43,7 @@ class Group:
 
     Attributes:
       match: "tokens", "embeddings" or a regex, searched for in "/"-joined parameter paths; "" finds all.
-      kind: "adamw", "muon" (of matrices) or "frozen".
+      kind: "adamw", "soap" (of embeddings; of a bias it is AdamW), "muon" (of matrices) or "frozen".
       rate: factor of the phase's learning rate.
       weight_decay: decoupled, times the group's learning rate; None: the one of all parameters. Not on biases and norms.
       warmup: own warm-up as a fraction of the phase; None: the phase's.
@@ -142,10 +147,10 @@ def read_groups(descriptions: Sequence[Mapping[str, Any]]) -> tuple[Group, ...]:
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
             raise UserError(f"{where}.warmup_steps: is {steps!r}; expected a whole number")
         place = values.get("coordinates", "")
-        if not isinstance(place, str) or (place and kind != "adamw"):
+        if not isinstance(place, str) or (place and kind not in ("adamw", "soap")):
             raise UserError(
                 f"{where}.coordinates: is {place!r}, of kind {kind}; "
-                f"expected a path, {TRANSFER!r}, {OWN!r} or {BEST!r}, of kind adamw"
+                f"expected a path, {TRANSFER!r}, {OWN!r} or {BEST!r}, of kind adamw or soap"
             )
         if "shared" in values and not place:
             raise UserError(f"{where}.shared: there are no coordinates; expected those, too")
@@ -179,8 +184,8 @@ def assign(
       checkpoint: that the run begins from.
 
     Raises:
-      UserError: a group gets no parameter, Muon one that holds no matrices, or coordinates none with an axis of tokens; or
-        there are no coordinates.
+      UserError: a group gets no parameter, Muon one that holds no matrices, SOAP one that is no embedding, or coordinates none
+        with an axis of tokens; or there are no coordinates.
     """
     patterns = [re.compile(parameter_regex(family, group.match)) for group in groups]
     of = {path: next(i for i, pattern in enumerate(patterns) if pattern.search(path)) for path in shapes}
@@ -192,6 +197,11 @@ def assign(
     weights = {weight.path: weight for weight in family.tensors.weights(config)}
     axes = {}
     for path, i in of.items():
+        if groups[i].kind == "soap" and not re.search(family.embedding_parameters, path):
+            raise UserError(
+                f"optimizer.groups[{i}]: soap is for tables, and {path} is none; expected tokens, embeddings or a regex of "
+                "some, or kind adamw"
+            )
         if groups[i].kind == "muon":
             axes[path] = weights[path].matrix_axes(len(shapes[path]))
             if axes[path] is None:

@@ -17,6 +17,7 @@ from wechsel_jax.training.coordinates import scale_by_coordinates
 from wechsel_jax.training.groups import Grouping, parameter_regex
 from wechsel_jax.training.muon import scale_by_muon
 from wechsel_jax.training.schedules import NAMED
+from wechsel_jax.training.soap import scale_by_soap
 
 _NO_DECAY = r"(^|/)bias$|norm/scale$"
 _LAYERS = "layers/"
@@ -52,9 +53,14 @@ def make_optimizer(
         applies = decayed(params)
         return {path: x + rates[path] * params[path] if applies[path] else x for path, x in directions.items()}
 
-    directions = {"adamw": adam, "muon": scale_by_muon(grouping.axes, flatten(shardings or {}))}
+    directions = {
+        "adamw": adam,
+        "soap": scale_by_soap(b1=settings.b1, b2=settings.b2, eps=settings.eps),
+        "muon": scale_by_muon(grouping.axes, flatten(shardings or {})),
+    }
     for path, x in grouping.coordinates.items():
-        directions[str(grouping.of[path])] = scale_by_coordinates(adam, x.shape[1], grouping.group(path).shared)
+        group = grouping.group(path)
+        directions[str(grouping.of[path])] = scale_by_coordinates(directions[group.kind], x.shape[1], group.shared)
     return optax.chain(clip, optax.partition(directions, kinds), optax.stateless(decay))
 
 

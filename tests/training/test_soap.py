@@ -1,0 +1,74 @@
+"""SOAP of tables: against the paper's updates in float64, and what they promise whatever the columns are."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import scipy.linalg
+
+from wechsel_jax.training.coordinates import scale_by_coordinates
+from wechsel_jax.training.soap import scale_by_soap
+
+SETTINGS = {"b1": 0.9, "b2": 0.98, "eps": 1e-6}
+
+
+def gradients(steps=25, rows=30, columns=6, seed=0):
+    """Gradients of a table whose columns vary together, and some more of them with time, float64 (steps, rows, columns)."""
+    generator = np.random.default_rng(seed)
+    mixing = generator.normal(size=(columns, columns)) * np.geomspace(3, 0.3, columns)
+    return generator.normal(size=(steps, rows, columns)) @ mixing + 0.2 * generator.normal(size=(rows, columns))
+
+
+def directions(transformation, values):
+    """The directions of each step, for {"table": ...} or what else the steps hold."""
+    state, update, found = transformation.init(values[0]), jax.jit(transformation.update), []
+    for value in values:
+        direction, state = update(value, state)
+        found.append(direction)
+    return found
+
+
+def of_table(transformation, values):
+    return np.array([one["table"] for one in directions(transformation, [{"table": jnp.float32(g)} for g in values])])
+
+
+def test_the_papers_updates_in_float64():
+    """Algorithm 3 of the paper on the side of the columns, its axes by algorithm 4."""
+    values = gradients()
+    gram, mu, nu, expected = np.zeros((6, 6)), 0.0, 0.0, []
+    for step, g in enumerate(values):
+        gram = 0.95 * gram + 0.05 * g.T @ g
+        if step == 0:
+            axes = scipy.linalg.eigh(gram)[1][:, ::-1]
+        elif step % 10 == 0:
+            axes = scipy.linalg.qr(gram @ axes)[0]
+        mu, nu = 0.9 * mu + 0.1 * g, 0.98 * nu + 0.02 * (g @ axes) ** 2
+        along = (mu @ axes / (1 - 0.9 ** (step + 1))) / (np.sqrt(nu / (1 - 0.98 ** (step + 1))) + 1e-6)
+        expected.append(along @ axes.T)
+    np.testing.assert_allclose(of_table(scale_by_soap(**SETTINGS), values), expected, atol=2e-4)
+
+
+def test_columns_that_are_turned_turn_the_directions():
+    """Which Adam's do not: it weighs the columns as they are."""
+    values, turn = gradients(), scipy.linalg.qr(np.random.default_rng(1).normal(size=(6, 6)))[0]
+    soap, adam = scale_by_soap(**SETTINGS), optax.scale_by_adam(**SETTINGS)
+    np.testing.assert_allclose(of_table(soap, values @ turn), of_table(soap, values) @ turn, atol=5e-4)
+    assert np.abs(of_table(adam, values @ turn) - of_table(adam, values) @ turn).max() > 0.1
+
+
+def test_what_has_no_columns_is_adams():
+    values = [{"head/bias": jnp.float32(g[:, 0]), "other": optax.MaskedNode()} for g in gradients()]
+    soap, adam = (directions(one(**SETTINGS), values) for one in (scale_by_soap, optax.scale_by_adam))
+    for ours, theirs in zip(soap, adam, strict=True):
+        np.testing.assert_allclose(ours["head/bias"], theirs["head/bias"], rtol=1e-6)
+        assert isinstance(ours["other"], optax.MaskedNode)
+
+
+@pytest.mark.parametrize("rows", [3, 30])
+def test_rows_that_no_gradient_reaches_stay(rows):
+    """Also where a batch has fewer tokens than columns, so that some axes have no gradient at all."""
+    values = gradients()
+    values[:, rows:] = 0
+    found = of_table(scale_by_coordinates(scale_by_soap(**SETTINGS), 2, 1.0), values)
+    assert np.isfinite(found).all() and not found[:, rows:].any() and found[:, :rows].any()

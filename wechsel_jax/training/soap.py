@@ -1,0 +1,98 @@
+"""SOAP (Vyas et al., 2025) for tables: Adam along the axes in which a table's gradients vary, not along its columns."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+# The paper's: how fast the columns' second moments forget, and updates between one set of axes and the next.
+_FORGET, _EVERY = 0.95, 10
+
+
+class SoapState(NamedTuple):
+    """State of `scale_by_soap`.
+
+    Attributes:
+      count: updates so far.
+      mu: mean of the gradients, as Adam's.
+      nu: mean of their squares along the axes.
+      grams: {"columns/PATH": float32 (d, d)}, mean of G'G of a table's gradients; of tables alone.
+      axes: the same keys, orthogonal matrices: axes of a table stand in its columns.
+    """
+
+    count: jax.Array
+    mu: dict[str, Any]
+    nu: dict[str, Any]
+    grams: dict[str, jax.Array]
+    axes: dict[str, jax.Array]
+
+
+def scale_by_soap(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
+    """Returns SOAP's direction for tables (V, d), and Adam's for vectors, which have no columns.
+
+    A row of a head is pulled along the states it predicts from, and those lie near few directions, the same for all rows. Adam
+    weighs columns, which say nothing of these directions; Q, the eigenvectors of a running mean of G'G, are them. Adam's second
+    moments are then of GQ, and its direction is turned back. Of SOAP's two sides it is that of the columns alone (section 4.3
+    of arXiv 2409.11321: the other one would be V x V); Q follows by one step of orthogonal iteration every ten updates.
+
+    An update costs four products of V x d and d x d for each table.
+
+    Args:
+      b1: of Adam; the means of gradients are kept as they are and turned when used, so that new axes do no harm to them.
+      b2: of Adam, along the axes.
+      eps: of Adam.
+    """
+
+    def present(tree: Mapping[str, Any]) -> dict[str, jax.Array]:
+        return {path: value for path, value in tree.items() if not isinstance(value, optax.MaskedNode)}
+
+    def init(params: Mapping[str, Any]) -> SoapState:
+        found = present(params)
+        columns = {f"columns/{path}": value.shape[1] for path, value in found.items() if value.ndim == 2}
+        zeros = {path: jnp.zeros_like(value) for path, value in found.items()}
+        return SoapState(
+            jnp.zeros((), jnp.int32),
+            zeros,
+            zeros,
+            {key: jnp.zeros((d, d)) for key, d in columns.items()},
+            {key: jnp.eye(d) for key, d in columns.items()},
+        )
+
+    def update(grads: Mapping[str, Any], state: SoapState, params: Any = None) -> tuple[dict[str, Any], SoapState]:
+        del params
+        found = present(grads)
+        grams, axes = {}, {}
+        for key, gram in state.grams.items():
+            g = found[key.removeprefix("columns/")]
+            grams[key] = _FORGET * gram + (1 - _FORGET) * jnp.matmul(g.T, g, precision="highest")
+            axes[key] = jax.lax.switch(
+                jnp.where(state.count == 0, 0, jnp.where(state.count % _EVERY == 0, 1, 2)),
+                [
+                    lambda gram, q: jnp.linalg.eigh(gram)[1][:, ::-1],
+                    lambda gram, q: jnp.linalg.qr(jnp.matmul(gram, q, precision="highest"))[0],
+                    lambda gram, q: q,
+                ],
+                grams[key],
+                state.axes[key],
+            )
+
+        def turned(values: Mapping[str, jax.Array], back: bool = False) -> dict[str, jax.Array]:
+            """Values along the axes; or from there along the columns."""
+            return {
+                path: jnp.matmul(value, q.T if back else q, precision="highest")
+                if (q := axes.get(f"columns/{path}")) is not None
+                else value
+                for path, value in values.items()
+            }
+
+        count = state.count + 1
+        mu = optax.tree.update_moment(found, state.mu, b1, 1)
+        nu = optax.tree.update_moment(turned(found), state.nu, b2, 2)
+        means = optax.tree.bias_correction(turned(mu), b1, count)
+        squares = optax.tree.bias_correction(nu, b2, count)
+        directions = jax.tree.map(lambda mean, square: mean / (jnp.sqrt(square) + eps), means, squares)
+        return {**grads, **turned(directions, back=True)}, SoapState(count, mu, nu, grams, axes)
+
+    return optax.GradientTransformation(init, update)
