@@ -189,6 +189,15 @@ def test_vectors_of_words_in_the_place_of_tokens_are_noted(world, command):
     assert str(world.vectors("german")) in note and "--token_vectors=ngram" in note
 
 
+def test_word_vectors_of_another_language_are_noted(world, command):
+    """By n-grams all tokens have some vector."""
+    # The German tokenizer of the tests has too few long tokens to judge by.
+    for source, target, said in (("english", "german", 0), ("german", "english", 1)):
+        vectors = {"source_vectors": world.vectors(source), "target_vectors": world.vectors(target)}
+        made = command(method="wechsel", dictionary="identical", overwrite=True, **vectors)
+        assert sum("may be whole words" in note for note in made.record["notes"]) == said
+
+
 def test_focus_with_vectors_of_words(world, command):
     made = command(method="focus", token_vectors="ngram", target_vectors=world.vectors("german"))
     made.check(shares(made, same_strings(made), ngrams(world, made), sparsemax), 2e-6)

@@ -42,6 +42,10 @@ from wechsel_jax.vectors.subwords import native_word
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
+# Of tokens that begin a word and have three characters, the share that word vectors know: small ones of the right language had
+# 41 to 84 %, those of another one 0 to 3 %. Of fewer tokens nothing is said.
+_FEW_KNOWN, _ENOUGH_WORDS = 0.1, 100
+
 
 @dataclasses.dataclass(frozen=True)
 class Job:
@@ -290,6 +294,16 @@ def _token_vectors(
     else:
         if not words.has_subwords:
             job.notes.append(f"{place} has vectors of whole words only: tokens that are no word of it have no vector.")
+        else:
+            # N-grams of any language have some vector.
+            starts = zip(vocabulary.words(), vocabulary.word_start.tolist(), strict=True)
+            long = [word for word, begins in starts if begins and len(word or "") > 2 and any(map(str.isalpha, word))]
+            found = len({*words.words}.intersection(long))
+            if len(long) >= _ENOUGH_WORDS and found < _FEW_KNOWN * len(long):
+                job.notes.append(
+                    f"{place} has {found:,} of the {len(long):,} tokens that may be whole words: is it of the tokenizer's "
+                    "language?"
+                )
         vectors = ngram_vectors(parity_words(tokenizer) if job.settings.parity else vocabulary.words(), words)
     if not np.isfinite(vectors).all():
         token = vocabulary.strings[int(np.flatnonzero(~np.isfinite(vectors).all(axis=1))[0])]
