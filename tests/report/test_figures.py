@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.records.runs import CURVES, STEPS
-from wechsel_jax.report.figures import NARROW, SMALL, WIDE, drawn, inline, spread_apart, thinned
+from wechsel_jax.report import figures
+from wechsel_jax.report.figures import NARROW, SMALL, WIDE, drawn, encoded, inline, spread_apart, thinned
 from wechsel_jax.report.palette import SLOTS, variables
-from wechsel_jax.report.plots import Histograms, Lines, Series, Spreads, Stacks
+from wechsel_jax.report.plots import Histograms, Intervals, Lines, Series, Spreads, Stacks
 from wechsel_jax.report.section import Figure
 
 MEASURED = Lines(
@@ -213,3 +214,14 @@ def test_characters_that_no_xml_can_hold_are_named():
         figure = Figure("plot", label, label, plot)
         text = inline(drawn(figure, WIDE), figure, "wide")
         assert text.encode() and "a␀␛⟨D800⟩&lt;b&gt;$x_1$⟨202E⟩" in text
+
+
+def test_a_png_takes_the_fonts_of_the_machine_and_leaves_the_svg_as_it_is():
+    """Those of other scripts, where there are some: here one that draws Latin otherwise, so that it shows without them."""
+    canvas = drawn(Figure("rows", "", "", Intervals(("name",), (("task", ((1.0, 0.9, 1.1),)),))), WIDE)
+    plain, vector = encoded(canvas, "png"), encoded(canvas, "svg")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(figures, "_FALLBACK_FONTS", ("DejaVu Serif", "no such font"))
+        patch.setitem(figures._STYLE, "font.sans-serif", [])
+        assert encoded(canvas, "png") != plain
+    assert encoded(canvas, "png") == plain and encoded(canvas, "svg") == vector

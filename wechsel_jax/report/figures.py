@@ -37,6 +37,11 @@ _STYLE = {
     "axes.facecolor": "none", "savefig.facecolor": "white", "text.parse_math": False,
     "hatch.color": PAGE["light"], "hatch.linewidth": 1.5, "path.simplify": False,
 }  # fmt: skip
+# Of scripts that DejaVu lacks, in the order in which they are asked for a character.
+_FALLBACK_FONTS = (
+    *("Noto Sans CJK SC", "Noto Sans CJK JP", "WenQuanYi Zen Hei", "Noto Sans Devanagari", "Lohit Devanagari", "Nirmala UI"),
+    *("Noto Sans Thai", "Loma", "Noto Sans Bengali", "Noto Sans Tamil", "Noto Sans Ethiopic", "Arial Unicode MS"),
+)
 
 
 def drawn(figure: Figure, width: int) -> "Canvas":
@@ -97,9 +102,28 @@ def encoded(canvas: "Canvas", kind: str) -> bytes:
     """Returns a drawing as a file: "svg", or "png" of 1,600 pixels for a wide one."""
     metadata = {"svg": {"Date": None, "Creator": WRITER}, "png": {"Software": WRITER}}[kind]
     buffer = io.BytesIO()
-    with _style():
+    with _style(), _installed_fonts(canvas) if kind == "png" else contextlib.nullcontext():
         canvas.savefig(buffer, format=kind, dpi=160, metadata=metadata)
     return buffer.getvalue()
+
+
+@contextlib.contextmanager
+def _installed_fonts(canvas: "Canvas"):
+    """Lets the fonts of this machine draw what the usual one lacks, as a browser does: names in Hindi, Thai, Chinese, ..."""
+    from matplotlib.font_manager import fontManager
+    from matplotlib.text import Text
+
+    found = {font.name for font in fontManager.ttflist}
+    families = [*_STYLE["font.sans-serif"], *(name for name in _FALLBACK_FONTS if name in found)]
+    texts = canvas.findobj(Text)
+    before = [text.get_fontfamily() for text in texts]
+    for text in texts:
+        text.set_fontfamily(families)
+    try:
+        yield
+    finally:
+        for text, family in zip(texts, before, strict=True):
+            text.set_fontfamily(family)
 
 
 @contextlib.contextmanager
@@ -107,7 +131,7 @@ def _style():
     import matplotlib
 
     with warnings.catch_warnings(), matplotlib.rc_context(_STYLE):
-        # Of a character that its font lacks: the page has other fonts, and a PNG shows a box.
+        # Of a character that the fonts lack: the page may have others, and a PNG shows a box.
         warnings.filterwarnings("ignore", "Glyph ", UserWarning)
         yield
 
