@@ -185,6 +185,12 @@ def test_tables_of_two_models(scores, place, tmp_path, capsys):
     drawing = (tmp_path / "table.svg").read_text()
     assert "better|one" in drawing and "bits per byte" in drawing and "accuracy, %" in drawing
     assert (tmp_path / "table.png").read_bytes()[:4] == b"\x89PNG"
+    assert "An unknown token is one guess" not in (tmp_path / "table.md").read_text()
+    content = json.loads(copy.read_text())
+    next(one for one in content["scores"] if one["form"] == "text")["metrics"]["unknown_tokens"] = 3
+    (tmp_path / "unknown.json").write_text(json.dumps(content))
+    cli.main(["report", str(tmp_path / "unknown.json"), f"--output={tmp_path}/unknown.md"])
+    assert "An unknown token is one guess" in (tmp_path / "unknown.md").read_text()
     # The heat map: fewer bits are better, and dark.
     cli.main(["report", str(copy), f"--output={tmp_path}/heat.svg", "--heat_map"])
     assert f">{bits:.3f}<" in (tmp_path / "heat.svg").read_text() and ">100.0<" in (tmp_path / "heat.svg").read_text()

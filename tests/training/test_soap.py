@@ -1,4 +1,4 @@
-"""SOAP of tables: against the paper's updates in float64, and what they promise whatever the columns are."""
+"""SOAP of tables: against the same updates in float64, and what they promise whatever the columns are."""
 
 import jax
 import jax.numpy as jnp
@@ -33,8 +33,8 @@ def of_table(transformation, values):
     return np.array([one["table"] for one in directions(transformation, [{"table": jnp.float32(g)} for g in values])])
 
 
-def test_the_papers_updates_in_float64():
-    """Algorithm 3 of the paper on the side of the columns, its axes by algorithm 4."""
+def test_the_updates_in_float64():
+    """Adam along the eigenvectors of the columns' second moment, with a step of orthogonal iteration every ten updates."""
     values = gradients()
     gram, mu, nu, expected = np.zeros((6, 6)), 0.0, 0.0, []
     for step, g in enumerate(values):

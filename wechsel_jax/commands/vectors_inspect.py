@@ -45,7 +45,7 @@ def _print_nearest(words, values: flags.FlagValues) -> None:
     searched = min(values.max_words, len(words.words))
     # One more than asked for: a word is nearest to itself.
     similarity, ids = nearest_neighbors(queries, words.rows(np.arange(searched)), min(values.neighbors + 1, searched))
-    known = {*words.words}
+    known = {*values.words}.intersection(words.words)
     for word, scores, row in zip(values.words, similarity, ids, strict=True):
         found = [(words.words[i], score) for i, score in zip(row, scores, strict=True) if words.words[i] != word]
         how = "" if word in known else " (not in the file, by its n-grams)"

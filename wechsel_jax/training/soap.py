@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-# The paper's: how fast the columns' second moments forget, and updates between one set of axes and the next.
+# How fast the columns' second moments forget, and updates between one set of axes and the next: the authors' settings.
 _FORGET, _EVERY = 0.95, 10
 
 
@@ -34,8 +34,9 @@ def scale_by_soap(b1: float, b2: float, eps: float) -> optax.GradientTransformat
 
     A row of a head is pulled along the states it predicts from, and those lie near few directions, the same for all rows. Adam
     weighs columns, which say nothing of these directions; Q, the eigenvectors of a running mean of G'G, are them. Adam's second
-    moments are then of GQ, and its direction is turned back. Of SOAP's two sides it is that of the columns alone (section 4.3
-    of arXiv 2409.11321: the other one would be V x V); Q follows by one step of orthogonal iteration every ten updates.
+    moments are then of GQ, and its direction is turned back. Q follows by one step of orthogonal iteration every ten updates
+    (Vyas et al., 2025, arXiv 2409.11321). Of the paper's two sides it is that of the columns alone: the other one would be
+    V x V. Ours is that new axes serve the update that finds them, and that the first update counts.
 
     An update costs four products of V x d and d x d for each table.
 

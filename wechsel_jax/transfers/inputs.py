@@ -297,8 +297,8 @@ def _token_vectors(
         else:
             # N-grams of any language have some vector.
             starts = zip(vocabulary.words(), vocabulary.word_start.tolist(), strict=True)
-            long = [word for word, begins in starts if begins and len(word or "") > 2 and any(map(str.isalpha, word))]
-            found = len({*words.words}.intersection(long))
+            long = {word for word, begins in starts if begins and len(word or "") > 2 and any(map(str.isalpha, word))}
+            found = len(long.intersection(words.words))
             if len(long) >= _ENOUGH_WORDS and found < _FEW_KNOWN * len(long):
                 job.notes.append(
                     f"{place} has {found:,} of the {len(long):,} tokens that may be whole words: is it of the tokenizer's "
