@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.text import Text
 
 from tests.records.runs import CURVES, STEPS
 from wechsel_jax.report import figures
@@ -216,12 +217,21 @@ def test_characters_that_no_xml_can_hold_are_named():
         assert text.encode() and "a␀␛⟨D800⟩&lt;b&gt;$x_1$⟨202E⟩" in text
 
 
-def test_a_png_takes_the_fonts_of_the_machine_and_leaves_the_svg_as_it_is():
+def test_a_png_takes_the_fonts_of_the_machine_and_leaves_the_svg_as_it_is(monkeypatch):
     """Those of other scripts, where there are some: here one that draws Latin otherwise, so that it shows without them."""
     canvas = drawn(Figure("rows", "", "", Intervals(("name",), (("task", ((1.0, 0.9, 1.1),)),))), WIDE)
     plain, vector = encoded(canvas, "png"), encoded(canvas, "svg")
-    with pytest.MonkeyPatch.context() as patch:
+    with monkeypatch.context() as patch:
         patch.setattr(figures, "_FALLBACK_FONTS", ("DejaVu Serif", "no such font"))
         patch.setitem(figures._STYLE, "font.sans-serif", [])
         assert encoded(canvas, "png") != plain
     assert encoded(canvas, "png") == plain and encoded(canvas, "svg") == vector
+
+
+def test_a_font_of_the_machine_without_bold_is_no_warning(monkeypatch, caplog):
+    monkeypatch.setattr(figures, "_FALLBACK_FONTS", ("cmr10",))
+    canvas = drawn(Figure("rows", "", "", Intervals(("name",), (("task", ((1.0, 0.9, 1.1),)),))), WIDE)
+    for text in canvas.findobj(Text):
+        text.set_fontweight("bold")
+    encoded(canvas, "png")
+    assert not caplog.records

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import logging
 import re
 import warnings
 import xml.etree.ElementTree as ElementTree
@@ -113,6 +114,10 @@ def _installed_fonts(canvas: "Canvas"):
     from matplotlib.font_manager import fontManager
     from matplotlib.text import Text
 
+    # It warns of a font that has no bold, also where no character is taken from it.
+    logger = logging.getLogger("matplotlib.font_manager")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
     found = {font.name for font in fontManager.ttflist}
     families = [*_STYLE["font.sans-serif"], *(name for name in _FALLBACK_FONTS if name in found)]
     texts = canvas.findobj(Text)
@@ -122,6 +127,7 @@ def _installed_fonts(canvas: "Canvas"):
     try:
         yield
     finally:
+        logger.setLevel(level)
         for text, family in zip(texts, before, strict=True):
             text.set_fontfamily(family)
 
