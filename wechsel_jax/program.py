@@ -1,7 +1,6 @@
 """How a program ends: by a user's mistake, a lack of memory, a signal; always with one line and nothing half-written."""
 
 import contextlib
-import errno
 import os
 import signal
 import sys
@@ -11,7 +10,7 @@ from types import FrameType
 from typing import NoReturn
 
 from wechsel_jax.errors import UserError, one_line, printable
-from wechsel_jax.files import remove_unfinished
+from wechsel_jax.files import FULL, remove_unfinished
 
 # How long Python has to hear of a signal before the process ends without it: inside a library's code no handler runs.
 _PATIENCE_SECONDS = 2.0
@@ -62,7 +61,7 @@ def mistake(error: BaseException) -> str | None:
         return f"{what}not enough memory; ask for less, or use a machine with more memory"
     if isinstance(error, OSError) and error.errno is not None:
         where = f"{error.filename}: " if error.filename else ""
-        advice = "; free some space and run the same command again" if error.errno == errno.ENOSPC else ""
+        advice = "; free some space and run the same command again" if error.errno in FULL else ""
         return f"{where}{error.strerror}{advice}"
     asked = os.environ.get("JAX_PLATFORMS", "")
     if type(error) in (RuntimeError, AssertionError) and asked not in ("", "cpu") and not _devices():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -49,6 +50,22 @@ def test_what_another_process_has_written_meanwhile_stays(tmp_path):
             (theirs / "a").write_text("theirs")
     assert (tmp_path / "out" / "a").read_text() == "theirs"
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_full_disk_names_what_was_being_written(tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises(OSError) as of_file, new_file(tmp_path / "page.html") as handle:
+            handle.write(bytes(8192))
+        with pytest.raises(OSError) as of_directory, new_directory(tmp_path / "out", "transfer") as directory:
+            with new_file(directory / "weights") as handle:
+                handle.write(bytes(8192))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    for error, name in ((of_file, "page.html"), (of_directory, "out")):
+        assert mistake(error.value) == f"{tmp_path / name}: File too large; free some space and run the same command again"
+    assert not names(tmp_path)
 
 
 def test_a_directory_is_replaced_by_its_own_writer_alone(tmp_path):

@@ -27,9 +27,9 @@ from wechsel_jax.data.encoder import Encoder
 from wechsel_jax.data.manifest import FORMAT, MANIFEST, SENTENCES, TOKENS, reuse
 from wechsel_jax.data.parallel import vocabulary_hash
 from wechsel_jax.data.selection import DROPPED, FACTS, TRAIN, VALIDATION, choose, facts, side_of
-from wechsel_jax.data.unfinished import FULL, RESULT, Stage, Unfinished, disk_full, foreign, lock, scratch_directory
+from wechsel_jax.data.unfinished import RESULT, Stage, Unfinished, disk_full, foreign, lock, scratch_directory
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import new_file, refuse_directory
+from wechsel_jax.files import FULL, new_file, refuse_directory
 from wechsel_jax.text.documents import check_kind
 from wechsel_jax.text.files import LONGEST_DOCUMENT
 from wechsel_jax.text.parts import PART_BYTES, Part, read_parts

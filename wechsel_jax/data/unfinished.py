@@ -27,7 +27,6 @@ _OURS = re.compile(
 # What a kill can cost.
 _RECORD_SECONDS = 10.0
 _CHUNK = 1 << 22
-FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Unfinished:

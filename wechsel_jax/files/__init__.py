@@ -2,9 +2,18 @@
 
 from wechsel_jax.files.manifests import RECORD, damage, seal, sync_directory
 from wechsel_jax.files.refusals import foreign, refuse_directory, refuse_file, refuse_workdir, require_directory, require_file
-from wechsel_jax.files.whole import held, new_directory, new_file, remove_leftovers, remove_unfinished, temporary_directory
+from wechsel_jax.files.whole import (
+    FULL,
+    held,
+    new_directory,
+    new_file,
+    remove_leftovers,
+    remove_unfinished,
+    temporary_directory,
+)
 
 __all__ = [
+    "FULL",
     "RECORD",
     "damage",
     "foreign",

@@ -1,6 +1,7 @@
 """Files and directories that appear whole or not at all."""
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -13,6 +14,8 @@ from typing import IO
 from wechsel_jax.files.manifests import RECORD, seal
 from wechsel_jax.files.refusals import refuse_directory
 
+# A disk without room: none left, none for this user, none for so large a file.
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # What this process is writing, so that it can be removed however the process ends.
 _unfinished: set[Path] = set()
 
@@ -89,6 +92,11 @@ def _temporary(path: Path, make: Callable[[Path], object]) -> Iterator[Path]:
                 if mine is not False and temporary.exists():
                     yield temporary
                     return
+        except OSError as error:
+            # A write that fails does not say where, and nobody knows the temporary name.
+            if error.errno in FULL and f"{error.filename or temporary}".startswith(f"{temporary}"):
+                error.filename = f"{path}"
+            raise
         finally:
             _remove(temporary)
             _unfinished.discard(temporary)
