@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.full_disk import no_file_above
 from wechsel_jax import files
 from wechsel_jax import program as module
 from wechsel_jax.errors import UserError
@@ -53,16 +53,12 @@ def test_what_another_process_has_written_meanwhile_stays(tmp_path):
 
 
 def test_a_full_disk_names_what_was_being_written(tmp_path):
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
-    try:
+    with no_file_above(4096):
         with pytest.raises(OSError) as of_file, new_file(tmp_path / "page.html") as handle:
             handle.write(bytes(8192))
         with pytest.raises(OSError) as of_directory, new_directory(tmp_path / "out", "transfer") as directory:
             with new_file(directory / "weights") as handle:
                 handle.write(bytes(8192))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     for error, name in ((of_file, "page.html"), (of_directory, "out")):
         assert mistake(error.value) == f"{tmp_path / name}: File too large; free some space and run the same command again"
     assert not names(tmp_path)

@@ -11,6 +11,7 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 
+from tests.full_disk import no_file_above
 from tests.records.runs import make_run, metrics, record
 from wechsel_jax import cli
 from wechsel_jax.errors import UserError
@@ -388,6 +389,9 @@ def test_a_failure_leaves_nothing_behind(tmp_path, runs, monkeypatch):
         write_report(runs, tmp_path / "out" / "report.html")
     assert not (tmp_path / "out").exists()
     monkeypatch.undo()
+    with no_file_above(1 << 15), pytest.raises(OSError, match=r"File too large: .*out/report"):
+        write_report(runs, tmp_path / "out" / "report.html")
+    assert not list((tmp_path / "out").iterdir())
     assert write_report(runs, tmp_path / "out" / "report.html", plots=False).exists()
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["report.html"]
 

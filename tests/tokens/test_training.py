@@ -5,7 +5,6 @@ import hashlib
 import json
 import lzma
 import re
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +17,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
+from tests.full_disk import no_file_above
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import RECORD
 from wechsel_jax.tokens import Vocabulary, load_tokenizer, training
@@ -206,12 +206,8 @@ def test_a_line_above_the_limit_is_named_and_leaves_nothing(text, tmp_path):
 
 
 def test_a_full_disk_is_named_and_leaves_nothing(text, tmp_path):
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
-    try:
+    with no_file_above(4096):
         refused(r"out: cannot be written \(.*\); free some space", text, 300, tmp_path / "out")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert list(tmp_path.iterdir()) == []
 
 

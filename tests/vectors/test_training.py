@@ -4,7 +4,6 @@ import gzip
 import json
 import lzma
 import re
-import resource
 import sys
 from collections import Counter
 from pathlib import Path
@@ -19,6 +18,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from tests.full_disk import no_file_above
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import remove_leftovers, remove_unfinished
 from wechsel_jax.tokens import encoding, load_tokenizer
@@ -84,13 +84,8 @@ def test_what_a_killed_process_leaves_is_removed(tmp_path, monkeypatch):
 
 def test_a_full_disk_is_named_and_leaves_nothing(tmp_path):
     (tmp_path / "a.txt").write_text("a b\n")
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
-    try:
-        with pytest.raises(UserError, match=r"v\.bin: cannot be written whole; free some space"):
-            train_vectors(tmp_path / "a.txt", tmp_path / "v.bin", **SETTINGS)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with no_file_above(4096), pytest.raises(UserError, match=r"v\.bin: cannot be written whole; free some space"):
+        train_vectors(tmp_path / "a.txt", tmp_path / "v.bin", **SETTINGS)
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
 
 

@@ -1,5 +1,6 @@
 """What runs recorded, as one self-contained HTML file with its plots beside it, and as a table for the terminal."""
 
+import contextlib
 from collections.abc import Sequence
 from html import escape
 from importlib import resources
@@ -36,7 +37,7 @@ def write_report(
 ) -> Path:
     """Writes what runs recorded as one HTML file without external resources, and its plots as PNG and SVG beside it.
 
-    All files are drawn before the first is written.
+    All files are written, or none is.
 
     Args:
       runs: directories as in `read_run`, workdirs of `train.compare`, or runs that were read; may be none beside `embeddings`.
@@ -99,12 +100,12 @@ def write_report(
         f'<p class="headline">{words(top.heading)}</p>{html(top.blocks, draw)}</header>\n<main>{html(sections, draw)}</main>\n'
         f"<footer><p>{WRITER} from {', '.join(map(escape, places))}.{beside}</p></footer></body></html>\n"
     )
-    for path, contents in files.items():
-        with new_file(path) as handle:
+    # The page, which names the plots, gets its name last. A token may hold half of a surrogate pair, which UTF-8 cannot.
+    with contextlib.ExitStack() as written:
+        for path, contents in {output: page.encode("utf-8", errors="replace"), **files}.items():
+            handle = written.enter_context(new_file(path))
             handle.write(contents)
-    with new_file(output) as handle:
-        # A token may hold half of a surrogate pair, which UTF-8 cannot.
-        handle.write(page.encode("utf-8", errors="replace"))
+            handle.flush()
     return output
 
 
