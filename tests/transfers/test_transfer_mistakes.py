@@ -249,6 +249,14 @@ def test_overwriting_never_takes_an_input_with_it(world, source, tmp_path, lost)
     assert sorted(place.rglob("*")) == before
 
 
+def test_a_dictionary_is_read_before_the_model(world, tmp_path):
+    dictionary = _write(tmp_path / "d.tsv", "a\tb\nc\n")
+    for method, kind in (("wechsel", "vectors"), ("anker", "text")):
+        given = {f"{side}_{kind}": dictionary for side in ("source", "target")}
+        with pytest.raises(UserError, match=r"d\.tsv: line 2"):
+            run("no/model", "no/tokenizer", tmp_path / "out", method=method, dictionary=dictionary, **given)
+
+
 def test_an_output_that_cannot_be_written_is_refused_before_any_work(world, source, tmp_path, monkeypatch):
     tokenizer = world.tokenizer("german", "gpt2")
     file, link = _write(tmp_path / "file", "keep me"), tmp_path / "link"

@@ -54,6 +54,7 @@ class Job:
     Attributes:
       method: how the plan is made.
       settings: all of them filled in.
+      dictionary: pairs of words of the file that `settings.dictionary` names; none where the method reads no file.
       checkpoint: the source model.
       source_tokenizer: its tokenizer.
       target_tokenizer: the new one; with `keep_source` the source's with the new tokens appended.
@@ -66,6 +67,7 @@ class Job:
 
     method: Method
     settings: TransferSettings
+    dictionary: list[tuple[str, str]]
     checkpoint: Checkpoint
     source_tokenizer: "PreTrainedTokenizerFast"
     target_tokenizer: "PreTrainedTokenizerFast"
@@ -97,8 +99,13 @@ def open_job(method: Method, settings: TransferSettings, source: str | os.PathLi
     """Opens the models and refuses what does not fit together.
 
     Raises:
-      UserError: a model or tokenizer is missing, damaged, or does not fit the other.
+      UserError: the dictionary, a model or tokenizer is missing or damaged, or the models do not fit each other.
     """
+    unused = settings.unused(method)
+    dictionary = []
+    if settings.dictionary not in (None, ALIGNED, IDENTICAL) and "dictionary" not in unused:
+        # Before the model, which may be large. A method of ours has no parity.
+        dictionary = read_dictionary(settings.dictionary, alternatives=bool(method.text) or not settings.parity)
     checkpoint = Checkpoint.open(source)
     record = checkpoint.record
     if method.redraw_inner:
@@ -119,7 +126,7 @@ def open_job(method: Method, settings: TransferSettings, source: str | os.PathLi
         left = "only leaves the word start out" if "word_start" in method.settings else "changes nothing"
         notes.append(f"parity was given, but {method.name} has no reference implementation that it repeats: it {left}.")
     chosen = f"{method.name} with parity" if settings.parity else method.name
-    notes += [f"{name} was given, but {chosen} does not use it." for name in settings.unused(method)]
+    notes += [f"{name} was given, but {chosen} does not use it." for name in unused]
     mapping = parse_mapping(settings.map, vocabulary, target)
     reference = method.reference_overlap if settings.parity else None
     overlap = find_overlap(vocabulary, target, settings.overlap, mapping, symbols=settings.symbols, parity=reference)
@@ -127,7 +134,7 @@ def open_job(method: Method, settings: TransferSettings, source: str | os.PathLi
         overlap = overlap.keeping(vocabulary)
     shift = position_shift(record, checkpoint.config, target, target_tokenizer)
     return Job(
-        method, settings, checkpoint, source_tokenizer, new_tokenizer, vocabulary, target, overlap, shift, notes
+        method, settings, dictionary, checkpoint, source_tokenizer, new_tokenizer, vocabulary, target, overlap, shift, notes
     )  # fmt: skip
 
 
@@ -194,8 +201,7 @@ def _text_sides(job: Job, steps: Steps) -> tuple[Side, Side, dict]:
     if job.method.takes_words:
         if settings.source_vectors:
             *others, words = _shared_space(job, steps)
-        file = settings.dictionary if settings.dictionary not in (None, ALIGNED, IDENTICAL) else None
-        dictionary = read_dictionary(file) if file else [], file
+        dictionary = job.dictionary, settings.dictionary if job.dictionary else None
     # The dictionary is taken as its pairs.
     taken = inspect.signature(job.method.text).parameters.keys() - {"dictionary"}
     with steps("making token vectors"):
@@ -225,12 +231,11 @@ def _target_space(job: Job, steps: Steps) -> tuple[np.ndarray, np.ndarray | None
 
 
 def _shared_space(job: Job, steps: Steps) -> tuple[np.ndarray, np.ndarray, dict | None]:
-    settings, pairs = job.settings, job.settings.dictionary
+    settings = job.settings
+    pairs = job.dictionary or settings.dictionary
     if pairs is None and settings.alignment == "procrustes":
         pairs = IDENTICAL
     with steps("reading the word vectors"):
-        if pairs is not None and pairs not in (ALIGNED, IDENTICAL):
-            pairs = read_dictionary(pairs, alternatives=not settings.parity)
         words = load_vectors(settings.source_vectors), load_vectors(settings.target_vectors)
         _check_dimensions(job, *words)
     alignment = None
