@@ -116,6 +116,22 @@ def test_runs_on_labelled_examples_tell_their_scores(tmp_path):
     assert "not finite" not in page.text and "perplexity" not in page.text.lower()
 
 
+def test_runs_that_translate_tell_their_bleu(tmp_path):
+    def run(name, scores):
+        lines = (
+            {"kind": "eval", "step": 10 * i, "loss": 3.0 - i, "perplexity": math.exp(3 - i)}
+            | ({} if bleu is None else {"bleu": bleu})
+            for i, bleu in enumerate(scores)
+        )
+        config = {"steps": 20, "objective": "translation"}
+        return RunRecord(tmp_path / name, name, config=config, evaluations=tuple(map(Evaluation.of, lines)))
+
+    page = page_of([run("first", (0.0, 20.25, 18.5))], tmp_path)
+    assert page.text.startswith("A model that translates") and "18.5BLEU of first after 20 steps" in page.text
+    assert page.tables[0] == [["Run", "best", "at step", "last", "after step"], ["first", "20.25", "10", "18.50", "20"]]
+    assert "BLEU" not in page_of([run("first", (None, None, None))], tmp_path).text
+
+
 def test_perplexities_are_those_of_the_metrics(page):
     rows = page.table("Step")
     assert rows[0] == ["Step", "WECHSEL", "TransInner", "FullRand", "FullRand needs"]

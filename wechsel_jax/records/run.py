@@ -40,7 +40,8 @@ class Evaluation:
     """Held-out loss and perplexity after `step` updates, inf where it overflowed.
 
     `tokens` were counted, which stand for `bytes` of text; earlier runs recorded no bytes, the first ones no tokens. A run on
-    labelled examples has no perplexity (inf) but a `score`, the larger the better, whose name is `metric`.
+    labelled examples has no perplexity (inf) but a `score`, the larger the better, whose name is `metric`. One that translates
+    may have `bleu`, 0 to 100, of its translations of held-out text.
     """
 
     step: int
@@ -51,6 +52,7 @@ class Evaluation:
     bytes: float | None = None
     score: float | None = None
     metric: str = ""
+    bleu: float | None = None
 
     @classmethod
     def of(cls, line: Mapping[str, Any]) -> Self:
@@ -63,7 +65,7 @@ class Evaluation:
         if perplexity is not None and not (is_number(perplexity) and perplexity > 0):
             raise ValueError(f"perplexity {ascii(perplexity)[:40]}")
         value = math.inf if perplexity is None else float(perplexity)
-        names = ("tokens", "bits_per_byte", "bytes", "score")
+        names = ("tokens", "bits_per_byte", "bytes", "score", "bleu")
         return cls(
             step=line["step"],
             perplexity=value,

@@ -20,7 +20,7 @@ from wechsel_jax.report.terminal import terminal
 # In the order of a reader's questions: did it work, how did it go, what was it made of, how is it made again.
 _SECTIONS = (
     training_sections.standing, training_sections.learning_curves, training_sections.label_scores,
-    training_sections.perplexities, training_sections.bits_per_byte, training_sections.history,
+    training_sections.translations, training_sections.perplexities, training_sections.bits_per_byte, training_sections.history,
     transfer_sections.verdicts, transfer_sections.origins, transfer_sections.coverage, transfer_sections.alignment,
     transfer_sections.examples, transfer_sections.lengths, run_sections.timings, run_sections.settings,
 )  # fmt: skip
@@ -88,6 +88,8 @@ def write_report(
     about = f"{Path(models.pop()).name} in a new language" if len(models) == 1 else "A language model in a new language"
     if all(curves.scored(run) for run in records):
         about = "A fine-tuned model" if records else "Embeddings"
+    elif all(run.config.get("objective") == "translation" for run in records):
+        about = "A model that translates"
     top = training_sections.top(report) if records else Section("Will these embeddings train well?")
     style = resources.files("wechsel_jax.report").joinpath("style.css").read_text(encoding="utf-8")
     places = map(str, (*(run.path for run in records), *embeddings))

@@ -85,13 +85,34 @@ def label_scores(report: Report) -> list[Section]:
         at = (NO_VALUE, NO_VALUE) if best is None else (f"{best.score:.4f}", f"{best.step:,}")
         rows.append((report.name(run), last.metric.replace("_", " "), *at, f"{last.score:.4f}", f"{last.step:,}"))
     table = Table(("Run", "score", "best", "at step", "last", "after step"), tuple(rows), "scores of labels", text=(0, 1))
-    series = tuple(Series(run.label, report.slots[run.label], [(p.step, p.score) for p in curves.scored(run)]) for run in runs)
-    ends = "; ".join(f"{one.label} ends at {number(one.points[-1][1])}" for one in series)
     value = names.pop() if len(names) == 1 else "score"
-    figure = Figure(
-        "label-scores", f"{value} on held-out examples over training steps", ends, Lines(series, False, value=value)
-    )
+    drawn = [(run, [(point.step, point.score) for point in curves.scored(run)]) for run in runs]
+    figure = _scores(report, "label-scores", value, drawn)
     return [Section("Scores on held-out examples", ("Higher is better; 1 is all right.", figure, table))]
+
+
+def translations(report: Report) -> list[Section]:
+    """BLEU of what runs translated along the way: a drawing, and each run's best (Kim et al., figure 1)."""
+    all_points = ((run, [(one.step, one.bleu) for one in run.evaluations if one.bleu is not None]) for run in report.runs)
+    found = [(run, points) for run, points in all_points if points]
+    if not found:
+        return []
+    rows = []
+    for run, points in found:
+        best = max(points, key=lambda point: point[1])
+        cells = (f"{best[1]:.2f}", f"{best[0]:,}", f"{points[-1][1]:.2f}", f"{points[-1][0]:,}")
+        rows.append((report.name(run), *cells))
+    table = Table(("Run", "best", "at step", "last", "after step"), tuple(rows), "BLEU")
+    figure = _scores(report, "bleu", "BLEU", found)
+    about = "BLEU of greedy translations of held-out text, from 0 to 100. Higher is better."
+    return [Section("Translations of held-out text", (about, figure, table))]
+
+
+def _scores(report: Report, name: str, value: str, points: Sequence[tuple[RunRecord, Points]]) -> Figure:
+    """A drawing of what is the better the higher it is."""
+    series = tuple(Series(run.label, report.slots[run.label], values) for run, values in points)
+    ends = "; ".join(f"{one.label} ends at {number(one.points[-1][1])}" for one in series)
+    return Figure(name, f"{value} on held-out examples over training steps", ends, Lines(series, False, value=value))
 
 
 def perplexities(report: Report) -> list[Section]:
@@ -262,6 +283,8 @@ def _key_figures(report: Report) -> tuple[tuple[str, Text], ...]:
         if (bits := curves.bits_at(best, step)) is not None:
             found.append((f"{bits:.3f}", ("bits per byte of ", report.name(best), f" after {plural(step, 'step')}")))
         found.append((number(value), ("perplexity of ", report.name(best), f" after {plural(step, 'step')}")))
+        if (bleu := next((one.bleu for one in best.evaluations if one.step == step), None)) is not None:
+            found.append((number(bleu), ("BLEU of ", report.name(best), f" after {plural(step, 'step')}")))
         sooner = curves.head_start(best, scratch) if scratch and not curves.incomparable(report.evaluated) else None
         if sooner and sooner[0] > 0:
             what = ("fewer steps than ", report.name(scratch), " for the perplexity that it ends with")
