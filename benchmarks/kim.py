@@ -9,9 +9,9 @@ Cost:     of each setting and seed a run of 6 to 20 minutes of one CPU core ("se
           where it stopped, and others join its results.
 
 Table 1 is --settings=plain, table 3 all four of them, table 7 --inits=xavier_pretrained, and figure 1 the "bleu" of each epoch
-in the results. Settings are those of configs/kim.py but for the width of the vectors, the epochs, texts of like length in a
-batch, with GloVe's vectors a rate that is as many times the paper's as its width is ours, and Multi30k from English, where the
-encoder has the vectors and the decoder Xavier's rows.
+in the results and drawn in docs/kim.png. Settings are those of configs/kim.py but for the width of the vectors, the epochs,
+texts of like length in a batch, with GloVe's vectors a rate that is as many times the paper's as its width is ours, and
+Multi30k from English, where the encoder has the vectors and the decoder Xavier's rows.
 """
 
 import argparse
@@ -34,6 +34,7 @@ from wechsel_jax.text.files import read_lines
 from wechsel_jax.training.metrics import best_evaluation
 
 ROOT = Path(__file__).parents[1]
+OUTPUT, PICTURE = ROOT / "benchmarks/kim.json", ROOT / "docs/kim.png"
 # How `wechsel-jax table` makes the rows of each; the paper's shuffle can be read as either of two.
 INITS = {
     "xavier": None,
@@ -107,7 +108,7 @@ def main() -> None:
     parser.add_argument("--inits", default="xavier,pretrained,pretrained_xavier")
     parser.add_argument("--settings", default="plain")
     parser.add_argument("--seeds", type=int)
-    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks/kim.json")
+    parser.add_argument("--output", type=Path, default=OUTPUT)
     given = parser.parse_args()
     given.inits, given.settings = given.inits.split(","), given.settings.split(",")
     for chosen, known in ((given.inits, INITS), (given.settings, SETTINGS)):
@@ -122,7 +123,7 @@ def main() -> None:
         tables(task, given)
         seeds = range(given.seeds or task.seeds)
         for seed, setting, init in itertools.product(seeds, given.settings, given.inits):
-            line = init if setting == "plain" else f"{init}-{setting}"
+            line = _line(init, setting)
             if str(seed) in _results(given.output)["tasks"].get(name, {}).get("inits", {}).get(line, {}):
                 continue
             found = run(name, init, setting, seed, given)
@@ -135,6 +136,8 @@ def main() -> None:
                 json.dump(results, handle, indent=1)
                 handle.write("\n")
     print(table(_results(given.output)))
+    if given.output == OUTPUT:
+        draw(_results(OUTPUT), PICTURE)
 
 
 def _results(output: Path) -> dict:
@@ -150,7 +153,7 @@ def table(results: dict) -> str:
     lines = [f"| {' | '.join(heads)} |", "|---|" + "---:|" * (len(heads) - 1)]
     for setting in SETTINGS:
         for init in INITS:
-            name = init if setting == "plain" else f"{init}-{setting}"
+            name = _line(init, setting)
             cells = [
                 cell for task, told in tasks.items() for cell in _cells(task, list(told["inits"].get(name, {}).values()), name)
             ]
@@ -161,6 +164,10 @@ def table(results: dict) -> str:
     return "\n".join(lines)
 
 
+def _line(init: str, setting: str) -> str:
+    return init if setting == "plain" else f"{init}-{setting}"
+
+
 def _cells(task: str, runs: list[dict], name: str) -> tuple[str, ...]:
     paper = (PAPER[task].get(name, ""),) if task in PAPER else ()
     if not runs:
@@ -168,6 +175,34 @@ def _cells(task: str, runs: list[dict], name: str) -> tuple[str, ...]:
     values = [one["test_bleu"] if TASKS[task].target else 100 * max(one["accuracy"]) for one in runs]
     spread = f" ± {statistics.stdev(values):.1f} ({len(values)} seeds)" if len(values) > 1 else ""
     return f"{statistics.fmean(values):.1f}{spread}", f"{statistics.fmean(one['best_epoch'] for one in runs):.1f}", *paper
+
+
+def draw(results: dict, path: Path) -> None:
+    """Figure 1: BLEU of held-out text after each epoch, a panel a setting of table 3, a line a seed of an initialisation."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    lines = results["tasks"]["multi30k"]["inits"]
+    shown = {
+        setting: [(init, lines[name]) for init in INITS if (name := _line(init, setting)) in lines] for setting in SETTINGS
+    }
+    shown = {setting: found for setting, found in shown.items() if found}
+    figure, panels = pyplot.subplots(1, len(shown), figsize=(3.4 * len(shown), 3.4), sharey=True)
+    for axes, (setting, found) in zip(panels, shown.items(), strict=True):
+        for init, runs in found:
+            look = {"color": f"C{[*INITS].index(init)}", "linewidth": 1.4, "marker": "o", "markersize": 2.5}
+            for seed, run in runs.items():
+                label = {"label": init} if seed == min(runs) else {}
+                epochs = range(1, len(run["bleu"]) + 1)
+                axes.plot(epochs, run["bleu"], **look, **label)
+        axes.set(title=setting.replace("-", ", ").replace("_", " "), xlabel="epoch")
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel("BLEU, English to German")
+    panels[0].legend(frameon=False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
 
 
 def folder(task: Task, given: argparse.Namespace) -> Path:
