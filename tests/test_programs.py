@@ -147,6 +147,13 @@ def test_models_of_every_stage_are_fine_tuned(compared, tmp_path):
     config.methods = ("full_rand",)
     with pytest.raises(UserError, match=r"evaluation\.fine_tuning\.topics\.magic: no such setting"):
         validate_comparison(config, workdir)
+    del config.evaluation.fine_tuning.topics["magic"]
+    with config.ignore_type():
+        config.evaluation.fine_tuning.topics.steps = "2"
+    with pytest.raises(
+        UserError, match=r"evaluation\.fine_tuning\.topics: .*expected settings of a training with values of their"
+    ):
+        validate_comparison(config, workdir)
 
 
 @pytest.mark.slow
@@ -204,6 +211,7 @@ def test_mistakes_give_one_line_and_status_2(arguments, message, tmp_path):
         ("a.json", "{}", "a.json: is no .py file; expected a Python file with get_config()"),
         ("a.py", "{demo}\n    c.transfer.magic = 1\n    return c", "transfer.magic: no such setting"),
         ("a.py", "{demo}\n    c.overrides.anker = dict(magic=1)\n    return c", "overrides.anker.magic: no such setting"),
+        ("a.py", "{demo}\n    c.overrides.anker = dict(steps='10')\n    return c", "overrides.anker: "),
         ("a.py", "{demo}\n    c.variants.mine = dict(neighbors=1)\n    return c", "variants.mine: has no method"),
         ("a.py", "{demo}\n    c.variants.mine = dict(method='anker', magic=1)\n    return c", "variants.mine.magic: no such"),
         ("a.py", "{demo}\n    c.evaluation.tasks.x = dict(form='text')\n    return c", "tasks.x: expected a form and a file"),

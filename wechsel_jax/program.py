@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import sys
 import threading
@@ -15,6 +16,7 @@ from wechsel_jax.files import FULL, remove_unfinished
 # How long Python has to hear of a signal before the process ends without it: inside a library's code no handler runs.
 _PATIENCE_SECONDS = 2.0
 _LONGEST_LINE = 2000
+_NO_UNKNOWN = re.compile(r"Missing \[UNK\]|unknown token but `unk_id` is missing")
 _SAID = {signal.SIGINT: "interrupted", signal.SIGTERM: "stopped by SIGTERM"}
 
 
@@ -68,6 +70,12 @@ def mistake(error: BaseException) -> str | None:
         return (
             f"JAX finds no device of JAX_PLATFORMS={asked}; expected one, and the extra for it (wechsel-jax[gpu] or [tpu]); "
             "install that, or unset JAX_PLATFORMS"
+        )
+    # Of tokenizers, which has no exception of its own.
+    if type(error) is Exception and _NO_UNKNOWN.search(str(error)):
+        return (
+            f"a tokenizer has no token for text that it does not know, and there is some ({one_line(error)}); expected one "
+            "with an unknown token; make it again, or take such text out"
         )
     # Of jaxlib, which need not be imported to be known.
     if type(error).__name__ in ("JaxRuntimeError", "XlaRuntimeError") and "RESOURCE_EXHAUSTED" in str(error):

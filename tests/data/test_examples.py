@@ -68,8 +68,14 @@ def test_parquet_and_saved_data_sets_give_the_names_of_labels(tmp_path):
     data.to_parquet(tmp_path / "a.parquet")
     task = Task("classification")
     assert [one.target for one in read_examples([f"datasets:{tmp_path / 'saved'}"], task)] == ["good", "bad"]
-    # Parquet itself knows the numbers alone.
-    assert [one.target for one in read_examples([tmp_path / "a.parquet"], task)] == ["1", "0"]
+    assert [one.target for one in read_examples([tmp_path / "a.parquet"], task)] == ["good", "bad"]
+    unlabelled = datasets.Dataset.from_dict({"text": ["a", "b"], "label": [1, -1]}, features=features)
+    unlabelled.save_to_disk(tmp_path / "unlabelled")
+    assert [one.target for one in read_examples([f"datasets:{tmp_path / 'unlabelled'}"], task)] == ["good"]
+    beyond = datasets.Dataset.from_dict({"text": ["a"], "label": [0]}, features=features).data.table.set_column(
+        1, "label", [[2]]
+    )
+    pytest.importorskip("pyarrow.parquet").write_table(beyond, tmp_path / "beyond.parquet")
     words = datasets.Features(
         {
             "tokens": datasets.Sequence(datasets.Value("string")),
@@ -78,8 +84,10 @@ def test_parquet_and_saved_data_sets_give_the_names_of_labels(tmp_path):
     )
     tagged = datasets.Dataset.from_dict({"tokens": [["a", "b"]], "tags": [[1, 0]]}, features=words)
     tagged.save_to_disk(tmp_path / "tagged")
-    (one,) = read_examples([f"datasets:{tmp_path / 'tagged'}"], Task("tagging", ("tokens",), "tags"))
-    assert (one.texts, one.target) == (("a", "b"), ("B-X", "O"))
+    tagged.to_parquet(tmp_path / "tagged.parquet")
+    for file in (f"datasets:{tmp_path / 'tagged'}", tmp_path / "tagged.parquet"):
+        (one,) = read_examples([file], Task("tagging", ("tokens",), "tags"))
+        assert (one.texts, one.target) == (("a", "b"), ("B-X", "O"))
 
 
 def test_texts_that_annotators_did_not_agree_on_are_left_out(tmp_path):
@@ -109,6 +117,28 @@ def test_words_may_hold_spaces_where_columns_have_tabs(tmp_path):
     assert one.texts == ("Trả lời", ".") and one.target == ("VERB", "PUNCT")
 
 
+def test_columns_of_words_have_names(tmp_path):
+    """CoNLL 2003 has two columns between words and labels; GermEval numbers its words."""
+    file = write(tmp_path, "a.txt", "EU NNP B-NP B-ORG\nrejects VBZ B-VP O\n")
+    (one,) = read_examples([file], Task("tagging", columns=("text", "pos", "chunk", "label")))
+    assert one.texts == ("EU", "rejects") and one.target == ("B-ORG", "O")
+    (one,) = read_examples(
+        [write(tmp_path, "a.tsv", "1\tAm 1.\tO\tO\n")], Task("tagging", columns=("n", "text", "label", "in"))
+    )
+    assert one.texts == ("Am 1.",) and one.target == ("O",)
+    # A word with blanks among others: treebanks' numbers.
+    (one,) = read_examples([write(tmp_path, "b.txt", "En ADP\n2 001 NUM\n")], TAGS)
+    assert one.texts == ("En", "2 001")
+
+
+def test_questions_without_ids_are_numbered_over_the_whole_file(tmp_path):
+    paragraph = json.loads(json.dumps(SQUAD["data"][0]["paragraphs"][0]))
+    del paragraph["qas"][0]["id"]
+    content = {"data": [{"paragraphs": [paragraph, paragraph]}]}
+    found = read_examples([write(tmp_path, "a.json", json.dumps(content))], Task("answers"))
+    assert [one.place.rsplit(" ", 1)[1] for one in found] == ["0", "1"]
+
+
 def test_questions_in_one_line_as_long_as_squad_has_it(tmp_path):
     # train-v1.1.json is one line of 30 MB.
     asked = {"id": "q1", "question": "?", "answers": [{"text": "b", "answer_start": 2}]}
@@ -127,7 +157,7 @@ def test_questions_of_squad(tmp_path):
     [
         (PAIRS, "a.tsv", "a\tb\tyes\nc\td\n", r"a\.tsv: line 2: has 2 columns; expected 3: one, other, label"),
         (PAIRS, "a.tsv", "a\tb\tyes\n \t\tno\n", r"a\.tsv: line 2: one and other are blank; expected text"),
-        (PAIRS, "a.tsv", "a\tb\tyes\nc\td\t\n", r"a\.tsv: line 2: label is ''; expected a label"),
+        (PAIRS, "a.tsv", "a\tb\tyes\nc\td\t\n", r"a\.tsv: line 2: label is ''; expected a text or a whole number"),
         (Task("classification"), "a.tsv", "one\tlabel\na\tb\n", r"a\.tsv: line 2: has no column 'text', only 'one', 'label'"),
         (Task("classification"), "a.jsonl", '{"text": "a", "label": 1}\n{"text"\n', r"a\.jsonl: line 2: not JSON"),
         (Task("classification"), "a.jsonl", '{"text": "a", "label": null}\n', r"line 1: label is None"),
@@ -142,6 +172,32 @@ def test_questions_of_squad(tmp_path):
         (TAGS, "a.txt", "Berlin\tB-LOC\n\tO\n", r"a\.txt: line 2: has no word"),
         (TAGS, "a.conllu", "1\tja\t_\tO\n", r"a\.conllu: line 1: has 4 columns; expected the 10"),
         (TAGS, "a.txt", "\n\n", r"a\.txt: holds no example"),
+        (
+            TAGS,
+            "a.txt",
+            "EU NNP B-NP B-ORG\nrejects VBZ B-VP O\n",
+            r"a\.txt: all lines have at least 4 columns; .* task\.columns",
+        ),
+        (
+            Task("tagging", columns=("text", "label", "x")),
+            "a.txt",
+            "EU O\n",
+            r"line 1: has 2 columns; expected the 3 of task\.",
+        ),
+        (Task("tagging", columns=("word", "label")), "a.txt", "EU O\n", r"task\.columns: has no 'text'"),
+        (
+            TAGS,
+            "a.jsonl",
+            '{"text": ["a", "b"], "label": ["O", null]}\n',
+            r"line 1: label has None; expected a text or a whole",
+        ),
+        (Task("classification"), "a.CSV", "text,label\na,\n", r"a\.CSV: line 2: label is ''"),
+        (
+            Task("classification"),
+            "a.jsonl",
+            '{"text": "a", "label": 1.5}\n',
+            r"label is 1\.5; expected a text or a whole number",
+        ),
         (TAGS, "a.jsonl", '{"text": ["a"], "label": ["O", "O"]}\n', r"line 1: text and label are no two lists of one length"),
         (Task("answers"), "a.json", "[1, 2]", r"a\.json: cannot be read .* expected a file as SQuAD has it"),
         (

@@ -168,6 +168,8 @@ def test_every_real_file_is_read(data_directory):
         ("a.json", "[1]", "item 1: is no object"),
         ("a.json", json.dumps([OKAPI, OKAPI | {"answer": "F"}]), "item 2: field answer is 'F'; expected a letter from A to E"),
         ("a.json", json.dumps([OKAPI, OKAPI | {"answer": "E"}]), "item 2: its answer is none of its 4 choices"),
+        # Without it the letters behind it would mean others.
+        ("a.json", json.dumps([OKAPI | {"option_b": ""}]), "item 1: 4 choices, of .* expected two or more, none empty"),
         (
             "a.json",
             json.dumps([TRUTHFULQA | {"mc1_targets_labels": [1]}]),

@@ -105,6 +105,10 @@ def test_questions_of_another_file_and_unknown_languages(gpt2, tmp_path):
     texts, other = squad(tmp_path, "de"), squad(tmp_path, "en", "abd")
     with pytest.raises(UserError, match=f"^{other}: has no question c, which {texts} has; expected the same questions"):
         score_reading(gpt2, texts, questions=other)
+    twice = tmp_path / "twice.json"
+    twice.write_text(other.read_text().replace('"b"', '"a"'))
+    with pytest.raises(UserError, match=f"^{twice}: 1 questions have the id of another; expected an id for each"):
+        score_reading(gpt2, texts, questions=twice)
     with pytest.raises(UserError, match="words 'xx': expected the language of the prompt, one of ar, de"):
         score_reading(gpt2, texts, words="xx")
     with pytest.raises(UserError, match="new tokens 128: expected fewer than the 128 that"):

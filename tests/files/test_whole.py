@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer, models
 
 from tests.full_disk import no_file_above
 from wechsel_jax import files
@@ -328,6 +329,14 @@ def test_where_there_are_no_locks_nothing_is_taken_for_a_leftover(tmp_path, monk
     write(tmp_path / ".out.01234567.partial")
     make(tmp_path / "out")
     assert (tmp_path / ".out.01234567.partial").exists() and (tmp_path / "out" / "deep" / "file").exists()
+
+
+def test_a_tokenizer_without_an_unknown_token_is_a_mistake():
+    for kind in (models.WordLevel, models.WordPiece, models.Unigram):
+        with pytest.raises(Exception) as raised:
+            Tokenizer(kind([("a", 0.0)] if kind is models.Unigram else {"a": 0})).encode("b")
+        assert "expected one with an unknown token" in mistake(raised.value)
+    assert mistake(Exception("another")) is None
 
 
 def test_a_missing_accelerator_is_a_mistake_and_other_errors_beside_one_are_not(monkeypatch):

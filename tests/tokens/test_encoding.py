@@ -5,6 +5,7 @@ import random
 import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
+from wechsel_jax.errors import UserError
 from wechsel_jax.tokens import encoding
 
 FRAGMENTS = [
@@ -44,6 +45,16 @@ def made(kind: str) -> Tokenizer:
     backend.add_tokens([AddedToken("foo bar", normalized=True), AddedToken("ab", single_word=True)])
     backend.post_processor = processors.TemplateProcessing("<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)])
     return backend
+
+
+def test_special_tokens_are_found_where_a_latin_letter_has_no_token():
+    backend = Tokenizer(models.BPE(vocab={"<s>": 0, "</s>": 1, "ก": 2, "ข": 3}, merges=[]))
+    backend.add_special_tokens(["<s>", "</s>"])
+    backend.post_processor = processors.TemplateProcessing("<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)])
+    assert backend.encode("a").ids == [0, 1]
+    assert encoding.around(backend) == ([0], [1])
+    with pytest.raises(UserError, match="no token of any text"):
+        encoding.around(Tokenizer(models.BPE(vocab={}, merges=[])))
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from wechsel_jax.records import read_run
 from wechsel_jax.records.run import seed_runs
 from wechsel_jax.records.scores import ScoresRecord
 from wechsel_jax.report import write_report
+from wechsel_jax.report.runs import read_runs
 from wechsel_jax.training import finetune, loop, one_phase, train
 from wechsel_jax.training.exports import export_checkpoint
 from wechsel_jax.training.labelled import open_labelled
@@ -148,7 +149,8 @@ def test_transformers_scores_the_export_alike(classified, labelled):
         predicted.append(model.config.id2label[int(out.logits.argmax())])
     assert type(model).__name__ == "GPT2ForSequenceClassification"
     assert np.mean(losses) == pytest.approx(result["loss"], abs=2e-5)
-    scored = score_labelled(workdir, [labelled / "validation.tsv"])
+    # The settings are the run's, for its export, too.
+    scored = score_labelled(export, [labelled / "validation.tsv"])
     assert scored.predicted == predicted and scored.line()["score"] == result["score"]
     assert scored.numerators == [found == example.target for found, example in zip(predicted, examples, strict=True)]
     assert scored.metrics["loss"] == pytest.approx(result["loss"], abs=1e-6)
@@ -158,7 +160,9 @@ def test_another_file_is_scored_by_what_it_is_told(classified, labelled, tmp_pat
     _, workdir, _ = classified
     (tmp_path / "other.csv").write_text("b,a,gold\nstone,stone river,same\n")
     scored = score_labelled(workdir / "export", [tmp_path / "other.csv"], texts=("a", "b"), label="gold")
-    assert scored.places == [f"{tmp_path / 'other.csv'}: line 2"] and len(scored.predicted) == 1
+    assert scored.places == [f"{tmp_path / 'other.csv'}: line 2"] and len(scored.predicted) == 1 and "cut" not in scored.metrics
+    cut = score_labelled(workdir / "export", [tmp_path / "other.csv"], texts=("a", "b"), label="gold", length=2)
+    assert cut.metrics["cut"] == 1
     (tmp_path / "other.csv").write_text("b,a,gold\nstone,stone river,perhaps\n")
     with pytest.raises(
         UserError, match=r"other\.csv: line 2: label 'perhaps' is none of the model's; expected one of 'other', 'same'"
@@ -326,6 +330,7 @@ def test_seeds_give_mean_and_spread(settings, tmp_path, capsys):
     assert json.loads((tmp_path / "runs" / "seeds.json").read_text()) == found
     assert "accuracy: " in capsys.readouterr().out
     assert finetune(config, tmp_path / "runs") == found
+    assert len(read_runs([tmp_path / "runs"])) == 2
     # What is scored as their mean, whatever else lies there.
     (tmp_path / "runs" / "seed-notes").mkdir()
     assert seed_runs(tmp_path / "runs") == [tmp_path / "runs" / f"seed-{seed}" for seed in (5, 6)]

@@ -11,7 +11,7 @@ from wechsel_jax.report.scores_table import read_scores, scores_text, write_scor
 from wechsel_jax.text.sources import find_sources
 from wechsel_jax.training import default_config as default_training_config
 from wechsel_jax.training import finetune
-from wechsel_jax.training.config import as_dict
+from wechsel_jax.training.config import as_dict, updated
 from wechsel_jax.training.exports import export_checkpoint
 
 # Of a run's workdir: its model after so many steps, a folder each.
@@ -85,8 +85,7 @@ def fine_tuning_config(config: ConfigDict, name: str, model: Path, workdir: Path
     given = {key: value for key, value in as_dict(given).items() if key != "file"}
     if wrong := sorted({*given} - {*training}):
         raise UserError(f"evaluation.fine_tuning.{name}.{wrong[0]}: no such setting; expected one of {', '.join(training)}")
-    training.update(given)
-    return training
+    return updated(training, given, f"evaluation.fine_tuning.{name}")
 
 
 def read_tasks(config: ConfigDict) -> list[Task]:

@@ -8,7 +8,7 @@ from ml_collections import ConfigDict, config_dict
 from wechsel_jax.initializers import METHODS
 from wechsel_jax.initializers.method import Method
 from wechsel_jax.training import default_config as default_training_config
-from wechsel_jax.training.config import as_dict
+from wechsel_jax.training.config import as_dict, updated
 from wechsel_jax.transfers.choice import DEFAULT
 from wechsel_jax.transfers.settings import INPUTS, TransferSettings, described_settings
 
@@ -142,8 +142,7 @@ def training_config(config: ConfigDict, method: str, run: Path, workdir: Path) -
     training.seed = config.seed
     training.model.checkpoint = str(run / "transfer")
     _with_data(training, workdir)
-    training.update(config.overrides.get(method, ConfigDict()))
-    return training
+    return updated(training, config.overrides.get(method, ConfigDict()), f"overrides.{method}")
 
 
 def helper_config(config: ConfigDict, workdir: Path) -> ConfigDict:

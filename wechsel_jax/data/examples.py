@@ -34,7 +34,8 @@ class Task:
       texts: names of the columns or fields with the text; two for pairs, source and target for translation, and for tagging
         the field with the words.
       label: name of the column or field with the label.
-      columns: names of all columns, for files without a line of names; of roles see `propositions.read_propositions`.
+      columns: names of all columns, for files without a line of names, and where words have more than a label beside them; of
+        roles see `propositions.read_propositions`.
       skip: examples with one of these labels are left out; "-" is where annotators did not agree.
     """
 
@@ -108,7 +109,8 @@ def _classified(source: Source, task: Task) -> Iterator[Example]:
         if not any(text.strip() for text in texts):
             raise UserError(f"{place}: {' and '.join(task.texts)} are blank; expected text; complete or remove the line")
         if isinstance(label, bool) or not isinstance(label, str | int) or label == "":
-            raise UserError(f"{place}: {task.label} is {label!r}; expected a label; complete or remove the line")
+            expected = "a text or a whole number as label"
+            raise UserError(f"{place}: {task.label} is {label!r}; expected {expected}; complete or remove the line")
         yield Example(place, texts, str(label))
 
 
@@ -133,8 +135,15 @@ def _tagged(source: Source, task: Task) -> Iterator[Example]:
                 raise UserError(
                     f"{place}: {task.texts[0]} and {task.label} are no two lists of one length; expected words and their labels"
                 )
+            if wrong := [label for label in labels if isinstance(label, bool) or not isinstance(label, str | int)]:
+                raise UserError(f"{place}: {task.label} has {wrong[0]!r}; expected a text or a whole number for each word")
             yield Example(place, tuple(words), tuple(map(str, labels)))
         return
+    columns = task.columns
+    missing = [name for name in (task.texts[0], task.label) if columns and name not in columns]
+    if missing:
+        raise UserError(f"task.columns: has no {missing[0]!r}; expected the names of all columns, words and labels among them")
+    fewest = None
     universal = ".conllu" in Path(source.place).suffixes
     words: list[str] = []
     labels: list[str] = []
@@ -159,8 +168,19 @@ def _tagged(source: Source, task: Task) -> Iterator[Example]:
                 continue
             word, label = fields[1], fields[3]
         else:
-            word, *rest = line.split("\t") if "\t" in line else line.rsplit(None, 1)
-            label = rest[-1].strip() if rest else ""
+            fields = line.split("\t") if "\t" in line else line.split()
+            fewest = min(fewest or len(fields), len(fields))
+            if columns and len(fields) != len(columns):
+                raise UserError(
+                    f"{source.name}: line {number}: has {len(fields)} columns; expected the {len(columns)} of task.columns: "
+                    f"{', '.join(columns)}; mend the line"
+                )
+            if columns:
+                word, label = (fields[columns.index(name)].strip() for name in (task.texts[0], task.label))
+            else:
+                # A word may have blanks in it, such as a number.
+                word, *rest = fields if "\t" in line else line.rsplit(None, 1)
+                label = rest[-1].strip() if rest else ""
         if not label or not word:
             missing = "label" if word else "word"
             raise UserError(
@@ -169,6 +189,11 @@ def _tagged(source: Source, task: Task) -> Iterator[Example]:
             )
         words.append(word)
         labels.append(label)
+    if fewest and fewest > 2 and not columns:
+        raise UserError(
+            f"{source.name}: all lines have at least {fewest} columns; expected a word and its label; name them, the words "
+            f"{task.texts[0]!r} and the labels {task.label!r}, with task.columns"
+        )
     if words:
         yield Example(f"{source.name}: line {first}", tuple(words), tuple(labels))
 
@@ -205,15 +230,15 @@ def _squad(source: Source) -> Iterator[tuple[str, str, str, list[tuple[str, int]
     with parsing(source.name, _SQUAD):
         articles = parse_json(text.encode())["data"]
         paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
+        questions = [(paragraph["context"], asked) for paragraph in paragraphs for asked in paragraph["qas"]]
         found = [
             (
                 f"{source.name}: question {asked.get('id', number)}",
                 str(asked["question"]),
-                str(paragraph["context"]),
+                str(context),
                 [(str(answer["text"]), int(answer["answer_start"])) for answer in asked["answers"]],
             )
-            for paragraph in paragraphs
-            for number, asked in enumerate(paragraph["qas"])
+            for number, (context, asked) in enumerate(questions)
         ]
     yield from found
 
@@ -255,7 +280,7 @@ def _rows(source: Source, task: Task, wanted: tuple[str, ...]) -> Iterator[tuple
 
 def _lines(source: Source, task: Task, wanted: tuple[str, ...]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     lines = (line for _, line in read_lines(source.place, _WHAT))
-    if ".csv" in Path(source.place).suffixes:
+    if ".csv" in map(str.lower, Path(source.place).suffixes):
         # Without, a column of 128 KiB is too long.
         csv.field_size_limit(LONGEST_DOCUMENT)
         reader = csv.reader((line + "\n" for line in lines), strict=True)
@@ -298,18 +323,28 @@ def _tables(source: Source, task: Task) -> Iterator[tuple[str, Mapping[str, Any]
     if source.kind == "parquet":
         import pyarrow as pa
         import pyarrow.parquet as pq
+        from datasets import Features
 
         with parsing(source.name, "a Parquet file; fetch it again", pa.ArrowException), pq.ParquetFile(source.place) as file:
-            rows, named = file.read().to_pylist(), None
+            rows, features = file.read().to_pylist(), Features.from_arrow_schema(file.schema_arrow)
     else:
         rows = source.open_saved() if source.kind == "saved" else source.open_hub()
-        feature = (rows.features or {}).get(task.label)
-        named = getattr(feature, "names", None) or getattr(getattr(feature, "feature", None), "names", None)
+        features = rows.features or {}
+    feature = features.get(task.label)
+    named = getattr(feature, "names", None) or getattr(getattr(feature, "feature", None), "names", None)
 
-    def label(value: Any) -> Any:
+    def label(value: Any, place: str, of_words: bool = False) -> Any:
         if isinstance(value, list):
-            return [label(item) for item in value]
-        return named[value] if named and isinstance(value, int) and 0 <= value < len(named) else value
+            return [label(item, place, True) for item in value]
+        if not named or not isinstance(value, int):
+            return value
+        if value == -1 and not of_words:
+            # How data sets have it that annotators did not agree.
+            return "-"
+        if not 0 <= value < len(named):
+            raise UserError(f"{place}: {task.label} is {value}; expected a number from 0 to {len(named) - 1}, one of the names")
+        return named[value]
 
     for number, row in enumerate(rows, 1):
-        yield f"{source.name}: row {number}", row | ({task.label: label(row[task.label])} if task.label in row else {})
+        place = f"{source.name}: row {number}"
+        yield place, row | ({task.label: label(row[task.label], place)} if task.label in row else {})

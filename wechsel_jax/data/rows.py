@@ -15,7 +15,7 @@ from wechsel_jax.data.batches import Batch
 from wechsel_jax.data.examples import Example
 from wechsel_jax.data.padded import PaddedRows
 from wechsel_jax.errors import UserError
-from wechsel_jax.tokens.encoding import around, plain_backend
+from wechsel_jax.tokens.encoding import around, plain_backend, some_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -264,7 +264,8 @@ def _roles(
 
     Within the sentence the predicate is of the second type, too; where there are no types, it stands between two more [SEP].
     """
-    framed = backend.encode("a", "a")
+    text = some_text(backend)
+    framed = backend.encode(text, text)
     of_text = [place for place, text in enumerate(framed.sequence_ids) if text is not None]
     begin, end = of_text[framed.sequence_ids.count(0) - 1], of_text[framed.sequence_ids.count(0)]
     before, middle, after = framed.ids[: of_text[0]], framed.ids[begin + 1 : end], framed.ids[of_text[-1] + 1 :]

@@ -111,7 +111,11 @@ def _letter(record: Mapping[str, Any]) -> int:
 
 
 def _options(record: Mapping[str, Any]) -> list[str]:
-    return [record[f"option_{letter}"] for letter in "abcde" if record.get(f"option_{letter}")]
+    options = [record.get(f"option_{letter}") or "" for letter in "abcde"]
+    # There may be fewer than five; an empty one before others would move the letters.
+    while options and not options[-1]:
+        options.pop()
+    return options
 
 
 def _arc(record: Mapping[str, Any], _: str) -> Item:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
@@ -26,10 +26,12 @@ from wechsel_jax.files.json import read_json
 from wechsel_jax.models.heads import stated_head
 from wechsel_jax.models.layers import pin
 from wechsel_jax.objectives.labels import LabelObjective, label_objective
-from wechsel_jax.records.run import exported_model
+from wechsel_jax.records.run import EXPORT, METRICS_FILE, exported_model
 
 # Tokens of an answer, as the scripts of transformers have it.
 _LONGEST_ANSWER = 30
+# Of a row, for a model that does not say how it was trained.
+_LENGTH = 512
 # Universal Dependencies: the relation of the root's one word, and one that nothing more is known of.
 _ROOT, _UNKNOWN = "root", "dep"
 # What the trainer records of an evaluation, the most important first.
@@ -49,7 +51,7 @@ class LabelScores:
     Attributes:
       metrics: of all examples: "loss" in nats, and "accuracy" and "macro_f1" (classification), "accuracy" and of entities "f1",
         "precision" and "recall" (tagging), "f1" and "exact_match" (answers), "las" and "uas" (parsing), or of arguments "f1",
-        "precision" and "recall" (roles).
+        "precision" and "recall" (roles); of `score_labelled` also "cut", how many texts were longer than a row, if any were.
       metric: the name of the one that counts.
       places: (n,) file and line, or what else names each example.
       predicted: (n,) label, labels of the words, answer, or (head, relation) of each word; a probe of words has places and
@@ -188,14 +190,14 @@ def score_labelled(
     """Scores a fine-tuned model on labelled examples, without training.
 
     Args:
-      directory: of a model with a head for labels, or the workdir of a fine-tuning: its export is scored then, and what is
-        None below is as it was trained.
+      directory: of a model with a head for labels; of a fine-tuning, be it its workdir or its export, what is None below is as
+        it was trained.
       names: files or data sets, see `read_examples`.
       texts: columns or fields with the text, see `Task`, as label, columns and skip are.
       label: column or field with the label.
       columns: all columns of files without a line of names.
       skip: labels whose examples are left out.
-      length: of the longest row; None: 128, or the model's where it has fewer positions.
+      length: of the longest row; None: 512, or the model's where it has fewer positions.
       stride: answers: tokens that neighbouring windows share.
       language: answers: whose rules compare them, see `answers.normalized`.
       batch_size: rows that are scored at once, rounded up to what the devices share.
@@ -205,9 +207,14 @@ def score_labelled(
       UserError: it is no such model, an example is not what it should be, or has a label that the model has not.
     """
     workdir, directory, settings = Path(directory), Path(exported_model(directory)), {}
+    if workdir.name == EXPORT and (workdir.parent / METRICS_FILE).exists():
+        workdir = workdir.parent
     if directory != workdir:
         recorded = read_json(workdir / "config.json", "the settings of a fine-tuning")
         settings = {"length": recorded.get("block_length"), **(recorded.get("task") or {})}
+        if texts is not None or label is not None:
+            # Another file, whose columns are others.
+            settings.pop("columns", None)
     given = {"texts": texts, "label": label, "columns": columns, "skip": skip, "stride": stride, "language": language}
     settings |= {name: value for name, value in (given | {"length": length}).items() if value is not None}
     model = LoadedModel.open(directory, labels=True, dtype=dtype)
@@ -218,7 +225,7 @@ def score_labelled(
     fields = {name: settings[name] for name in ("label",) if name in settings}
     fields |= {name: tuple(settings[name]) for name in ("texts", "columns", "skip") if name in settings}
     examples = read_examples(names, Task(form, **fields))
-    longest = min(settings.get("length") or 128, model.config.max_length)
+    longest = min(settings.get("length") or _LENGTH, model.config.max_length)
     rows = encode_examples(
         examples,
         model.tokenizer,
@@ -232,4 +239,5 @@ def score_labelled(
     objective = label_objective(model.family, model.config, dtype, form)
     placed = rows.evaluation_batches(model.rows_for(batch_size))
     batches = ({name: model.place(value) for name, value in batch.items()} for batch in placed)
-    return label_scores(objective, model.parameters, batches, rows, language=settings.get("language", ""))
+    scores = label_scores(objective, model.parameters, batches, rows, language=settings.get("language", ""))
+    return replace(scores, metrics={**scores.metrics, "cut": rows.cut}) if rows.cut else scores

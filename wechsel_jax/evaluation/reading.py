@@ -68,7 +68,12 @@ def score_reading(
         raise UserError(f"words {words!r}: expected the language of the prompt, one of {', '.join(WORDS)}")
     examples = read_examples([path], Task("answers"))
     if questions is not None:
-        asked = {_id(example): example.texts[0] for example in read_examples([questions], Task("answers"))}
+        others = read_examples([questions], Task("answers"))
+        asked = {_id(example): example.texts[0] for example in others}
+        if len(asked) < len(others):
+            raise UserError(
+                f"{questions}: {len(others) - len(asked):,} questions have the id of another; expected an id for each"
+            )
         missing = next((_id(example) for example in examples if _id(example) not in asked), None)
         if missing:
             raise UserError(f"{questions}: has no {missing}, which {path} has; expected the same questions in another language")

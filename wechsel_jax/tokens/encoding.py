@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import tokenizers
 
+from wechsel_jax.errors import UserError
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
@@ -103,9 +105,22 @@ def _encode(backend: tokenizers.Tokenizer, text: str) -> list[int]:
     return backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
 
 
+def some_text(backend: tokenizers.Tokenizer) -> str:
+    """A text that has a token: without a token for what is unknown, text of another language has none.
+
+    Raises:
+      UserError: there is none.
+    """
+    texts = itertools.chain("a", (backend.decode([number]) for number in range(backend.get_vocab_size())))
+    found = next((text for text in texts if text and _encode(backend, text)), None)
+    if found is None:
+        raise UserError("the tokenizer makes no token of any text; expected one with tokens; make it again")
+    return found
+
+
 def around(backend: tokenizers.Tokenizer) -> tuple[list[int], list[int]]:
     """The ids that the tokenizer puts before and behind a text."""
-    whole = backend.encode("a")
+    whole = backend.encode(some_text(backend))
     special = [bool(flag) for flag in whole.special_tokens_mask]
     before = len(list(itertools.takewhile(bool, special)))
     after = len(list(itertools.takewhile(bool, special[before:][::-1])))

@@ -7,7 +7,7 @@ from typing import Any
 from ml_collections import ConfigDict, FieldReference, config_dict
 
 from wechsel_jax.data.examples import FORMS
-from wechsel_jax.errors import UserError
+from wechsel_jax.errors import UserError, one_line
 from wechsel_jax.evaluation.answers import check_language
 from wechsel_jax.text.files import LONGEST_DOCUMENT
 from wechsel_jax.training.devices import profiled_steps
@@ -260,6 +260,19 @@ def validate(config: ConfigDict, steps_known: bool = True) -> None:
 def phases(config: ConfigDict) -> list[Phase]:
     """Returns the run's phases; see `make_phases`."""
     return make_phases([as_dict(phase) for phase in config.phases], config.steps, config.optimizer.peak_learning_rate)
+
+
+def updated(config: ConfigDict, given: Mapping[str, Any], place: str) -> ConfigDict:
+    """Returns `config`, changed to what is given.
+
+    Raises:
+      UserError: a field has another type than its default, or there is none of its name; the message begins with `place`.
+    """
+    try:
+        config.update(given)
+    except (TypeError, AttributeError, KeyError) as error:
+        raise UserError(f"{place}: {one_line(error)}; expected settings of a training with values of their types") from None
+    return config
 
 
 def as_dict(value: Any) -> Any:

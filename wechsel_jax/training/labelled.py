@@ -16,7 +16,7 @@ from wechsel_jax.data.manifest import MANIFEST
 from wechsel_jax.data.pairs import encode_pairs
 from wechsel_jax.data.prepare import SIDES
 from wechsel_jax.data.rows import encode_examples, padding_id
-from wechsel_jax.errors import UserError
+from wechsel_jax.errors import UserError, one_line
 from wechsel_jax.evaluation.tagging import has_entities, require_seqeval
 from wechsel_jax.evaluation.translation import require_sacrebleu
 from wechsel_jax.files import new_file
@@ -93,6 +93,11 @@ def _open_pairs(config: ConfigDict, workdir: Path, say: Callable[[str], None]) -
         if config.task.tokenize not in BLEU.TOKENIZERS:
             known = ", ".join(sorted(BLEU.TOKENIZERS))
             raise UserError(f"task.tokenize: {config.task.tokenize}: sacrebleu has no such tokenizer; expected one of {known}")
+        try:
+            BLEU(tokenize=config.task.tokenize)
+        except (RuntimeError, ImportError) as error:
+            # Some need packages of their own.
+            raise UserError(f"task.tokenize: {config.task.tokenize}: {one_line(error)}") from None
     model = named_model(config)
     rows = {
         side: encode_pairs(
