@@ -15,7 +15,7 @@ Command:  python -m train.compare --config=configs/adapt.py:source=gpt2,text=min
             recipe=        muon_soap, muon_shared, muon, two_rates, shared, adamw (docs/recipe.md); wechsel: the WECHSEL paper's
                            method, optimizer, rate and schedule
             seed=
-          Longer afterwards, from where the decay began (so warm-up and stable part are not paid again):
+          Longer afterwards, from where the decay began, so warm-up and stable part are not paid again (not by recipe=wechsel):
           python -m train.pretrain --config=configs/adapt.py:longer=runs/mine/auto,tokens=100M --workdir=runs/mine-100M
 Cost:     of the training, `tokens` tokens; minutes for tokenizer and transfer before it.
 Expected: docs/recipe.md.
@@ -101,6 +101,9 @@ def get_config(arguments: str = "") -> ConfigDict:
         if not chosen[name].isdecimal():
             raise UserError(f"--config: {name}={chosen[name]}: expected a whole number")
     if chosen["longer"]:
+        names = [part.split("=")[0] for part in arguments.split(",") if part]
+        if others := [name for name in names if name not in ("longer", "tokens")]:
+            raise UserError(f"--config: {others[0]}= beside longer=: the run has that already; expected tokens= alone")
         return longer(chosen["longer"], read_tokens(chosen["tokens"]))
     recipe, tokens, method = chosen["recipe"], read_tokens(chosen["tokens"]), chosen["method"]
     method = method or ("wechsel" if recipe == "wechsel" else AUTO)

@@ -34,7 +34,10 @@ VARIANTS = {
     "wechsel_overlap": {"method": "wechsel", "overlap": "exact"},
     "tran": {"method": "wechsel", "weights": "sparsemax", "dictionary": "identical"},
     "focus_words": {"method": "focus", "token_vectors": "ngram"},
+    "ofa_fuzzy": {"method": "ofa", "overlap": "fuzzy"},
 }
+# They need parallel text, and vectors of the source table's dimension, which are not made here; `methods=` may name them.
+APART = ("trans_tokenization", "trelm")
 # Behind a start: the rows are a regression's, from its own vectors, as `transfer --regression` makes them.
 REGRESSION = "-regression"
 
@@ -53,7 +56,8 @@ def get_config(arguments: str = "") -> ConfigDict:
     config.vectors.epochs = 3
     config.dictionary = str(data / "wechsel_wiktionary" / f"{DICTIONARIES[language]}.tsv")
     config.variants = ConfigDict(VARIANTS)
-    config.methods = tuple(chosen["methods"].split("+")) if chosen["methods"] else (*VARIANTS, *METHODS)
+    ordinary = (*VARIANTS, *(method for method in METHODS if method not in APART))
+    config.methods = tuple(chosen["methods"].split("+")) if chosen["methods"] else ordinary
 
     _training(config.training, steps)
     config.training.phases = one_phase(warmup=0.3)

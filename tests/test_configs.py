@@ -11,6 +11,7 @@ from wechsel_jax.comparison.check import validate_comparison
 from wechsel_jax.comparison.settings import training_config, transfer_settings
 from wechsel_jax.comparison.tuning import tuning_config
 from wechsel_jax.errors import UserError
+from wechsel_jax.initializers import METHODS
 from wechsel_jax.training import config_arguments, validate
 from wechsel_jax.training.config import phases
 from wechsel_jax.training.trelm import PHASES, phase_settings
@@ -66,6 +67,16 @@ def test_some_methods_of_a_config_can_be_compared_alone(tmp_path):
     config.overrides.magic = ConfigDict({"phases": config.training.phases})
     with pytest.raises(UserError, match=r"overrides\.magic: no such method"):
         validate_comparison(config, tmp_path)
+
+
+def test_every_method_that_needs_nothing_more_is_compared(tmp_path):
+    data = tmp_path / "data"
+    (data / "wechsel_wiktionary").mkdir(parents=True)
+    for name in ("de.train.txt", "de.validation.txt", "en.train.txt", "wechsel_wiktionary/german.tsv"):
+        (data / name).write_text("a\tb\n")
+    config = load("compare_initializers", f"data={data}")
+    validate_comparison(config, tmp_path / "run")
+    assert {*METHODS} - {*config.methods} == {"trans_tokenization", "trelm"}
 
 
 def test_a_setting_for_all_goes_to_those_that_read_it_and_to_all_where_none_does():

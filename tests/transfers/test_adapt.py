@@ -96,6 +96,7 @@ def test_the_model_decides_objective_tokenizer_rate_and_rows(source, save_source
         ("recipe=sgd", "expected recipe to be one of muon_soap"),
         ("hours=3", "expected some of source="),
         ("longer=/nowhere", "/nowhere: no such directory"),
+        ("longer=/nowhere,recipe=wechsel,tokens=1M", "--config: recipe= beside longer=: the run has that already"),
         ("text=/nowhere.txt", "/nowhere.txt: no such file"),
         # The bundled German is for the bundled model alone.
         ("source=gpt2", "text= is missing; expected text of the new language"),
