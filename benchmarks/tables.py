@@ -23,6 +23,7 @@ from benchmarks import (
     target_and_source,
     trelm,
 )
+from wechsel_jax.cli import VERBS, find_command
 from wechsel_jax.initializers import METHODS
 from wechsel_jax.records.embeddings import EmbeddingsRecord
 from wechsel_jax.records.scores import ScoresRecord
@@ -64,6 +65,25 @@ def _needs(method) -> str:
 def _setting(name: str, default: object) -> str:
     # What is on already, a user turns off.
     return f"`--{'no' if default else ''}{name}`" if isinstance(default, bool) else f"`--{name}={default}`"
+
+
+def verb_options() -> str:
+    """A section a verb: its options, their defaults, what they are."""
+    sections = []
+    for verb, summary in VERBS.items():
+        command, values = find_command(verb)
+        lines = [f"## {verb}", "", f"{summary[0].upper()}{summary[1:]}.", "", "| option | default | what |", "|---|---|---|"]
+        required = [name for name in getattr(command, "REQUIRED", ()) if not values[name].value]
+        for name in sorted(values, key=lambda name: name not in required):
+            flag = values[name]
+            default = "" if flag.value in (None, "", []) or (flag.boolean and not flag.value) else f"`{flag.value}`"
+            default = "needed" if name in required else "on" if flag.value is True else default
+            # absl's own words about options that may be given several times.
+            help_text = " ".join(flag.help.split()).removesuffix("; repeat this option to specify a list of values")
+            help_text = help_text.replace("|", "\\|")
+            lines.append(f"| `--{'[no]' if flag.boolean else ''}{name}` | {default} | {help_text} |")
+        sections.append("\n".join(lines))
+    return "\n\n".join(sections)
 
 
 def demo_table(result: dict) -> str:
@@ -271,6 +291,7 @@ def _embeddings(table: Callable[[EmbeddingsRecord], str]) -> Callable[[], str]:
 
 TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"methods": methods_list},
+    "docs/options.md": {"options": verb_options},
     "docs/methods.md": {"sources": methods_sources, "initializers": lambda: initializers_table(*_results("initializers"))},
     "docs/results.md": {
         "rivals": lambda: rivals_table(*_results("anker")),

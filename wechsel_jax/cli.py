@@ -85,11 +85,17 @@ def _find_verb(arguments: list[str]) -> tuple[str, list[str]]:
     raise UserError(f"{given}: no such verb{nearest(given, known)}; expected one of {', '.join(known)}")
 
 
-def _run(verb: str, arguments: list[str]) -> None:
+def find_command(verb: str) -> tuple[types.ModuleType, flags.FlagValues]:
+    """Returns the module of a verb, and its flags with their defaults."""
     command = importlib.import_module(f"wechsel_jax.commands.{verb.replace(' ', '_')}")
     values = flags.FlagValues()
     values.set_gnu_getopt(True)
     command.define(values)
+    return command, values
+
+
+def _run(verb: str, arguments: list[str]) -> None:
+    command, values = find_command(verb)
     if any(argument in _HELP[:3] for argument in arguments):
         print(_usage(verb, command, values))
         return
@@ -121,7 +127,7 @@ def _overview() -> str:
 
 
 def _usage(verb: str, command: types.ModuleType, values: flags.FlagValues) -> str:
-    required = getattr(command, "REQUIRED", ())
+    required = [name for name in getattr(command, "REQUIRED", ()) if not values[name].value]
     usage = [PROGRAM, verb, getattr(command, "ARGUMENTS", ""), *(f"--{name}=..." for name in required), "[--flag=value ...]"]
     lines = [f"usage: {' '.join(part for part in usage if part)}", "", command.__doc__.strip(), ""]
     for name in sorted(values, key=lambda name: name not in required):
