@@ -37,7 +37,7 @@ def write(tmp_path, name, text):
     ("name", "text", "task"),
     [
         ("a.tsv", 'one\tother\tlabel\n"a\tb\tyes\nc\td\tno\n', Task("classification", ("one", "other"))),
-        ("a.tsv.gz", '"a\tb\tyes\nc\td\tno\n', PAIRS),
+        ("a.tsv.gz", '"a\tb\tyes\nc\td\tno \n', PAIRS),
         ("a.csv", 'label,one,other\nyes,"""a",b\n\nno,c,d\n', Task("classification", ("one", "other"))),
         (
             "a.json",

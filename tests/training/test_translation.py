@@ -207,6 +207,8 @@ def test_a_classifier_learns_from_a_table(settings, sentences, tmp_path):
             "objective: translation does not fit a gpt2; expected a model_type",
         ),
         ({"model__config": ConfigDict(MODEL | {"decoder_vocab_size": 13})}, "target: has 14 tokens and the decoder only 13"),
+        ({"task__bleu": True, "task__tokenize": "klingon"}, r"task\.tokenize: klingon: sacrebleu has no such tokenizer"),
+        ({"task__bleu": True, "task__tokenize": "ja-mecab"}, r"task\.tokenize: ja-mecab: .*pip install sacrebleu\[ja\]"),
         ({"model__target_embeddings": "source"}, r"source.safetensors: expected a tensor 'embeddings' of shape \(14, 16\)"),
     ],
 )

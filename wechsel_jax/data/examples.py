@@ -103,6 +103,7 @@ def find_labels(examples: Iterable[Example], form: str) -> tuple[str, ...]:
 def _classified(source: Source, task: Task) -> Iterator[Example]:
     for place, row in _rows(source, task, (*task.texts, task.label)):
         texts, label = tuple(row[name] for name in task.texts), row[task.label]
+        label = label.strip() if isinstance(label, str) else label
         for name, text in zip(task.texts, texts, strict=True):
             if not isinstance(text, str):
                 raise UserError(f"{place}: {name} is {text!r}; expected text; name another field with task.texts")
