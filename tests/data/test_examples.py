@@ -76,6 +76,8 @@ def test_parquet_and_saved_data_sets_give_the_names_of_labels(tmp_path):
         1, "label", [[2]]
     )
     pytest.importorskip("pyarrow.parquet").write_table(beyond, tmp_path / "beyond.parquet")
+    with pytest.raises(UserError, match=r"beyond\.parquet: row 1: label is 2; expected a number from 0 to 1, one of the names"):
+        read_examples([tmp_path / "beyond.parquet"], task)
     words = datasets.Features(
         {
             "tokens": datasets.Sequence(datasets.Value("string")),
