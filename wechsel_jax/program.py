@@ -45,6 +45,9 @@ def program(name: str, *, last: bool = False) -> Iterator[None]:
             # Importing a library, and much else, turns an interrupt into an error of its own.
             if signals.arrived:
                 signals.leave(str(error) if isinstance(error, KeyboardInterrupt) else "")
+            # A training run handles signals itself, and has said so.
+            if last and isinstance(error, SystemExit) and error.code in {128 + number for number in _SAID} and not _others():
+                _end(error.code)
             line = mistake(error)
             if line is None:
                 raise
@@ -91,6 +94,19 @@ def _devices() -> bool:
     return False
 
 
+def _others() -> bool:
+    """Whether other processes train with this one, which JAX tells of its end while Python clears up."""
+    jax = sys.modules.get("jax")
+    return jax is not None and jax.distributed.is_initialized()
+
+
+def _end(status: int) -> NoReturn:
+    """Ends the process at once: where JAX is computing, its threads go on while Python clears up, and crash."""
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+    os._exit(status)
+
+
 @contextlib.contextmanager
 def never_ignored(kind: type[BaseException], forget: Callable[[], int]) -> Iterator[None]:
     """Sends a signal again whose exception came in a callback of the garbage collector, where Python ignores it (JAX has one).
@@ -130,10 +146,7 @@ class _Signals:
         remove_unfinished()
         print(f"{self._name}: {_SAID[self.arrived]}{advice and '; '}{advice}", file=sys.stderr, flush=True)
         if self._last:
-            # Where JAX is computing, its threads go on while Python clears up, and end in a segmentation fault.
-            with contextlib.suppress(OSError, ValueError):
-                sys.stdout.flush()
-            os._exit(128 + self.arrived)
+            _end(128 + self.arrived)
         raise SystemExit(128 + self.arrived)
 
     def __enter__(self) -> "_Signals":

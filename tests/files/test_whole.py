@@ -270,6 +270,16 @@ def test_after_a_signal_nothing_runs_behind_the_line(tmp_path):
     assert names(tmp_path) == []
 
 
+@pytest.mark.parametrize(("status", "cleared"), [(143, ""), (3, "cleared up\n")])
+def test_after_a_signal_that_the_block_handled_nothing_runs_behind_it(status, cleared):
+    code = (
+        'import atexit\natexit.register(print, "cleared up")\nfrom wechsel_jax.program import program\n'
+        f'with program("tool", last=True):\n    raise SystemExit({status})\n'
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (ended.stdout, ended.stderr, ended.returncode) == (cleared, "", status)
+
+
 def test_a_second_signal_does_not_wait_for_cleaning(tmp_path):
     slow = STALL.replace('raise ImportError("numpy failed to import") from None', "time.sleep(60)")
     child = stalled(tmp_path, "swallowed", slow)

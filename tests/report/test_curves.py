@@ -1,3 +1,4 @@
+import dataclasses
 import math
 
 import numpy as np
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 from tests.records.runs import CURVES, STEPS
 from wechsel_jax.records import read_run
 from wechsel_jax.report import steps_needed
-from wechsel_jax.report.curves import best_at, chosen_steps, head_start
+from wechsel_jax.report.curves import best_at, chosen_steps, head_start, incomparable, leader
 
 CURVE = {method: list(zip(STEPS, values, strict=True)) for method, values in CURVES.items()}
 positive = st.floats(1.5, 1e6)
@@ -55,6 +56,19 @@ def test_best_needs_a_rival_and_knows_ties(runs):
     assert best_at([inner, scratch], 25) == [scratch]
     assert best_at([wechsel], 25) == []
     assert best_at([wechsel, wechsel], 25) == [wechsel, wechsel]
+
+
+def test_runs_on_other_text_or_of_another_tokenizer_have_no_leader(runs):
+    def read(text: str, tokenizer: str, run: str = runs[0]):
+        return dataclasses.replace(read_run(run), data={"validation": {"sha256": text, "tokenizer": {"sha256": tokenizer}}})
+
+    one, alike = read("a", "t"), read("a", "t", runs[1])
+    assert incomparable([one, alike]) is None and leader([one, alike]) == one
+    for other, what in ((read("b", "t", runs[1]), "held-out text"), (read("b", "u", runs[1]), "tokenizers")):
+        assert incomparable([one, other]) == f"The runs have different {what}; their perplexities cannot be compared."
+        assert leader([one, other]) is None
+    # The first runs left no manifest.
+    assert incomparable([one, read_run(runs[1])]) is None
 
 
 def test_chosen_steps_keep_both_ends():

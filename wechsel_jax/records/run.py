@@ -31,7 +31,7 @@ _CONFIG = {
 _STARTS = {"starts": [{"seconds?": NUMBER, "devices?": WHOLE, "device_kind?": TEXT, "versions?": {"*": TEXT}}]}
 _MANIFEST = {
     "inputs?": [{"name?": TEXT, "bytes?": WHOLE, "sha256?": TEXT}],
-    **{"documents?": WHOLE, "tokens?": WHOLE, "sha256?": TEXT},
+    **{"documents?": WHOLE, "tokens?": WHOLE, "sha256?": TEXT, "tokenizer?": {"sha256": TEXT}},
 }
 
 
