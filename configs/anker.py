@@ -101,21 +101,21 @@ def get_config(arguments: str = "") -> ConfigDict:
         arguments,
         matrix=("reduced", "full"),
         lang=(*DICTIONARIES,),
-        seed="0",
+        seed=0,
         data="data",
         domain=("own", "other"),
         variants=("0", "1"),
         methods="",
-        steps="",
-        warmup="",
-        rate="",
+        steps=int,
+        warmup=WARMUP,
+        rate=LEARNING_RATE,
         model=("gpt2", "roberta"),
         source=demo.path("english-gpt2"),
     )
     language, data, matrix, all_variants = chosen["lang"], Path(chosen["data"]), chosen["matrix"], chosen["variants"] == "1"
     dictionary = data / "wechsel_wiktionary" / f"{DICTIONARIES[language]}.tsv"
     config = default_config()
-    config.seed = int(chosen["seed"])
+    config.seed = chosen["seed"]
     config.source = chosen["source"]
     config.text.train = (str(data / f"{language}.train.txt"),)
     config.text.validation = (str(data / f"{language}.validation.txt"),)
@@ -150,22 +150,13 @@ def get_config(arguments: str = "") -> ConfigDict:
     if chosen["model"] == "roberta":
         config.tokenizer.style = "roberta"
         config.training.objective = "mlm"
-    steps = int(chosen["steps"] or (1 if all_variants else STEPS[matrix]))
-    warmup = _number("warmup", chosen["warmup"], WARMUP, "a share of the steps, such as 0.1")
-    _training(config.training, steps, EVALUATIONS[matrix], warmup)
-    rate = _number("rate", chosen["rate"], LEARNING_RATE, "a learning rate, such as 0.001")
-    config.training.optimizer.peak_learning_rate = rate
+    steps = chosen["steps"] or (1 if all_variants else STEPS[matrix])
+    _training(config.training, steps, EVALUATIONS[matrix], chosen["warmup"])
+    config.training.optimizer.peak_learning_rate = chosen["rate"]
     schedules = {"trans_inner": trans_inner_phases(warmup=WARMUP), "full_rand": one_phase(warmup=0.5)}
     for method in {*config.methods} & {*schedules} if steps > 1 else ():
         config.overrides[method] = ConfigDict({"phases": schedules[method]})
     return config
-
-
-def _number(name: str, value: str, default: float, expected: str) -> float:
-    try:
-        return float(value or default)
-    except ValueError:
-        raise UserError(f"--config: {name}={value}: expected {expected}") from None
 
 
 def _training(training: ConfigDict, steps: int, evaluations: int, warmup: float) -> None:

@@ -38,22 +38,22 @@ STARTS = "anker+WECHSEL+focus+fvt+trans_inner+full_rand"
 def get_config(arguments: str = "") -> ConfigDict:
     chosen = config_arguments(
         arguments,
-        **{"lang": (*compare_initializers.DICTIONARIES,), "data": "", "parallel": "", "starts": STARTS, "seed": "0"},
-        **{"steps": "200", "lengths": "1+2+4", "tuning": "60", "rates": "0.75e-3+1.5e-3+3e-3", "tables": "1+2.5"},
+        **{"lang": (*compare_initializers.DICTIONARIES,), "data": "", "parallel": "", "starts": STARTS, "seed": 0},
+        **{"steps": 200, "lengths": "1+2+4", "tuning": 60, "rates": "0.75e-3+1.5e-3+3e-3", "tables": "1+2.5"},
         recipe=(*RECIPES,),
     )
     try:
-        seed, steps, tuning = (int(chosen[name]) for name in ("seed", "steps", "tuning"))
         lengths = [int(length) for length in chosen["lengths"].split("+")]
         rates, tables = (tuple(float(rate) for rate in chosen[name].split("+")) for name in ("rates", "tables"))
     except ValueError as error:
-        raise UserError(f"--config: {error}; expected numbers such as steps=200,lengths=1+2+4,rates=1e-3+3e-3") from None
+        raise UserError(f"--config: {error}; expected numbers such as lengths=1+2+4,rates=1e-3+3e-3") from None
     # The bundled vectors are of words alone; those that are trained on the text of a folder know n-grams, too.
     starts = chosen["starts"].replace("WECHSEL", "wechsel" if chosen["data"] else "wechsel_tfr").split("+")
+    steps = chosen["steps"]
     config = compare_initializers.of_language(chosen["lang"], chosen["data"], steps)
-    config.seed = seed
+    config.seed = chosen["seed"]
     config.parallel = tuple(file for file in chosen["parallel"].split("+") if file)
-    config.tuning.update({"rates": rates, "tables": tables, "steps": tuning})
+    config.tuning.update({"rates": rates, "tables": tables, "steps": chosen["tuning"]})
 
     training = config.training
     training.eval_every, training.checkpoint_every = max(1, steps // 8), steps

@@ -15,6 +15,7 @@ target language (SALT, OMP, CLP) get one of 2 layers x 128 that is trained here 
 """
 
 from pathlib import Path
+from typing import Any
 
 from ml_collections import ConfigDict
 
@@ -43,8 +44,8 @@ REGRESSION = "-regression"
 
 
 def get_config(arguments: str = "") -> ConfigDict:
-    chosen = config_arguments(arguments, lang=(*DICTIONARIES,), data="data", steps="60", methods="")
-    language, data, steps = chosen["lang"], Path(chosen["data"]), int(chosen["steps"])
+    chosen = config_arguments(arguments, lang=(*DICTIONARIES,), data="data", steps=60, methods="")
+    language, data, steps = chosen["lang"], Path(chosen["data"]), chosen["steps"]
     config = default_config()
     config.source = demo.path("english-gpt2")
     config.text.train = (str(data / f"{language}.train.txt"),)
@@ -68,7 +69,7 @@ def get_config(arguments: str = "") -> ConfigDict:
     return config
 
 
-def study(arguments: str, small: int, papers: int, **own: str | tuple[str, ...]) -> tuple[ConfigDict, dict[str, str]]:
+def study(arguments: str, small: int, papers: int, **own: str | int | tuple[str, ...]) -> tuple[ConfigDict, dict[str, Any]]:
     """Returns a comparison in one language, at a small scale or the paper's, and the arguments that say so.
 
     Args:
@@ -77,14 +78,14 @@ def study(arguments: str, small: int, papers: int, **own: str | tuple[str, ...])
       papers: of the paper's.
       own: name -> default or known values, as of `config_arguments`.
     """
-    known = {"lang": (*DICTIONARIES,), "data": "", "scale": ("small", "paper"), "steps": "", "seed": "0"}
+    known = {"lang": (*DICTIONARIES,), "data": "", "scale": ("small", "paper"), "steps": int, "seed": 0}
     chosen = config_arguments(arguments, **own, **known)
     paper = chosen["scale"] == "paper"
-    steps = int(chosen["steps"] or (papers if paper else small))
+    steps = chosen["steps"] or (papers if paper else small)
     config = of_language(chosen["lang"], chosen["data"], steps)
     if paper:
         wechsel_gpt2.at_papers_scale(config, chosen["lang"], chosen["data"])
-    config.seed, config.training.steps = int(chosen["seed"]), steps
+    config.seed, config.training.steps = chosen["seed"], steps
     return config, chosen
 
 

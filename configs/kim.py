@@ -63,7 +63,7 @@ def get_config(arguments: str = "") -> ConfigDict:
         "kim": "kim",
         "data": "data",
     }
-    chosen = config_arguments(arguments, **choices, width="", heads="")
+    chosen = config_arguments(arguments, **choices, width=int, heads=int)
     task, rows = chosen["task"], chosen["rows"]
     settings, examples, sizes = TASKS[task]
     epochs, batch = sizes[rows]
@@ -83,8 +83,8 @@ def get_config(arguments: str = "") -> ConfigDict:
     config.model.config = ConfigDict(
         {
             "model_type": "transformer",
-            "d_model": int(chosen["width"] or width),
-            "nhead": int(chosen["heads"] or heads),
+            "d_model": chosen["width"] or width,
+            "nhead": chosen["heads"] or heads,
             "num_encoder_layers": 3,
             "num_decoder_layers": 3,
             "dim_feedforward": 512,

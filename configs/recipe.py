@@ -24,19 +24,12 @@ RATES = {"adamw": 1.5e-3, "two_rates": 1.6e-3, "muon": 3e-3, "shared": 1.5e-3, "
 def get_config(arguments: str = "") -> ConfigDict:
     chosen = config_arguments(
         arguments,
-        **{"starts": "wechsel_tfr+anker", "recipes": "+".join(RECIPES), "rate": "", "steps": "200", "seed": "0"},
+        **{"starts": "wechsel_tfr+anker", "recipes": "+".join(RECIPES), "rate": float, "steps": 200, "seed": 0},
         **{"lang": (*compare_initializers.DICTIONARIES,), "data": ""},
     )
-    for name in ("steps", "seed"):
-        if not chosen[name].isdecimal():
-            raise UserError(f"--config: {name}={chosen[name]}: expected a whole number")
-    try:
-        rate = float(chosen["rate"]) if chosen["rate"] else None
-    except ValueError:
-        raise UserError(f"--config: rate={chosen['rate']}: expected a number such as 3e-3") from None
-    steps = int(chosen["steps"])
+    steps, rate = chosen["steps"], chosen["rate"]
     config = compare_initializers.of_language(chosen["lang"], chosen["data"], steps)
-    config.seed = int(chosen["seed"])
+    config.seed = chosen["seed"]
     training, runs = config.training, []
     training.eval_every = training.checkpoint_every = max(1, steps // 4)
     for start in chosen["starts"].split("+"):

@@ -16,13 +16,13 @@ from wechsel_jax.training import config_arguments, default_config, one_phase
 
 
 def get_config(arguments: str = "") -> ConfigDict:
-    chosen = config_arguments(arguments, model="gemma-target", text="train.txt", steps="1000")
+    chosen = config_arguments(arguments, model="gemma-target", text="train.txt", steps=1000)
     config = default_config()
     config.model.checkpoint = chosen["model"]
     config.model.remat = "full"
     config.data.train = (chosen["text"],)
     config.data.validation_fraction = 0.01
-    config.steps = int(chosen["steps"])
+    config.steps = chosen["steps"]
     config.batch_size = 512
     config.block_length = 1024
     config.accumulation = 16

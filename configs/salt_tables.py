@@ -58,19 +58,19 @@ def get_config(arguments: str = "") -> ConfigDict:
     chosen = config_arguments(
         arguments,
         **{"table": (*sorted(QUESTIONS),), "lang": LANGUAGES, "data": "data", "corpora": "corpora", "source": "", "helper": ""},
-        **{"steps": "200", "rows": "16", "length": "128", "rate": "1.5e-3", "methods": "", "seed": "0", "limit": "0"},
+        **{"steps": 200, "rows": 16, "length": 128, "rate": 1.5e-3, "methods": "", "seed": 0, "limit": 0},
     )
-    language, table, steps = chosen["lang"], chosen["table"], int(chosen["steps"])
+    language, table, steps = chosen["lang"], chosen["table"], chosen["steps"]
     methods = chosen["methods"] or ("salt" if table in ("4", "5") else METHODS)
     config = compare_initializers.get_config(f"lang={language},data={chosen['data']},steps={steps},methods={methods}")
-    config.seed = int(chosen["seed"])
+    config.seed = chosen["seed"]
     config.source = chosen["source"] or config.source
     if chosen["helper"]:
         config.helper.checkpoint = config.tokenizer.directory = chosen["helper"]
 
     training = config.training
-    training.batch_size, training.block_length = int(chosen["rows"]), int(chosen["length"])
-    training.optimizer.peak_learning_rate = float(chosen["rate"])
+    training.batch_size, training.block_length = chosen["rows"], chosen["length"]
+    training.optimizer.peak_learning_rate = chosen["rate"]
     training.phases = one_phase(warmup=0.05, decay="cosine")
     training.eval_every = max(1, steps // 10)
     config.overrides = ConfigDict()
@@ -79,7 +79,7 @@ def get_config(arguments: str = "") -> ConfigDict:
     for name, (form, file, settings) in QUESTIONS[table].items():
         if name == "XCOPA" and language not in XCOPA:
             continue
-        task = {"form": form, "file": str(labelled / file.replace("LANG", language)), "limit": int(chosen["limit"])}
+        task = {"form": form, "file": str(labelled / file.replace("LANG", language)), "limit": chosen["limit"]}
         for setting, value in settings.items():
             value = value.replace("LANG", language) if isinstance(value, str) else value
             task[setting] = str(labelled / value) if setting == "questions" else value

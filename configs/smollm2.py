@@ -18,15 +18,13 @@ from wechsel_jax.training import config_arguments, default_config, one_phase
 
 
 def get_config(arguments: str = "") -> ConfigDict:
-    chosen = config_arguments(
-        arguments, model="smollm2-target", text="train.txt", validation="valid.txt", steps="300", rows="4"
-    )
+    chosen = config_arguments(arguments, model="smollm2-target", text="train.txt", validation="valid.txt", steps=300, rows=4)
     config = default_config()
     config.model.checkpoint = chosen["model"]
     config.data.train = (chosen["text"],)
     config.data.validation = (chosen["validation"],)
-    config.steps = int(chosen["steps"])
-    config.batch_size = int(chosen["rows"])
+    config.steps = chosen["steps"]
+    config.batch_size = chosen["rows"]
     config.block_length = 128
     config.optimizer.update({"peak_learning_rate": 5e-4, "b2": 0.95, "eps": 1e-8, "weight_decay": 0.1})
     config.phases = one_phase(warmup=0.1, decay="cosine")

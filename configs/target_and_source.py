@@ -37,11 +37,11 @@ METHODS = "anker+wechsel+wechsel_tfr+focus+fvt+trans_inner+full_rand"
 
 
 def get_config(arguments: str = "") -> ConfigDict:
-    given = {"lang": (*TASKS,), "data": "data", "corpora": "corpora", "steps": "200", "methods": METHODS, "seed": "0"}
+    given = {"lang": (*TASKS,), "data": "data", "corpora": "corpora", "steps": 200, "methods": METHODS, "seed": 0}
     chosen = config_arguments(arguments, **given)
     passed = {name: chosen[name] for name in ("lang", "data", "steps", "methods")}
     config = compare_initializers.get_config(",".join(f"{name}={value}" for name, value in passed.items()))
-    config.seed = int(chosen["seed"])
+    config.seed = chosen["seed"]
     ntrex, sib, choice, words, scored_words = TASKS[chosen["lang"]]
     texts, labelled = Path(chosen["corpora"]) / "parallel" / "ntrex", Path(chosen["corpora"]) / "labelled"
     config.evaluation.before = True

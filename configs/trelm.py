@@ -21,11 +21,8 @@ as the paper's public code does. `nsp=1` adds next sentence prediction, the pape
 the two share nothing, there is no table of languages, and CdLM and MLM take turns, step by step.
 """
 
-import re
-
 from ml_collections import ConfigDict
 
-from wechsel_jax.errors import UserError
 from wechsel_jax.training import config_arguments, default_trelm_config
 from wechsel_jax.training.trelm import PHASES
 
@@ -37,13 +34,10 @@ def get_config(arguments: str = "") -> ConfigDict:
     chosen = config_arguments(
         arguments,
         **{"model": "bert-joint", "pairs": "pairs", "held_out": "pairs.held-out", "text": "train.txt"},
-        **{"validation": "valid.txt", "depth": "12", "steps": "1", "objective": ("cdlm", "tlm", "brlm")},
+        **{"validation": "valid.txt", "depth": 12, "steps": 1.0, "objective": ("cdlm", "tlm", "brlm")},
         **{"tri_layer": ("1", "0"), "parity": ("0", "1"), "first": "", "common": "", "common_held_out": "", "nsp": ("0", "1")},
     )
-    if not chosen["depth"].isdecimal() or not re.fullmatch(r"\d*\.?\d+(e-?\d+)?", chosen["steps"], re.ASCII):
-        given = f"depth={chosen['depth']}, steps={chosen['steps']}"
-        raise UserError(f"--config: {given}: expected a number of layers, and a share of the steps such as 0.01")
-    middle = int(chosen["depth"]) // 2
+    middle = chosen["depth"] // 2
     config = default_trelm_config()
     config.source, config.first = chosen["model"], chosen["first"]
     config.tri_layer, config.parity = chosen["tri_layer"] == "1", chosen["parity"] == "1"
@@ -57,7 +51,7 @@ def get_config(arguments: str = "") -> ConfigDict:
         )
         both = [chosen[side] or chosen[pairs] for side, pairs in zip(sides, ("pairs", "held_out"), strict=True)]
         phase.data.train, phase.data.validation = ((place,) for place in both)
-        phase.steps = max(2, round(float(chosen["steps"]) * STEPS[name]))
+        phase.steps = max(2, round(chosen["steps"] * STEPS[name]))
         phase.batch_size = 128
         phase.block_length = 512
         phase.dtype = "bfloat16"

@@ -32,16 +32,16 @@ def get_config(arguments: str = "") -> ConfigDict:
         "lang": (*target_and_source.TASKS,),
         "data": "data",
         "corpora": "corpora",
-        "steps": "500",
+        "steps": 500,
         "methods": METHODS,
-        "seeds": "3",
+        "seeds": 3,
     }
     chosen = config_arguments(arguments, source="runs/masked_english/export", tasks="NER+POS", **given)
     passed = {name: chosen[name] for name in ("lang", "data", "steps", "methods")}
     config = compare_initializers.get_config(",".join(f"{name}={value}" for name, value in passed.items()))
     config.source = chosen["source"]
     config.tokenizer.style = "roberta"
-    training, steps = config.training, int(chosen["steps"])
+    training, steps = config.training, chosen["steps"]
     training.objective, training.mask_rate = "mlm", 0.3
     training.eval_every = training.checkpoint_every = training.keep_every = max(1, steps // 10)
     config.evaluation.before, config.evaluation.during = True, (training.keep_every / steps,)
@@ -59,7 +59,7 @@ def get_config(arguments: str = "") -> ConfigDict:
             "file": str(labelled / file),
             **{field: tuned[field] for field in fields},
             "epochs": 10.0,
-            "seeds": int(chosen["seeds"]),
+            "seeds": chosen["seeds"],
             # Only the last of it counts.
             "eval_every": 10**6,
             "checkpoint_every": 10**6,

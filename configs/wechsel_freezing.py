@@ -30,7 +30,7 @@ from wechsel_jax.training import one_phase, trans_inner_phases
 
 
 def get_config(arguments: str = "") -> ConfigDict:
-    own = {"study": ("freezing", "relearning", "bound"), "methods": "", "first": "1600"}
+    own = {"study": ("freezing", "relearning", "bound"), "methods": "", "first": 1600}
     config, chosen = compare_initializers.study(arguments, 200, 75_000, **own)
     # The small runs are short, and random rows suffer from a short warm-up most.
     warmup = 0.1 if chosen["scale"] == "paper" else 0.3
@@ -43,7 +43,7 @@ def get_config(arguments: str = "") -> ConfigDict:
         training.phases = one_phase(warmup=warmup, trainable="embeddings")
         runs = [wechsel, "trans_inner", "anker"]
     elif chosen["study"] == "bound":
-        first, steps = int(chosen["first"]), training.steps
+        first, steps = chosen["first"], training.steps
         # Of the tables alone about the 4e-3 that they have beside a body that learns, too (docs/recipe.md).
         alone = {"name": "embeddings", "steps": first, "trainable": "embeddings", "warmup": 0.05, "peak": 2.5}
         training.phases = (alone, {"name": "all", "steps": steps, "trainable": "all", "warmup": warmup})

@@ -14,12 +14,10 @@ gain (section 5.2.2). `bytes=` takes a sample of so many bytes of the text. `ste
 so many rows, evaluated and saved 20 times.
 """
 
-import re
 from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from wechsel_jax.errors import UserError
 from wechsel_jax.training import config_arguments, default_config, one_phase, trans_inner_phases
 
 SCHEDULES = {
@@ -34,13 +32,13 @@ def get_config(arguments: str = "") -> ConfigDict:
     chosen = config_arguments(
         arguments,
         **{"model": "gpt2-target", "text": "train.txt", "validation": "valid.txt"},
-        **{"schedule": (*SCHEDULES,), "low_resource": ("0", "1"), "bytes": "0", "steps": "", "rows": ""},
+        **{"schedule": (*SCHEDULES,), "low_resource": ("0", "1"), "bytes": 0, "steps": int, "rows": int},
     )
     config = default_config()
     config.model.checkpoint = chosen["model"]
     config.data.train = (chosen["text"],)
     config.data.validation = (chosen["validation"],)
-    config.data.max_bytes = int(chosen["bytes"])
+    config.data.max_bytes = chosen["bytes"]
     config.steps = 75_000 if chosen["schedule"] in ("freeze", "frozen") else 250_000
     config.batch_size = 512
     config.block_length = 512
@@ -60,17 +58,15 @@ def get_config(arguments: str = "") -> ConfigDict:
     return config
 
 
-def set_scale(config: ConfigDict, steps: str, rows: str) -> None:
+def set_scale(config: ConfigDict, steps: int | None, rows: int | None) -> None:
     """Sets other steps and rows than the paper's, where they are given, and with them what happens how often."""
-    if not all(re.fullmatch(r"([1-9]\d*)?", given, re.ASCII) for given in (steps, rows)):
-        raise UserError(f"--config: steps={steps}, rows={rows}: expected whole numbers, such as steps=1000,rows=8")
-    if steps:
-        config.steps = int(steps)
+    if steps is not None:
+        config.steps = steps
         config.eval_every = min(config.eval_every, max(1, config.steps // 20))
         config.checkpoint_every = min(config.checkpoint_every, config.eval_every)
         config.log_every = min(config.log_every, config.eval_every)
-    if rows:
-        config.batch_size = int(rows)
+    if rows is not None:
+        config.batch_size = rows
         # At most as many parts as the paper's run has, each of at least 64 rows.
         config.accumulation = max(
             n for n in (1, 2, 4, 8) if n == 1 or (config.batch_size % n == 0 and config.batch_size >= 64 * n)

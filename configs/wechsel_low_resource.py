@@ -21,11 +21,11 @@ METHODS = "anker+wechsel+trans_inner+full_rand"
 
 
 def get_config(arguments: str = "") -> ConfigDict:
-    given = {"lang": ("ug", "mg", "su"), "data": "data", "steps": "2000", "methods": METHODS, "seed": "0"}
+    given = {"lang": ("ug", "mg", "su"), "data": "data", "steps": 2000, "methods": METHODS, "seed": 0}
     chosen = config_arguments(arguments, **given)
     passed = {name: chosen[name] for name in ("lang", "data", "steps", "methods")}
     config = compare_initializers.get_config(",".join(f"{name}={value}" for name, value in passed.items()))
-    config.seed = int(chosen["seed"])
+    config.seed = chosen["seed"]
     config.training.eval_every = config.training.checkpoint_every = 50
     config.training.patience = 300
     return config

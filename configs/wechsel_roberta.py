@@ -25,13 +25,13 @@ def get_config(arguments: str = "") -> ConfigDict:
     chosen = config_arguments(
         arguments,
         **{"model": "roberta-target", "text": "train.txt", "validation": "valid.txt"},
-        **{"schedule": (*SCHEDULES,), "bytes": "0", "steps": "", "rows": ""},
+        **{"schedule": (*SCHEDULES,), "bytes": 0, "steps": int, "rows": int},
     )
     config = default_config()
     config.model.checkpoint = chosen["model"]
     config.data.train = (chosen["text"],)
     config.data.validation = (chosen["validation"],)
-    config.data.max_bytes = int(chosen["bytes"])
+    config.data.max_bytes = chosen["bytes"]
     config.objective = "mlm"
     config.steps = 250_000
     config.batch_size = 512

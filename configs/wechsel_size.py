@@ -25,11 +25,11 @@ from wechsel_jax.training import one_phase, trans_inner_phases
 
 
 def get_config(arguments: str = "") -> ConfigDict:
-    config, chosen = compare_initializers.study(arguments, 1_000, 250_000, bytes="1048576")
+    config, chosen = compare_initializers.study(arguments, 1_000, 250_000, bytes=1 << 20)
     paper, training = chosen["scale"] == "paper", config.training
     # Vectors with n-grams, which the bundled ones have not; those of the sample are as wide as the source's.
     config.vectors.train_here, config.vectors.dimensions = not paper, 300 if paper else 100
-    training.data.max_bytes = int(chosen["bytes"])
+    training.data.max_bytes = chosen["bytes"]
     training.eval_every = training.checkpoint_every = 2_500 if paper else 25
     training.patience = 10_000 if paper else 200
     training.phases = one_phase(warmup=0.1 if paper else 0.3)

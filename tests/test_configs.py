@@ -192,7 +192,7 @@ def test_trelm_trains_what_the_paper_trains():
     short = load("trelm", "steps=0.001,objective=tlm,tri_layer=0,parity=1,depth=4")
     assert [short[name].steps for name in PHASES] == [20, 20, 20, 80] and phases(short.backward)[0].layers == ":2"
     assert (short.tri_layer, short.parity, short.forward.objective) == (False, True, "tlm")
-    with pytest.raises(UserError, match="depth=x, steps=1: expected a number of layers, and a share of the steps"):
+    with pytest.raises(UserError, match="'depth=x' behind the colon; expected depth to be a whole number"):
         load("trelm", "depth=x")
     secondary = load("trelm", "nsp=1").language
     assert (secondary.objective, secondary.data.documents) == ("mlm_nsp", "paragraphs") and config.language.objective == "mlm"
@@ -211,11 +211,23 @@ def test_trelm_trains_what_the_paper_trains():
         ("lang", "expected some of lang=, steps="),
         ("steps=3,lang=en", "expected lang to be one of de, sw"),
         ("steps=3,lang=de,steps=4", "steps= stands twice behind the colon"),
+        *((f"steps={value}", f"'steps={value}' .* expected steps to be a whole number") for value in ("x", "-1", "1e3", "")),
+        *((f"rate={value}", f"'rate={value}' .* expected rate to be a number") for value in ("x", "-1", "nan", "1_0")),
     ],
 )
 def test_unknown_arguments_are_refused(arguments, named):
     with pytest.raises(UserError, match=named):
-        config_arguments(arguments, lang=("de", "sw"), steps="1")
+        config_arguments(arguments, lang=("de", "sw"), steps=1, rate=float)
+
+
+def test_arguments_have_the_type_of_their_default():
+    given = {"lang": ("de", "sw"), "steps": 1, "rate": float, "rows": int, "share": 1.0, "text": ""}
+    assert config_arguments("", **given) == {**given, "lang": "de", "rate": None, "rows": None}
+    found = config_arguments("rate=3e-3,rows=8,share=2,steps=10,text=7,lang=sw", **given)
+    assert found == {"lang": "sw", "steps": 10, "rate": 0.003, "rows": 8, "share": 2.0, "text": "7"}
+    assert {name: type(value) for name, value in found.items()} == {
+        "lang": str, "steps": int, "rate": float, "rows": int, "share": float, "text": str,
+    }  # fmt: skip
 
 
 def test_a_language_that_a_task_has_not_is_named(tmp_path):

@@ -1,5 +1,6 @@
 """The settings of a training run: what each means, its default, and what is checked before anything is opened."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -288,32 +289,39 @@ def as_dict(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def config_arguments(given: str, /, **known: str | tuple[str, ...]) -> dict[str, str]:
+def config_arguments(given: str, /, **known: str | int | float | type | tuple[str, ...]) -> dict[str, Any]:
     """Reads the arguments of a file of settings.
 
     Args:
       given: "name=value" pairs with commas between them, or nothing.
-      **known: every argument that the file knows, with what it is where it is not given; a tuple lists all that it may be,
-        the default first.
+      **known: every argument that the file knows, with what it is where it is not given. A tuple lists all that it may be,
+        the default first; what stands for a whole number (0 or more) or for a number is one; `int` or `float` are None where
+        they are not given.
 
     Returns:
-      name -> value for all of them.
+      name -> value for all of them, of the type of what stands for it.
 
     Raises:
       UserError: a part is not name=value, has a name that the file does not know or a value that it does not take.
     """
-    chosen: dict[str, str] = {}
+    chosen: dict[str, Any] = {}
     for part in (part for part in given.split(",") if part):
         name, equals, value = part.partition("=")
         if not equals or name not in known:
             names = ", ".join(f"{name}=" for name in known)
             raise UserError(f"--config: {part!r} behind the colon is not known; expected some of {names}")
-        if not isinstance(known[name], str) and value not in known[name]:
+        if isinstance(known[name], tuple) and value not in known[name]:
             raise UserError(f"--config: {part!r} behind the colon; expected {name} to be one of {', '.join(known[name])}")
+        kind = known[name] if isinstance(known[name], type) else type(known[name])
+        if kind is int and not re.fullmatch(r"\d{1,18}", value, re.ASCII):
+            raise UserError(f"--config: {part!r} behind the colon; expected {name} to be a whole number")
+        if kind is float and not re.fullmatch(r"\d*\.?\d+(e-?\d{1,3})?", value, re.ASCII):
+            raise UserError(f"--config: {part!r} behind the colon; expected {name} to be a number such as 0.1 or 3e-3")
         if name in chosen:
             raise UserError(f"--config: {name}= stands twice behind the colon; expected it once")
-        chosen[name] = value
-    return {name: value if isinstance(value, str) else value[0] for name, value in known.items()} | chosen
+        chosen[name] = kind(value) if kind in (int, float) else value
+    unset = {name: None if isinstance(value, type) else value for name, value in known.items()}
+    return {name: value[0] if isinstance(value, tuple) else value for name, value in unset.items()} | chosen
 
 
 def _check_fields(values: Mapping[str, Any], defaults: Mapping[str, Any], prefix: str) -> None:
