@@ -1,12 +1,14 @@
 """`wechsel-jax embeddings`: what is opened, what is judged, its file, and what the report makes of it."""
 
 import json
+import math
 import re
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from wechsel_jax import cli, demo
 from wechsel_jax.checkpoint import Checkpoint
@@ -114,6 +116,20 @@ def test_tables_of_every_kind_of_model_are_opened(family, make_model):
     assert kinds[family] in own.text and own.severity == "ok"
 
 
+@pytest.mark.parametrize(("positions", "kind"), [("literal", "sinusoidal"), ("paired", "paired"), ("none", None)])
+def test_models_that_were_trained_from_a_table_are_opened(positions, kind, make_model, tmp_path):
+    """Kim et al.'s: the rows times sqrt(D), and sines."""
+    directory, _ = make_model("gpt2")
+    shutil.copytree(directory, tmp_path / "model")
+    table = np.random.default_rng(0).standard_normal((8192, 16)).astype(np.float32)
+    save_file({"src_tok_emb.embedding.weight": table}, tmp_path / "model" / "model.safetensors")
+    config = {"model_type": "transformer", "vocab_size": 8192, "d_model": 16, "positions": positions}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (rows,) = open_tables(tmp_path / "model", length=8)
+    np.testing.assert_array_equal(rows.read(np.arange(8192)), table)
+    assert (rows.positions and (rows.positions.kind, rows.positions.scale)) == (kind and (kind, 4.0))
+
+
 def test_words_of_a_model_are_its_tokens_that_start_one(transferred):
     (rows,) = open_tables(transferred)
     place = rows.words.index("the")
@@ -134,6 +150,17 @@ def test_a_new_table_has_its_words_and_the_drawn_rows_apart(glove, tmp_path):
     (tmp_path / "t.json").write_text(json.dumps({"words": ["one"], "missing_ids": []}), encoding="utf-8")
     with pytest.raises(UserError, match=r"t\.json: is not of a table with 4 rows"):
         open_tables(tmp_path / "t.safetensors")
+    save_file({"embeddings": np.zeros((3, 0), np.float32)}, tmp_path / "t.safetensors")
+    with pytest.raises(UserError, match=r"t\.safetensors: holds embeddings \[3, 0\]; expected a table"):
+        open_tables(tmp_path / "t.safetensors")
+
+
+def test_a_table_of_a_tokenizer_has_the_words_of_tokens_that_begin_one(tmp_path):
+    place = tmp_path / "t.safetensors"
+    make_table(place, tmp_path / "t.json", source=demo.path("english-gpt2"), tokenizer=demo.path("english-gpt2"))
+    (rows,) = open_tables(place)
+    (whole,) = open_tables(demo.path("english-gpt2"))
+    assert rows.words == whole.words and rows.words.count(None) > 1000
 
 
 def test_absorption_agrees_with_what_a_new_table_records(glove):
@@ -181,6 +208,30 @@ def test_the_verdict_is_the_papers(spread, scale_severity, position_severity):
     assert (found["spread"].severity, found["new positions"].severity) == (scale_severity, position_severity)
     standard = standardize(table, "pretrained_xavier")
     assert study(TableRows.of(standard, "t"), steps=()).findings[-1].severity == "ok"
+
+
+def test_a_draw_of_xaviers_is_not_drowned_by_positions():
+    """However large the table is; positions then explain nearly all of what a new model begins with."""
+    table = np.random.default_rng(0).standard_normal((30_000, 8)) * math.sqrt(2 / 30_008)
+    found = {one.about: one for one in study(TableRows.of(table, "t"), steps=()).findings}
+    assert found["new positions"].value > 0.98 and found["new positions"].severity == "ok"
+    found = {one.about: one for one in study(TableRows.of(table / 3, "t"), steps=()).findings}
+    assert found["new positions"].severity == "look" and "drown" in found["new positions"].text
+
+
+def test_rows_that_point_in_one_direction_are_told_and_of_which_origin():
+    table = np.random.default_rng(0).standard_normal((2000, 20)) * 0.03
+    assert "likeness" not in {one.about for one in study(TableRows.of(table, "t"), steps=()).findings}
+    (found,) = [one for one in study(TableRows.of(table + 5, "t"), steps=()).findings if one.about == "likeness"]
+    assert found.severity == "wrong" and found.value > 0.99 and found.text.startswith("The rows are alike")
+    random = np.arange(2000) < 100
+    table[random] = table[0]
+    (found,) = [
+        one
+        for one in study(TableRows.of(table, "t", groups={"mixed": ~random, "random": random}), steps=()).findings
+        if one.about == "likeness"
+    ]
+    assert found.severity == "wrong" and found.text.startswith("The 100 random rows are alike, their mean cosine is 1.000")
 
 
 def test_the_verb_says_it_and_writes_it(glove, tmp_path, capsys):

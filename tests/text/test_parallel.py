@@ -49,8 +49,12 @@ def test_every_form_gives_the_same_pairs(write, tmp_path):
 def test_sides_that_do_not_fit_are_named(write, first, second, message):
     name = f"{write('t.en', first)}::{write('t.de', second)}"
     with pytest.raises(UserError, match=message) as error:
-        read_pairs([name], ("en", "de"))
+        read_pairs([name], ("en", "de"), drop_empty=False)
     assert "\n" not in str(error.value)
+    # Who has no such flag is not told of it.
+    with pytest.raises(UserError) as error:
+        read_pairs([name], ("en", "de"))
+    assert "--drop_empty" not in str(error.value)
 
 
 def test_pairs_without_one_side_may_be_left_out(write):

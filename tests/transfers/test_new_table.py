@@ -161,6 +161,9 @@ def test_the_verb_writes_a_table_and_a_record(files, capsys):
     assert sorted(path.name for path in output.parent.iterdir()) == ["table.json", "table.safetensors"]
     with pytest.raises(UserError, match="exists already"):
         run(*arguments)
+    assert record["settings"]["special_tokens"] == ["<pad>", "<unk>"]
+    with pytest.raises(UserError, match=r"--output=.*table\.npz: expected a name that ends in \.safetensors"):
+        run(*arguments[:-1], f"--output={files / 'table.npz'}")
 
 
 def test_the_verb_never_writes_over_what_it_reads(files):
@@ -173,7 +176,7 @@ def test_the_verb_never_writes_over_what_it_reads(files):
 
 
 def test_the_verb_needs_one_source_and_one_vocabulary(files):
-    output, vectors, text = f"--output={files / 't'}", f"--vectors={files / 'glove.txt'}", f"--input={files / 'text'}"
+    output, vectors, text = f"--output={files / 't.safetensors'}", f"--vectors={files / 'glove.txt'}", f"--input={files / 'text'}"
     for arguments in (
         (output, text),
         (output, vectors),
@@ -186,7 +189,7 @@ def test_the_verb_needs_one_source_and_one_vocabulary(files):
         run(output, vectors, "--tokenizer=x", "--special_tokens=<pad>")
     with pytest.raises(UserError, match="--min_count: is for the words of --input"):
         run(output, vectors, "--words=x", "--min_count=2")
-    assert not (files / "t").exists()
+    assert not (files / "t.safetensors").exists()
 
 
 def test_the_verb_knows_the_librarys_choices():

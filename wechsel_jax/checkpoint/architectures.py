@@ -156,7 +156,8 @@ ARCHITECTURES = {
     "pegasus": dataclasses.replace(_BART, base="pegasus", roles=("eos", "pad")),
 }
 _USUAL = {
-    "input": r"(\w+\.)*(embed_tokens|wte|word_embeddings?|tok_embeddings|token_embeddings?|embed_in|shared)\.weight",
+    "input": r"(\w+\.)*(embed_tokens|wte|word_embeddings?|tok_embeddings|token_embeddings?|embed_in|shared"
+    r"|src_tok_emb\.embedding)\.weight",
     "head": r"(\w+\.)*(lm_head|embed_out|output|lm_head\.decoder|predictions\.decoder)\.weight",
     "bias": r"(\w+\.)*(lm_head|embed_out|lm_head\.decoder|predictions|predictions\.decoder)\.bias|final_logits_bias",
 }

@@ -51,6 +51,8 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
 
     for output in (values.output, record):
         refuse_file(output, is_table, "table", values.overwrite, [*values.input, *read.values()])
+    if not values.output.endswith(".safetensors"):
+        raise UserError(f"--output={values.output}: expected a name that ends in .safetensors")
 
     counted = ("input", "min_count", "max_words", "lowercase", "max_document_bytes", "special_tokens")
     settings = picked(values, *counted, "standardize", "shuffle", "missing", "seed")

@@ -88,6 +88,9 @@ def of_checkpoint(checkpoint: "Checkpoint", length: int) -> Positions | None:
     scale = math.sqrt(dimension) if kind.startswith("gemma") or config.get("scale_embedding") else 1.0
     if kind in _RELATIVE:
         return Positions("relative", scale=scale)
+    if kind == "transformer":
+        known = {"literal": "sinusoidal", "paired": "paired"}.get(config.get("positions", "literal"))
+        return known and dataclasses.replace(sinusoidal(known, length, dimension), scale=math.sqrt(dimension))
     # The first rows of many position tables are padding's, and are never added to a word.
     padding = 1 if (pad := config.get("pad_token_id")) is None else pad
     padded = checkpoint.record.positions or checkpoint.record.computed_positions

@@ -74,7 +74,7 @@ def read_pairs(
     texts: Sequence[str | os.PathLike],
     languages: tuple[str, str],
     *,
-    drop_empty: bool = False,
+    drop_empty: bool | None = None,
     longest: int = LONGEST_DOCUMENT,
 ) -> Pairs:
     """Reads parallel text into memory; lines without anything on either side are passed over.
@@ -85,7 +85,8 @@ def read_pairs(
         code.
       languages: codes of the two, which name the files of an archive; and for English and languages with a script of their own
         it is seen that the sides are not swapped.
-      drop_empty: leave out pairs of which one side is blank; otherwise they are refused.
+      drop_empty: leave out pairs of which one side is blank; otherwise they are refused, with False by a line that names
+        `--drop_empty`, with None, where there is no such flag, without.
       longest: a longer line is refused.
 
     Raises:
@@ -107,9 +108,10 @@ def read_pairs(
             one_sided += empty == 1
             if empty == 1 and not drop_empty:
                 missing = 0 if is_blank(one) else 1
+                advice = "leave the pair out" if drop_empty is None else "leave out such pairs with --drop_empty"
                 raise UserError(
                     f"{name}: line {number}: nothing in {languages[missing]}, and a sentence in {languages[1 - missing]}; "
-                    "expected a translation; mend the line, or leave out such pairs with --drop_empty"
+                    f"expected a translation; mend the line, or {advice}"
                 )
             if not empty:
                 first.append(one)

@@ -208,8 +208,8 @@ def make_table(
 
     Args:
       output: the safetensors file to write: float32 `embeddings` (V, D).
-      record: the JSON file to write: the settings, `Table.report`, the words in the order of the rows (null where a tokenizer
-        gave the vocabulary) and the rows that the source lacks.
+      record: the JSON file to write: the settings, `Table.report`, the words in the order of the rows (null where a token
+        of a tokenizer begins none) and the rows that the source lacks.
       vectors: a file of word vectors; or
       source: a model directory or hub id.
       tokenizer: a tokenizer with V tokens; or
@@ -231,19 +231,22 @@ def make_table(
     _one_of("source of embeddings", {"vectors": vectors, "source": source})
     _one_of("vocabulary", {"tokenizer": tokenizer, "words": words, "input": input})
     settings = {"vectors": vectors, "source": source, "tokenizer": tokenizer, "words": words, "input": list(input)}
-    settings |= {"min_count": min_count, "max_words": max_words, "lowercase": lowercase, **options}
+    settings |= {"min_count": min_count, "max_words": max_words, "lowercase": lowercase}
+    settings |= {"special_tokens": list(special_tokens), **options}
     if tokenizer:
         if special_tokens:
             raise UserError("special_tokens: a tokenizer brings its own; expected them with words or input only")
         vocabulary: Vocabulary | list[str] = Vocabulary.from_tokenizer(load_tokenizer(tokenizer))
+        starts = zip(vocabulary.words(), vocabulary.word_start, strict=True)
+        of_rows = [word if start else None for word, start in starts]
     else:
         counted = {"min_count": min_count, "max_words": max_words, "lowercase": lowercase}
         limit = {"max_document_bytes": max_document_bytes}
         vocabulary = read_words(words) if words else text_vocabulary(input, **counted, **limit)
-        vocabulary = [*special_tokens, *(word for word in vocabulary if word not in special_tokens)]
+        of_rows = vocabulary = [*special_tokens, *(word for word in vocabulary if word not in special_tokens)]
     table = vocabulary_table(vocabulary, load_vectors(vectors) if vectors else _model_table(source), **options)
     report = table.report()
-    written = {"settings": settings, **report, "words": None if tokenizer else vocabulary}
+    written = {"settings": settings, **report, "words": of_rows}
     written["missing_ids"] = np.flatnonzero(~table.found).tolist()
     # Both are written before either is put in its place.
     with new_file(record, "w") as told, new_file(output) as stored:
@@ -274,4 +277,5 @@ def _one_of(what: str, given: dict) -> None:
     names = [name for name, value in given.items() if value]
     if len(names) != 1:
         flags = ", ".join(f"--{name}" for name in given)
-        raise UserError(f"{' and '.join(f'--{name}' for name in names) or 'no flag'}: expected one {what}; pass one of {flags}")
+        both = f"{' and '.join(f'--{name}' for name in names)}: " if names else ""
+        raise UserError(f"{both}expected one {what}; pass one of {flags}")
