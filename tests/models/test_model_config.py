@@ -176,9 +176,9 @@ def test_missing_vocabulary_size_and_unknown_family():
 
 
 def test_overrides():
-    config = family("gpt2").config({"vocab_size": 50}, dropout=0.0, remat="full", unroll=None)
+    config = family("gpt2").config({"vocab_size": 50}, dropout=0.0, remat="full", scan_layers=None)
     assert (config.embedding_dropout, config.attention_dropout, config.residual_dropout) == (0.0, 0.0, 0.0)
-    assert config.remat == "full" and config.unroll == 1
+    assert config.remat == "full" and config.scan_layers
     assert hash(config) == hash(family("gpt2").config({"vocab_size": 50}, dropout=0.0, remat="full"))
     with pytest.raises(UserError, match="drop_out"):
         family("gpt2").config({"vocab_size": 50}, drop_out=0.1)

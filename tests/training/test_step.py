@@ -40,8 +40,13 @@ def batches() -> np.ndarray:
     return np.random.default_rng(1).integers(0, 320, (STEPS, ROWS, LENGTH)).astype(np.int32)
 
 
-@functools.cache
 def prepared(mesh_shape=(1, 1, 1), accumulation=1, trainable="all", dropout=0.0, statistics=False, alike=False, **model):
+    """As `compiled_step`, which is made once however its settings are named."""
+    return compiled_step(mesh_shape, accumulation, trainable, dropout, statistics, alike, **model)
+
+
+@functools.cache
+def compiled_step(mesh_shape, accumulation, trainable, dropout, statistics, alike, **model):
     """Returns (first state, batch -> batch on the devices, compiled step) of a small run.
 
     XLA's older generator of machine code takes half the time; it rounds otherwise in a step with statistics than in one
@@ -71,9 +76,9 @@ def prepared(mesh_shape=(1, 1, 1), accumulation=1, trainable="all", dropout=0.0,
 
 
 @functools.cache
-def updates(mesh_shape=(1, 1, 1), accumulation=1, trainable="all", dropout=0.0, statistics=False, alike=False, **model):
+def updates(**settings):
     """Makes three updates; returns their metrics, the parameters (flat, numpy) and the optimizer state."""
-    first, place, compiled = prepared(mesh_shape, accumulation, trainable, dropout, statistics, alike, **model)
+    first, place, compiled = prepared(**settings)
     state, metrics = first(), []
     for tokens in batches():
         state, result = compiled(state, place(tokens), np.float32(1e-2))
@@ -106,7 +111,7 @@ def test_the_weight_is_the_number_of_predicted_tokens():
 )
 def test_mesh_and_accumulation_change_nothing(mesh_shape, accumulation):
     expected, expected_params, _ = updates()
-    metrics, params, state = updates(mesh_shape, accumulation)
+    metrics, params, state = updates(mesh_shape=mesh_shape, accumulation=accumulation)
     for one, other in zip(expected, metrics, strict=True):
         assert other["loss"] == pytest.approx(one["loss"], abs=1e-5)
         assert other["gradient_norm"] == pytest.approx(one["gradient_norm"], rel=1e-5)
@@ -122,7 +127,7 @@ def test_mesh_and_accumulation_change_nothing(mesh_shape, accumulation):
 
 @pytest.mark.slow
 def test_dropout_does_not_depend_on_the_mesh():
-    plain, one, eight = updates()[0], updates(dropout=0.3)[0], updates((8, 1, 1), dropout=0.3)[0]
+    plain, one, eight = updates()[0], updates(dropout=0.3)[0], updates(mesh_shape=(8, 1, 1), dropout=0.3)[0]
     assert [line["loss"] for line in eight] == pytest.approx([line["loss"] for line in one], abs=1e-5)
     assert abs(one[0]["loss"] - plain[0]["loss"]) > 1e-3
 
@@ -226,7 +231,7 @@ def test_unrolled_layers_compute_the_same():
 
 
 @functools.cache
-def with_remat(remat, scan_layers=True):
+def with_remat(remat, scan_layers):
     """Gradients and the bytes of temporary memory of a model whose layers hold most of it."""
     config = GPT2.config(MODEL | {"n_layer": 4, "n_positions": 64}, dropout=0.1, remat=remat, scan_layers=scan_layers)
     objective = make_objective("clm", GPT2, config)
@@ -241,12 +246,12 @@ def with_remat(remat, scan_layers=True):
 
 @pytest.mark.slow
 def test_remat_gives_the_same_gradients_in_less_memory():
-    expected, _ = with_remat("none")
+    expected, _ = with_remat("none", True)
     for remat, scan_layers in (("dots", True), ("full", True), ("full", False)):
         for path, value in with_remat(remat, scan_layers)[0].items():
             largest = float(np.abs(expected[path]).max())
             np.testing.assert_allclose(value, expected[path], rtol=1e-4, atol=2e-6 * largest, err_msg=f"{remat} {path}")
-    none, dots, full = (with_remat(remat)[1] for remat in ("none", "dots", "full"))
+    none, dots, full = (with_remat(remat, True)[1] for remat in ("none", "dots", "full"))
     assert full < 0.7 * dots < 0.7 * none
 
 

@@ -176,7 +176,8 @@ def test_the_verb_never_writes_over_what_it_reads(files):
 
 
 def test_the_verb_needs_one_source_and_one_vocabulary(files):
-    output, vectors, text = f"--output={files / 't.safetensors'}", f"--vectors={files / 'glove.txt'}", f"--input={files / 'text'}"
+    output = f"--output={files / 't.safetensors'}"
+    vectors, text = f"--vectors={files / 'glove.txt'}", f"--input={files / 'text'}"
     for arguments in (
         (output, text),
         (output, vectors),

@@ -18,13 +18,13 @@ _SHORTEST = 16
 _TOGETHER = 16
 
 
-def fitting_length(longest: int, most: int) -> int:
-    """The length that a batch is padded to, of which there are few: 16, 24, 32, 48, ... or the longest of the run."""
+def fitting_length(longest: int, most: int | None = None) -> int:
+    """The length that a batch is padded to, of which there are few: 16, 24, 32, 48, ... or `most`, the longest of the run."""
     length = _SHORTEST
     while length < longest:
         # A power of two by a half of it, or three of these halves by a third: each length is a program to compile.
         length += length // 2 if length & (length - 1) == 0 else length // 3
-    return min(length, most)
+    return length if most is None else min(length, most)
 
 
 class PaddedRows(abc.ABC):

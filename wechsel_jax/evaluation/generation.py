@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from wechsel_jax.data.padded import fitting_length
 from wechsel_jax.errors import UserError
 from wechsel_jax.evaluation.loaded import LoadedModel
 from wechsel_jax.models import Family, ModelConfig
@@ -19,7 +20,6 @@ from wechsel_jax.models.cache import Cache
 from wechsel_jax.tokens.encoding import around, encode
 
 # The smallest program; longer ones are powers of two and the numbers halfway between.
-_SHORTEST = 16
 # New tokens for which a cache has slots at first: each step reads all slots, and most texts end before `max_tokens`.
 _FIRST_SLOTS = 128
 # In the place of a token where the model gives no numbers.
@@ -166,14 +166,6 @@ def _rows(model: LoadedModel, prompts: Sequence[str | Sequence[int]]) -> list[Se
     return rows
 
 
-def _size(length: int) -> int:
-    """The length of the program for so many tokens."""
-    size = _SHORTEST
-    while size < length:
-        size = size * 3 // 2 if size & (size - 1) == 0 and size * 3 // 2 >= length else 1 << size.bit_length()
-    return size
-
-
 def _write(
     model: LoadedModel,
     rows: Sequence[Sequence[int]],
@@ -189,7 +181,7 @@ def _write(
     while count < len(rows):
         count *= 2
     count = min(count, largest)
-    length, steps = _size(max(map(len, rows))), max(writer.limit for writer in writers)
+    length, steps = fitting_length(max(map(len, rows))), max(writer.limit for writer in writers)
     # On the left, so that the last column holds the last token of every prompt; rows that only fill the batch are all padding.
     tokens, mask = np.zeros((count, length), np.int32), np.zeros((count, length), bool)
     for row, ids in enumerate(rows):
@@ -197,7 +189,7 @@ def _write(
     drawn = np.zeros(count, np.uint32)
     drawn[: len(numbers)] = numbers
     static = (model.family, model.config, model.dtype, temperature > 0, top_p < 1)
-    slots = _size(length + min(steps, _FIRST_SLOTS))
+    slots = fitting_length(length + min(steps, _FIRST_SLOTS))
     cache = _empty_cache(model.config, model.dtype, model.mesh, count, slots)
     tokens, mask, one, drawn = map(model.place, (tokens, mask, np.ones((count, 1), bool), drawn))
     key, settings = jax.random.key(seed), (np.float32(temperature), np.float32(top_p))
@@ -207,7 +199,7 @@ def _write(
         ahead = None
         if index < steps:
             if length + index > slots:
-                slots = min(2 * slots, _size(length + steps))
+                slots = min(2 * slots, fitting_length(length + steps))
                 cache = _grown(cache, slots)
             ahead, cache = _next_tokens(*static, model.parameters, new, one, cache, key, drawn, np.int32(index), *settings)
         for writer, token_id in zip(writers, np.asarray(new)[:, 0].tolist(), strict=False):

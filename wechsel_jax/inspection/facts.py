@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from wechsel_jax.vectors import WordVectors
 
 SAMPLES = 10
-_NAMED_ROLES = frozenset({"bos", "eos", "pad", "unk", "mask", "cls", "sep"})
 # Words that nearest neighbors are sought for and among; the most frequent ones.
 _SAMPLED_WORDS, _SEARCHED_WORDS = 5_000, 50_000
 _WORD_NEIGHBORS = 3
@@ -288,9 +287,11 @@ def _of_tokens(
 
 
 def _special_tokens(vocabulary: "Vocabulary", plan: "TransferPlan") -> dict[str, Any]:
+    from wechsel_jax.tokens import ROLES
+
     special = np.flatnonzero(vocabulary.special)
     return {
         "total": len(special),
-        "named": [vocabulary.strings[i] for i in special if vocabulary.roles[i] & _NAMED_ROLES],
+        "named": [vocabulary.strings[i] for i in special if not vocabulary.roles[i].isdisjoint(ROLES)],
         "random": [vocabulary.strings[i] for i in special if plan.random[i]],
     }

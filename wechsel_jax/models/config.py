@@ -63,7 +63,6 @@ class ModelConfig:
       remat: what the backward pass computes again to save memory: "none", "dots" (all but the matrix products of weights)
         or "full" (each whole layer, a third more computing).
       scan_layers: whether the layers run in one loop, which compiles in a time that does not grow with N, or unrolled.
-      unroll: how many layers one iteration of the loop over layers holds.
       labels: C, scores of a head for labels, see `heads.with_head`; 0 where there is none.
       classifier_dropout: rate in that head.
       target_vocabulary_size: V_t of an encoder-decoder, see `vanilla`; 0 of all other models.
@@ -113,7 +112,6 @@ class ModelConfig:
     windowed: tuple[bool, ...] = ()
     remat: str = "none"
     scan_layers: bool = True
-    unroll: int = 1
     labels: int = 0
     classifier_dropout: float = 0.0
     target_vocabulary_size: int = 0
@@ -152,7 +150,7 @@ class ModelConfig:
 
     def validated(self) -> "ModelConfig":
         """Returns itself, or raises `UserError` where the fields contradict each other."""
-        for name in ("vocabulary_size", "hidden_size", "layers", "heads", "inner_size", "max_length", "unroll"):
+        for name in ("vocabulary_size", "hidden_size", "layers", "heads", "inner_size", "max_length"):
             if getattr(self, name) < 1:
                 raise UserError(f"config.json: {self.model_type} has {name} {getattr(self, name)}; expected at least 1")
         for name in ("head_size", "key_value_heads", "window", "query_scale", "score_cap", "logit_cap"):

@@ -207,11 +207,11 @@ def products_kept(primitive: Any, *_: Any, **__: Any) -> bool:
     return "dot" in primitive.name
 
 
-def saving(block: type[nn.Module], config: ModelConfig, unroll: int = 1) -> type[nn.Module]:
-    """A block that computes in the backward pass again what `config.remat` says; `unroll` of them are in an iteration."""
+def saving(block: type[nn.Module], config: ModelConfig, looped: bool = True) -> type[nn.Module]:
+    """A block that computes in the backward pass again what `config.remat` says; `looped`: a loop's iteration holds it alone."""
     policies = {"none": products_kept, "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable, "full": None}
     # In a loop of one layer the compiler cannot find out that the backward pass computes the same again.
-    return nn.remat(block, prevent_cse=unroll > 1 and config.remat != "none", policy=policies[config.remat])
+    return nn.remat(block, prevent_cse=not looped and config.remat != "none", policy=policies[config.remat])
 
 
 def stack(block: type[nn.Module], config: ModelConfig, dtype: Any, deterministic: bool, **where: Any) -> nn.Module:
@@ -220,13 +220,12 @@ def stack(block: type[nn.Module], config: ModelConfig, dtype: Any, deterministic
     One loop compiles in a time that does not grow with N; without `scan_layers` it is unrolled, with the same parameters and
     results. A block maps (what it passes on, what all blocks share) to (what it passes on, None).
     """
-    unroll = min(config.unroll, config.layers) if config.scan_layers else config.layers
     looped = nn.scan(
-        saving(block, config, unroll),
+        saving(block, config, config.scan_layers or config.layers == 1),
         variable_axes={"params": 0},
         split_rngs={"params": True, "dropout": True},
         in_axes=nn.broadcast,
         length=config.layers,
-        unroll=unroll,
+        unroll=1 if config.scan_layers else config.layers,
     )
     return looped(config, dtype, deterministic, **where)
