@@ -38,9 +38,9 @@ def test_pairs_are_compared_on_the_same_draws():
     assert found.value == pytest.approx((one - other).mean())
     assert found[1:3] == pytest.approx(tuple(test.confidence_interval(0.95)), abs=0.003)
     # Apart, the same means would say nothing: the items differ far more than the models.
-    assert found.low > 0 and found.p_value < 0.01 and stats.ttest_ind(one, other).pvalue > 0.2
+    assert found.low > 0 and stats.ttest_ind(one, other).pvalue > 0.2
     same = paired_bootstrap((one, weights), (one, weights))
-    assert same.value == same.low == same.high == 0 and same.p_value == 1
+    assert same.value == same.low == same.high == 0
 
 
 @pytest.mark.parametrize("other", [([1.0], [1.0]), ([], [])])

@@ -15,9 +15,11 @@ from lm_eval.utils import apply_template
 
 from tests.evaluation.tiny_models import save
 from wechsel_jax.errors import UserError
+from wechsel_jax.evaluation import choice
 from wechsel_jax.evaluation.choice import prompts, score_choices
 from wechsel_jax.evaluation.items import CONNECTORS, Item, read_items
 from wechsel_jax.evaluation.loaded import LoadedModel
+from wechsel_jax.text.sources import Source
 
 TASKS = Path(lm_eval.tasks.__file__).parent
 OKAPI = {
@@ -125,6 +127,32 @@ def test_minimal_pairs_and_the_plain_form(tmp_path):
     assert read_items(table) == expected
 
 
+def test_rows_of_parquet_data_sets_and_several_files(tmp_path, monkeypatch):
+    """Belebele, HellaSwag and others are published in no other form."""
+    rows = datasets.Dataset.from_list([HELLASWAG, HELLASWAG | {"label": "0"}])
+    rows.to_parquet(tmp_path / "a.parquet")
+    rows.save_to_disk(tmp_path / "saved")
+    (tmp_path / "parts").mkdir()
+    for number in "12":
+        write(tmp_path / "parts", f"{number}.jsonl", HELLASWAG | {"label": str(int(number) - 1)})
+    expected = ("hellaswag", read_items(write(tmp_path, "a.json", HELLASWAG, HELLASWAG | {"label": "0"}))[1])
+    monkeypatch.setattr(Source, "open_hub", lambda source: rows.to_iterable_dataset())
+    for place in (f"{tmp_path}/a.parquet", f"datasets:{tmp_path}/saved", "hf://Rowan/hellaswag:validation"):
+        assert read_items(place) == expected
+        assert [item.place for item in read_items(place)[1]] == [f"{place}: row 1", f"{place}: row 2"]
+    several = read_items(f"{tmp_path}/parts/*.jsonl")[1]
+    assert [(item.answers, item.place) for item in several] == [
+        ((0,), f"{tmp_path}/parts/1.jsonl: line 1"),
+        ((1,), f"{tmp_path}/parts/2.jsonl: line 1"),
+    ]
+    # The language of XCOPA may be the data set's configuration.
+    monkeypatch.setattr(Source, "open_hub", lambda source: datasets.Dataset.from_list([XCOPA]).to_iterable_dataset())
+    assert read_items("hf://cambridgeltl/xcopa:test#sw")[1][0].context.endswith(" kwa sababu")
+    datasets.Dataset.from_list([XCOPA, XCOPA | {"label": None}]).to_parquet(tmp_path / "b.parquet")
+    with pytest.raises(UserError, match=f"^{tmp_path}/b.parquet: row 2: the answer is None; .*; mend the row"):
+        read_items(f"{tmp_path}/b.parquet", form="xcopa:sw")
+
+
 def test_every_real_file_is_read(data_directory):
     counts = {}
     for folder in ("multiblimp", "clams", "sling", "jblimp", "lindsea", "xcopa", "okapi"):
@@ -140,12 +168,14 @@ def test_every_real_file_is_read(data_directory):
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("a.jsonl", "", "the file is empty; expected a file of a forced-choice task"),
+        ("a.jsonl", "", "the file is empty; expected a text file"),
         ("a.jsonl", "\n\n", "holds no item; expected a file of"),
         ("a.json", "[]", "holds no item; expected a file of"),
         ("a.tsv", "sen\twrong_sen\n", "holds no item; expected a file of"),
         ("a.tsv", "sen\twrong_sen\na\tb\na b\n", "line 3: has 1 columns; expected 2, as the first line has; mend the line"),
         ("a.tsv", "sen\twrong_sen\na\t\n", r"line 2: 2 choices, of \[0, 1\] characters; expected two or more, none empty"),
+        ("a.tsv", "sen\twrong_sen\na\tb\nc\tc\n", "line 3: two of its choices are equal, 'c'; expected different ones"),
+        ("a.jsonl", '{"choices": ["a", "b", "a"], "answer": 1}\n', "line 1: two of its choices are equal, 'a'"),
         ("a.tsv", "sen\tsen\twrong_sen\na\tb\tc\n", "two columns are named 'sen'; expected different names"),
         ("a.tsv", "good\tbad\na\tb\n", "its first record has the fields bad, good; expected those of minimal_pairs, blimp"),
         ("a.jsonl", '{"context": "x", "choices": ["a", "b"], "answer": 2}\n', "line 1: its answer is none of its 2 choices"),
@@ -218,6 +248,16 @@ def test_examples_stand_before_every_question_but_their_own():
         prompts([Item("", ("a b", "b a"), (0,))], 1)
 
 
+def test_items_with_and_without_a_context_are_not_mixed_behind_examples(tmp_path):
+    lines = [{"context": "q", "choices": ["a", "b"], "answer": 0}, {"choices": ["c", "d"], "answer": 0}]
+    path = write(tmp_path, "a.jsonl", *lines, lines[0] | {"context": "r"})
+    _, items = read_items(path)
+    assert prompts(items) == ["q", "", "r"]
+    for some, pool in ((items, None), (items[:1], items), (items[1:], items[:1])):
+        with pytest.raises(UserError, match=f"^{path}: line 2: has no context, and others have; expected one for every item"):
+            prompts(some, 1, pool)
+
+
 @pytest.fixture(scope="module")
 def gpt2(tmp_path_factory):
     return LoadedModel.open(save(tmp_path_factory.mktemp("gpt2"), "gpt2", 256))
@@ -262,6 +302,15 @@ def test_phenomena_are_scored_apart(gpt2, tmp_path):
     assert (items["acc_bytes"] == ((items["log_likelihood"] / sizes).argmax(1) == 0)).all()
     single = score_choices(gpt2, path, limit=1)[0]
     assert single["items"] == 1 and single["acc_stderr"] is None
+
+
+def test_items_with_several_best_choices_are_counted(gpt2, tmp_path, monkeypatch):
+    path = tmp_path / "a.tsv"
+    path.write_text("sen\twrong_sen\na b\tb a\nab\tcde\nc\td\n", encoding="utf-8")
+    monkeypatch.setattr(choice, "loglikelihoods", lambda *_, **__: (np.array([-1.0, -1.0, -2.0, -3.0, -4.0, -3.0]), None))
+    metrics = score_choices(gpt2, path)[0]
+    # As lm-eval counts them, the first of the best is chosen.
+    assert metrics["acc"] == 2 / 3 and (metrics["acc_ties"], metrics["acc_norm_ties"], metrics["acc_bytes_ties"]) == (1, 2, 2)
 
 
 def test_examples_come_from_behind_the_limit_too(gpt2, tmp_path):

@@ -15,7 +15,9 @@ from wechsel_jax.commands.evaluate import named
 from wechsel_jax.evaluation import tasks
 from wechsel_jax.evaluation.labels import LabelScores
 from wechsel_jax.records.scores import ScoresRecord
-from wechsel_jax.report.scores_table import heat_map, read_scores
+from wechsel_jax.report.latex import latex
+from wechsel_jax.report.scores_table import figure, heat_map, read_scores
+from wechsel_jax.report.section import Table
 
 PAIRS = "sen\twrong_sen\tphenomenon\n" + "".join(
     f"The {one} is here.\tThe {one} are here.\tSV\n" for one in ("house", "man", "garden", "king", "child", "door")
@@ -227,7 +229,11 @@ def test_what_cannot_be_compared_is_not_put_side_by_side(scores, tmp_path, capsy
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "expected --text, --choice, --reading or --labels"),
+        ([], "expected --text, --choice, --reading, --labels, or --tasks that holds one"),
+        (["--labels={place}/pairs.tsv", "--limit=3"], "--limit: has no effect on --labels; leave it out"),
+        (["--text={place}/text.txt", "--tasks={place}/tasks.json", "--shots=1"], "--shots: has no effect on --text, --tasks;"),
+        (["--text=more={place}/text.txt", "--tasks={place}/tasks.json"], "two tasks are named 'more'"),
+        (["--text={place}/text.txt", "--output=/proc/scores.json"], "/proc/scores.json: /proc cannot be written to; choose"),
         (["--text={place}/missing.txt"], "no such file"),
         (["--choice={place}/text.txt"], "its first record has the fields"),
         (["--text={place}/text.txt", "--output={place}/scores.md"], "expected the name of a .json file"),
@@ -239,11 +245,69 @@ def test_what_cannot_be_compared_is_not_put_side_by_side(scores, tmp_path, capsy
 )
 def test_mistakes_are_one_line(place, capsys, arguments, message):
     (place / "foreign.json").write_text("{}")
+    (place / "tasks.json").write_text(json.dumps({"more": {"form": "text", "file": f"{place}/text.txt"}}))
     with pytest.raises(SystemExit) as error:
         run(demo.path("english-gpt2"), *(argument.format(place=place) for argument in arguments))
     said = capsys.readouterr().err
     assert error.value.code == 2 and message in said and len(said.splitlines()) == 1
     assert (place / "foreign.json").read_text() == "{}"
+
+
+def test_a_file_of_tasks_holds_what_has_no_flag(place, tmp_path):
+    """Questions in one language about texts in another, and a probe, as train.compare has them."""
+    for language, question in (("en", "Who sleeps?"), ("de", "Wer schläft?")):
+        asked = {"id": "a", "question": question, "answers": [{"text": "dog", "answer_start": 4}]}
+        content = {"data": [{"paragraphs": [{"context": "The dog sleeps.", "qas": [asked]}]}]}
+        (tmp_path / f"{language}.json").write_text(json.dumps(content))
+    (tmp_path / "topics.tsv").write_text("text\tcategory\n" + "the dog barks\tanimals\nthe rain falls\tweather\n" * 4)
+    topics = f"{tmp_path}/topics.tsv"
+    asked = {
+        "crossed": {"form": "reading", "file": f"{tmp_path}/en.json", "questions": f"{tmp_path}/de.json", "rules": "de"},
+        "topics": {"form": "probe", "file": topics, "train": topics, "texts": ["text"], "label": "category"},
+    }
+    (tmp_path / "tasks.json").write_text(json.dumps(asked))
+    run(f"english={demo.path('english-gpt2')}", f"--text={place}/text.txt", f"--tasks={tmp_path}/tasks.json",
+        f"--output={tmp_path}/scores.json")  # fmt: skip
+    record = ScoresRecord.read(tmp_path / "scores.json")
+    assert record.tasks == ("text.txt", "crossed", "topics")
+    crossed, topics = record.scores[1:]
+    assert [file["name"] for file in crossed.files] == ["en.json", "de.json"] and crossed.settings["rules"] == "de"
+    assert topics.metrics["accuracy"] == 1 and topics.metrics["majority"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ([], "tasks.json: x: expected a form and a file, and settings of the form"),
+        ({"form": "text"}, "tasks.json: x: expected a form and a file"),
+        ({"form": "guess", "file": "a"}, "tasks.json: x: form 'guess' is not known; expected one of text, choice"),
+        ({"form": "probe", "file": "{place}/pairs.tsv"}, "tasks.json: x: train is missing, which probe needs"),
+        ({"form": "text", "file": "a", "magic": 1}, "tasks.json: x.magic: text has no such setting"),
+        ({"form": "text", "file": "a", "window": True}, "tasks.json: x.window: is True; expected a whole number, 0 or more"),
+        ({"form": "labels", "file": "a", "texts": "text"}, "tasks.json: x.texts: is 'text'; expected a list of texts"),
+        ({"form": "choice", "file": "a", "within_word": 1}, "tasks.json: x.within_word: is 1; expected true or false"),
+        ({"form": "reading", "file": "{place}/pairs.tsv", "questions": "b"}, "tasks.json: x: b: no such file"),
+        # Found only when it is read, and what it advises is a setting of this task.
+        ({"form": "probe", "file": "{place}/pairs.tsv", "train": "{place}/pairs.tsv"}, "x: {place}/pairs.tsv: line 2: has no"),
+    ],
+)
+def test_mistakes_in_a_file_of_tasks_name_it_and_the_task(place, tmp_path, capsys, task, message):
+    (tmp_path / "tasks.json").write_text(json.dumps({"x": task}).replace("{place}", str(place)))
+    with pytest.raises(SystemExit) as error:
+        run(demo.path("english-gpt2"), f"--tasks={tmp_path}/tasks.json")
+    said = capsys.readouterr().err
+    assert error.value.code == 2 and message.replace("{place}", str(place)) in said and len(said.splitlines()) == 1
+
+
+def test_seeds_that_are_unfinished_are_said_to_be(place, tmp_path, capsys):
+    for seed in (0, 1):
+        (tmp_path / "tuned" / f"seed-{seed}").mkdir(parents=True)
+        (tmp_path / "tuned" / f"seed-{seed}" / "config.json").write_text("{}")
+    with pytest.raises(SystemExit):
+        run(tmp_path / "tuned", f"--labels={place}/pairs.tsv")
+    said = capsys.readouterr().err
+    assert "tuned: a fine-tuning that is unfinished (seed-0, seed-1 have begun)" in said
+    assert "the same train.finetune command goes on" in said
 
 
 def test_a_model_is_named_after_its_run():
@@ -277,6 +341,51 @@ def test_parsers_have_tables_too(tmp_path, capsys, ending):
     cli.main(["report", f"{tmp_path}/scores.json", f"--output={tmp_path}/table.{ending}"])
     # A third of the draws from three items have none with a denominator, or fewer.
     assert "labelled attachment, %" in capsys.readouterr().out and "nan" not in (tmp_path / f"table.{ending}").read_text()
+
+
+def test_several_seeds_are_told_with_their_spread_and_ties_with_their_number(tmp_path, capsys):
+    seeds = PARSED | {"model": "seeds", "metrics": {"las": 0.5, "seeds": 3, "spread": 0.0123}}
+    tied = PARSED | {"task": "pairs", "main": "acc", "metrics": {"acc": 0.5, "acc_ties": 2}, "numerators": [1, 0]}
+    tied["denominators"] = []
+    (tmp_path / "scores.json").write_text(json.dumps({"format": 1, "scores": [PARSED, seeds, tied]}))
+    for ending in ("md", "tex", "csv", "svg"):
+        cli.main(["report", f"{tmp_path}/scores.json", f"--output={tmp_path}/table.{ending}"])
+    text = (tmp_path / "table.md").read_text()
+    assert "50.0 ± 1.2 (3 seeds)" in text and "± is the standard deviation of what models scored that differ in their" in text
+    assert "(2 ties) |" in text and "Ties are items with several best choices" in text
+    assert text.count("seeds)") == 1 and "Of several seeds their means on each item are compared" in text
+    # Every table, with what is said of it.
+    tex = (tmp_path / "table.tex").read_text()
+    assert tex.count(r"\begin{tabular}") == tex.count(r"\end{tabular}") == 3
+    assert "% Differences from a" in tex and r"50.0 $\pm$ 1.2 (3 seeds)" in tex
+    assert all(line.startswith("%") for line in tex.splitlines() if "interval" in line)
+    assert "± of 3 seeds, else 95 %" in (tmp_path / "table.svg").read_text()
+    record = read_scores([tmp_path / "scores.json"])
+    low, high = figure(record).plot.panels[0][1][1][1:]
+    assert (low, high) == pytest.approx((48.77, 51.23))
+    assert [row[0] and row[0][0] for row in heat_map(record).plot.cells] == ["50.0", "50.0 ± 1.2"]
+    capsys.readouterr()
+
+
+def test_names_are_text_in_latex():
+    table = Table(("a|b", "<c>"), (('"[x]"', "1"), ("[x]", "2"), ("*", "3")))
+    lines = latex(table).splitlines()
+    assert lines[2] == r"a\textbar{}b & \textless{}c\textgreater{} \\"
+    assert lines[4:7] == [r"{\char34}[x]{\char34} & 1 \\", r"{}[x] & 2 \\", r"{}* & 3 \\"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--output={}/a.md", "--heat_map"], "--heat_map: has no effect on --output="),
+        (["--output={}/a.csv", "--title=x"], "--title: has no effect on --output="),
+    ],
+)
+def test_flags_without_effect_are_refused(tmp_path, capsys, options, message):
+    (tmp_path / "scores.json").write_text(json.dumps({"format": 1, "scores": [PARSED]}))
+    with pytest.raises(SystemExit) as error:
+        cli.main(["report", f"{tmp_path}/scores.json", *(option.format(tmp_path) for option in options)])
+    assert error.value.code == 2 and message in capsys.readouterr().err and len(list(tmp_path.iterdir())) == 1
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Files and directories: whole or not at all, never a stranger's, and nothing left of a process that was killed."""
 
+import errno
 import json
 import os
 import signal
@@ -63,6 +64,27 @@ def test_a_full_disk_names_what_was_being_written(tmp_path):
     for error, name in ((of_file, "page.html"), (of_directory, "out")):
         assert mistake(error.value) == f"{tmp_path / name}: File too large; free some space and run the same command again"
     assert not names(tmp_path)
+
+
+def test_what_goes_wrong_names_the_output_and_not_the_temporary_file(tmp_path):
+    (tmp_path / "taken" / "inside").mkdir(parents=True)
+    with pytest.raises(OSError) as raised, new_file(tmp_path / "taken") as handle:
+        handle.write(b"x")
+    assert mistake(raised.value).startswith(f"{tmp_path / 'taken'}: ")
+    # What somebody else's file says is left as it is.
+    with pytest.raises(OSError) as raised, new_file(tmp_path / "out"):
+        (tmp_path / "missing").read_bytes()
+    assert mistake(raised.value) == f"{tmp_path / 'missing'}: No such file or directory"
+    with pytest.raises(OSError) as raised, new_file(tmp_path / "out"):
+        raise ConnectionResetError(errno.ECONNRESET, "Connection reset")
+    assert mistake(raised.value) == "Connection reset"
+    assert names(tmp_path) == ["taken", "taken/inside"]
+
+
+@pytest.mark.parametrize("output", ["/proc/scores.json", "/proc/missing/scores.json"])
+def test_where_nothing_can_be_made_is_refused_before_any_work(output):
+    with pytest.raises(UserError, match=f"^{output}: /proc cannot be written to; choose another output"):
+        refuse_file(output, never, "evaluate")
 
 
 def test_a_directory_is_replaced_by_its_own_writer_alone(tmp_path):

@@ -13,6 +13,7 @@ from tests.records.runs import record as transfer_record
 from wechsel_jax.cli import main
 from wechsel_jax.data import TokenBlocks
 from wechsel_jax.errors import UserError
+from wechsel_jax.records.scores import ScoresRecord
 from wechsel_jax.training import train
 from wechsel_jax.training.exports import export_checkpoint, record_model
 from wechsel_jax.training.metrics import read_metrics
@@ -85,6 +86,29 @@ def test_the_mean_of_checkpoints_is_that_of_their_exports(bare, tmp_path, capsys
     with pytest.raises(UserError, match=r"average: is 3, and .* has 2 up to step 10"):
         export_checkpoint(bare, tmp_path / "more", 10, average=3)
     assert not (tmp_path / "more").exists()
+
+
+def test_the_mean_of_checkpoints_is_scored_as_its_export_is(bare, tmp_path, capsys):
+    (tmp_path / "text.txt").write_text("Der Fuchs springt über den Hund.\n" * 3)
+    scores, common = tmp_path / "scores.json", [f"--text=t={tmp_path}/text.txt", f"--output={tmp_path}/scores.json"]
+    main(["export", str(bare), "--average=2", f"--output={tmp_path}/mean2"])
+    main(["evaluate", f"export={tmp_path}/mean2", *common])
+    for _ in range(2):
+        main(["evaluate", f"run={bare}", "--average=2", *common])
+    assert capsys.readouterr().out.rstrip().endswith("(measured before)")
+    written, mean = ScoresRecord.read(scores).scores
+    assert mean.numerators == written.numerators and mean.facts["weights"] == written.facts["weights"]
+    assert (mean.facts["average"], mean.facts["directory"]) == (2, str(bare)) and "average" not in written.facts
+    main(["report", str(scores), f"--output={tmp_path}/scores.md"])
+    assert f"{mean.facts['weights'][:12]}, mean of 2 checkpoints |" in (tmp_path / "scores.md").read_text()
+    # Another average is another model.
+    for given, message in (
+        ([f"run={bare}", "--average=3"], "has a score of run in t, of other weights"),
+        ([f"{tmp_path}/mean2", "--average=2"], "mean2 is no training run; expected runs alone"),
+    ):
+        with pytest.raises(SystemExit):
+            main(["evaluate", *given, *common])
+        assert message in capsys.readouterr().err
 
 
 def test_the_run_was_watched(run):

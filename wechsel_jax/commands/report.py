@@ -10,9 +10,9 @@ A run may still be going: the page says where it stands and when it will be done
 
 Files that `wechsel-jax embeddings` wrote become sections of the page, with or without runs; alone also a .md file.
 
-Of files of scores that `wechsel-jax evaluate` wrote, tables are written: .md (all), .tex (the scores, for booktabs) or .csv
-(every metric); or a drawing, .svg or .png, with --heat_map of the shaded table. Models that were scored on different data are
-not put side by side.
+Of files of scores that `wechsel-jax evaluate` wrote, tables are written: .md, .tex (a tabular each, for booktabs) or .csv
+(every metric of every score, no differences); or a drawing, .svg or .png, with --heat_map of the shaded table. Models that were
+scored on different data are not put side by side.
 """
 
 from pathlib import Path
@@ -42,6 +42,13 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     from wechsel_jax.records.embeddings import is_embeddings
 
     embeddings = [argument for argument in arguments if Path(argument).is_file() and is_embeddings(argument)]
+    page = output.suffix in (".html", ".htm")
+    for flag, works, expected in (
+        ("title", page, "a page (.html)"),
+        ("heat_map", output.suffix in (".svg", ".png"), "a drawing of scores (.svg or .png)"),
+    ):
+        if values[flag].value and not works:
+            raise UserError(f"--{flag}: has no effect on --output={output}; expected {expected}; leave it out")
     if embeddings and output.suffix == ".md" and len(embeddings) == len(arguments):
         from wechsel_jax.report.embeddings_sections import write_embeddings
 
@@ -50,15 +57,16 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     if not embeddings and all(argument.endswith(".json") for argument in arguments):
         from wechsel_jax.report.scores_table import read_scores, scores_text, write_scores
 
-        print(scores_text(read_scores(arguments)))
-        print(write_scores(arguments, output, shaded=values.heat_map, overwrite=values.overwrite))
+        # First, because who reads the tables may go away (`| head`).
+        written = write_scores(arguments, output, shaded=values.heat_map, overwrite=values.overwrite)
+        print(scores_text(read_scores(arguments)), written, sep="\n")
         return
     rest = [argument for argument in arguments if argument not in embeddings]
     runs = [require_directory(argument, "the workdir of a training run") for argument in rest]
     from wechsel_jax.report.page import is_report, write_report
 
     refuse_file(output, is_report, "report", values.overwrite)
-    if output.suffix not in (".html", ".htm"):
+    if not page:
         raise UserError(f"--output={output}: a report of runs is a page; expected the name of a .html file")
 
     title = {"title": values.title} if values.title else {}

@@ -6,7 +6,7 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.evaluation.tasks import Task, evaluate
+from wechsel_jax.evaluation.tasks import Task, evaluate, tasks_of
 from wechsel_jax.report.scores_table import read_scores, scores_text, write_scores
 from wechsel_jax.text.sources import find_sources
 from wechsel_jax.training import default_config as default_training_config
@@ -94,11 +94,4 @@ def read_tasks(config: ConfigDict) -> list[Task]:
     Raises:
       UserError: a task has no file, or a setting that its form does not know, or a file is missing.
     """
-    found = []
-    for name, task in as_dict(config.evaluation.tasks).items():
-        if not isinstance(task, dict) or not isinstance(task.get("form"), str) or not isinstance(task.get("file"), str):
-            raise UserError(f"evaluation.tasks.{name}: expected a form and a file, and settings of the form")
-        settings = {key: value for key, value in task.items() if key not in ("form", "file")}
-        found.append(Task.of(f"evaluation.tasks.{name}", task["form"], task["file"], **settings))
-        find_sources([task["file"]])
-    return [dataclasses.replace(task, name=task.name.removeprefix("evaluation.tasks.")) for task in found]
+    return tasks_of(as_dict(config.evaluation.tasks), "evaluation.tasks.")

@@ -268,7 +268,7 @@ def _rows(source: Source, task: Task, wanted: tuple[str, ...]) -> Iterator[tuple
     if source.kind == "text":
         rows = _lines(source, task, wanted)
     else:
-        rows = (_json if source.kind == "json" else _tables)(source, task)
+        rows = _json(source, task) if source.kind == "json" else table_rows(source, task.label)
     for place, row in rows:
         missing = [name for name in wanted if name not in row]
         if missing:
@@ -319,8 +319,16 @@ def _json(source: Source, task: Task) -> Iterator[tuple[str, Mapping[str, Any]]]
         yield place, row
 
 
-def _tables(source: Source, task: Task) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Rows of Parquet and of data sets, with the names of labels where these are recorded as numbers."""
+def table_rows(source: Source, label: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yields (place, column -> value) of the rows of Parquet and of data sets.
+
+    Args:
+      source: of kind "parquet", "saved" or "hub".
+      label: a column whose values become their names where labels are recorded as numbers.
+
+    Raises:
+      UserError: the source is damaged or cannot be fetched, or a label has no name.
+    """
     if source.kind == "parquet":
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -331,21 +339,21 @@ def _tables(source: Source, task: Task) -> Iterator[tuple[str, Mapping[str, Any]
     else:
         rows = source.open_saved() if source.kind == "saved" else source.open_hub()
         features = rows.features or {}
-    feature = features.get(task.label)
+    feature = features.get(label)
     named = getattr(feature, "names", None) or getattr(getattr(feature, "feature", None), "names", None)
 
-    def label(value: Any, place: str, of_words: bool = False) -> Any:
+    def name_of(value: Any, place: str, of_words: bool = False) -> Any:
         if isinstance(value, list):
-            return [label(item, place, True) for item in value]
+            return [name_of(item, place, True) for item in value]
         if not named or not isinstance(value, int):
             return value
         if value == -1 and not of_words:
             # How data sets have it that annotators did not agree.
             return "-"
         if not 0 <= value < len(named):
-            raise UserError(f"{place}: {task.label} is {value}; expected a number from 0 to {len(named) - 1}, one of the names")
+            raise UserError(f"{place}: {label} is {value}; expected a number from 0 to {len(named) - 1}, one of the names")
         return named[value]
 
     for number, row in enumerate(rows, 1):
         place = f"{source.name}: row {number}"
-        yield place, row | ({task.label: label(row[task.label], place)} if task.label in row else {})
+        yield place, row | ({label: name_of(row[label], place)} if label in row else {})

@@ -26,13 +26,18 @@ def prompts(items: Sequence[Item], shots: int = 0, pool: Sequence[Item] | None =
       pool: where examples come from, the first of them, as lm-eval's `first_n` has it; None: `items`.
 
     Raises:
-      UserError: the pool has too few, or the items have no context that examples could stand before.
+      UserError: the pool has too few, or items or examples have no context that examples could stand before.
     """
     if not shots:
         return [item.context for item in items]
-    if not items[0].context:
-        raise UserError(f"shots {shots}: whole sentences are compared, which take no examples; expected 0")
     pool = items if pool is None else pool
+    if bare := [item for item in (*items, *pool) if not item.context]:
+        if len(bare) == len(items) + len(pool):
+            raise UserError(f"shots {shots}: whole sentences are compared, which take no examples; expected 0")
+        raise UserError(
+            f"{bare[0].place or 'an item'}: has no context, and others have; expected one for every item with shots {shots}; "
+            "give those without a file of their own"
+        )
     contexts = []
     for item in items:
         chosen = list(itertools.islice((example for example in pool if example != item), shots))
@@ -70,6 +75,7 @@ def score_choices(
       Two dictionaries. Metrics: "form", "shots", "items" (how many), and for each of "acc" (the likeliest choice is right),
       "acc_norm" (log-likelihoods divided by the characters of the choice) and "acc_bytes" (by its UTF-8 bytes) the mean and
       "..._stderr", its standard error (None for a single item); "phenomena": the same of each phenomenon, where there are any.
+      "..._ties" is how many items have several best choices, of which, as in lm-eval, the first counts.
       Of "truthfulqa_mc2" "acc" is the mean probability of the right choices among all, and there is no other.
       Items, arrays of n rows: "log_likelihood" (n, C), NaN where there is no such choice, "choice", "answer" (the first right
       one), "phenomenon", and what the means are of: "acc", "acc_norm", "acc_bytes".
@@ -99,13 +105,15 @@ def score_choices(
     right = np.array([[number in item.answers for number in range(most)] for item in items])
     if FORMS[name].mass:
         share = np.where(there, np.exp(found - np.nanmax(found, axis=1, keepdims=True)), 0)
-        scores = {"acc": (share * right).sum(axis=1) / share.sum(axis=1)}
+        scores, ties = {"acc": (share * right).sum(axis=1) / share.sum(axis=1)}, {}
     else:
         weighed = {"acc": found, "acc_norm": found / characters, "acc_bytes": found / sizes}
         rows = np.arange(len(items))
         scores = {metric: right[rows, np.nanargmax(value, axis=1)].astype(float) for metric, value in weighed.items()}
+        best = {metric: value == np.nanmax(value, axis=1, keepdims=True) for metric, value in weighed.items()}
+        ties = {f"{metric}_ties": int((value.sum(axis=1) > 1).sum()) for metric, value in best.items()}
     phenomena = np.array([item.phenomenon for item in items])
-    metrics = {"form": name, "shots": shots, **_means(scores)}
+    metrics = {"form": name, "shots": shots, **_means(scores), **ties}
     if any(phenomena):
         groups = np.unique(phenomena)
         metrics["phenomena"] = {

@@ -9,11 +9,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from wechsel_jax.data.examples import table_rows
 from wechsel_jax.errors import UserError, one_line, printable
 from wechsel_jax.files.json import ANY, TEXT, WHOLE, mismatch, parse_json
 from wechsel_jax.text.files import read_lines
+from wechsel_jax.text.sources import Source, find_sources
 
-_EXPECTED = "a file of a forced-choice task: JSON lines, a JSON list, or tab-separated columns under a line of their names"
+_EXPECTED = (
+    "a file of a forced-choice task: JSON lines, a JSON list, tab-separated columns under a line of their names, or Parquet"
+)
 # Bytes: a JSON list may be a single line.
 _LONGEST_LINE = 1 << 28
 
@@ -51,12 +55,14 @@ class Form:
       item: (record, language) -> Item; raises `ValueError` where a value makes no sense.
       needs_language: whether the prompt has words of the language.
       mass: whether an item scores the probability of its right choices among all, instead of whether the likeliest is right.
+      distinct: whether equal choices are a mistake; a few published ones are equal where a machine translated them.
     """
 
     fields: Mapping[str, Any]
     item: Callable[[Mapping[str, Any], str], Item]
     needs_language: bool = False
     mass: bool = False
+    distinct: bool = False
 
 
 def _whole(value: Any) -> int:
@@ -202,8 +208,8 @@ _BELEBELE = {name: TEXT for name in ("flores_passage", "question", *(f"mc_answer
 _XCOPA = dict.fromkeys(("premise", "choice1", "choice2", "question"), TEXT)
 # In the order in which a file is tried: the first whose fields its first record has. MMLU has those of ARC.
 FORMS = {
-    "minimal_pairs": Form({"sen": TEXT, "wrong_sen": TEXT, "phenomenon?": TEXT}, _minimal_pair),
-    "blimp": Form({"sentence_good": TEXT, "sentence_bad": TEXT, "UID?": TEXT}, _blimp),
+    "minimal_pairs": Form({"sen": TEXT, "wrong_sen": TEXT, "phenomenon?": TEXT}, _minimal_pair, distinct=True),
+    "blimp": Form({"sentence_good": TEXT, "sentence_bad": TEXT, "UID?": TEXT}, _blimp, distinct=True),
     "xcopa": Form({**_XCOPA, "label": ANY}, _xcopa, needs_language=True),
     "arc": Form(_OKAPI | {"option_c?": TEXT, "option_d?": TEXT, "option_e?": TEXT}, _arc),
     "mmlu": Form(_OKAPI | _FOUR, _mmlu),
@@ -211,19 +217,20 @@ FORMS = {
     "truthfulqa_mc1": Form(_truthfulqa_fields("mc1"), _truthfulqa("mc1")),
     "truthfulqa_mc2": Form(_truthfulqa_fields("mc2"), _truthfulqa("mc2"), mass=True),
     "belebele": Form({**_BELEBELE, "correct_answer_num": ANY}, _belebele),
-    "plain": Form({"context?": TEXT, "choices": ANY, "answer": ANY, "phenomenon?": TEXT}, _plain),
+    "plain": Form({"context?": TEXT, "choices": ANY, "answer": ANY, "phenomenon?": TEXT}, _plain, distinct=True),
 }
 
 
 def read_items(path: str | os.PathLike, *, form: str = "", limit: int | None = None) -> tuple[str, list[Item]]:
-    """Reads the file of a task.
+    """Reads the items of a task.
 
     Known are minimal pairs (MultiBLiMP, CLAMS, SLING, JBLiMP, LINDSEA: columns sen and wrong_sen; BLiMP), XCOPA, Okapi's ARC,
     MMLU, HellaSwag and TruthfulQA, Belebele, and a plain form: context, choices (in a table a JSON list), answer (from 0) and,
     where items have one, phenomenon.
 
     Args:
-      path: JSON lines, a JSON list, or a table (tabs, a line of names, no quoting), compressed or not.
+      path: JSON lines, a JSON list, or a table (tabs, a line of names, no quoting), compressed or not; Parquet; a pattern of
+        such files, or a data set, as `text.sources.find_sources` takes them.
       form: a name of `FORMS`; "" finds it by the fields. "xcopa:LANGUAGE" where the file's name does not tell the language, as
         test.sw.jsonl does; "truthfulqa_mc2" for the second score of TruthfulQA.
       limit: how many items are read at most.
@@ -234,12 +241,13 @@ def read_items(path: str | os.PathLike, *, form: str = "", limit: int | None = N
     Raises:
       UserError: the file is none of these, has no item, or a record is not what it should be; the message names its place.
     """
-    records = itertools.islice(_records(path), limit)
+    sources = find_sources([path])
+    records = itertools.islice((one for source in sources for one in _records(source)), limit)
     first = next(records, None)
     if first is None:
         raise UserError(f"{path}: holds no item; expected {_EXPECTED}; fetch it again")
     name, _, language = form.partition(":")
-    name = name or _form_of(path, first[1])
+    name = name or _form_of(path, first[2])
     if name not in FORMS:
         raise UserError(f"form {form!r}: unknown; expected one of {', '.join(FORMS)}, or none to find it by the fields")
     known = FORMS[name]
@@ -250,26 +258,28 @@ def read_items(path: str | os.PathLike, *, form: str = "", limit: int | None = N
             problem = f"language {language!r}" if language else "its name tells no language"
             raise UserError(f"{path}: {problem}; expected one of {', '.join(CONNECTORS)}; say it: {name}:LANGUAGE as the form")
     items = []
-    for place, record in itertools.chain([first], records):
+    for file, place, record in itertools.chain([first], records):
         problem = mismatch(record, known.fields)
         if not problem:
             try:
                 item = known.item(record, language)
-                problem = _problem(item)
+                problem = _problem(item, known.distinct)
             except ValueError as error:
                 problem = str(error)
         if problem:
-            raise UserError(f"{path}: {place}: {problem} ({name}); mend the {place.split()[0]}, or name another form")
-        items.append(replace(item, place=f"{path}: {place}"))
+            raise UserError(f"{file}: {place}: {problem} ({name}); mend the {place.split()[0]}, or name another form")
+        items.append(replace(item, place=f"{file}: {place}"))
     return name, items
 
 
-def _problem(item: Item) -> str | None:
+def _problem(item: Item, distinct: bool) -> str | None:
     if len(item.choices) < 2 or not all(item.choices):
         return f"{len(item.choices)} choices, of {sorted(map(len, item.choices))} characters; expected two or more, none empty"
     if max(item.answers) >= len(item.choices) or min(item.answers) < 0:
         # As the file counts: forms differ.
         return f"its answer is none of its {len(item.choices)} choices; expected the number or letter of one"
+    if distinct and len({*item.choices}) < len(item.choices):
+        return f"two of its choices are equal, {max(item.choices, key=item.choices.count)[:40]!r}; expected different ones"
     return None
 
 
@@ -284,8 +294,13 @@ def _form_of(path: str | os.PathLike, record: Mapping[str, Any]) -> str:
     raise UserError(f"{path}: its first record has the fields {found[:200]}; expected those of {', '.join(FORMS)}")
 
 
-def _records(path: str | os.PathLike) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields (place, record) of a file."""
+def _records(source: Source) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Yields (name of the file or data set, place in it, record)."""
+    path = source.name
+    if source.kind not in ("text", "json"):
+        for number, (_, record) in enumerate(table_rows(source), 1):
+            yield path, f"row {number}", record
+        return
     lines = ((number, line) for number, line in read_lines(path, _EXPECTED, _LONGEST_LINE) if line.strip())
     first = next(lines, None)
     if first is None:
@@ -301,7 +316,7 @@ def _records(path: str | os.PathLike) -> Iterator[tuple[str, dict[str, Any]]]:
         for number, record in enumerate(content, 1):
             if not isinstance(record, dict):
                 raise UserError(f"{path}: item {number}: is no object; expected {_EXPECTED}; mend the item")
-            yield f"item {number}", record
+            yield path, f"item {number}", record
     elif first[1].lstrip().startswith("{"):
         for number, line in lines:
             try:
@@ -310,7 +325,7 @@ def _records(path: str | os.PathLike) -> Iterator[tuple[str, dict[str, Any]]]:
                 raise UserError(
                     f"{path}: line {number}: {one_line(error)}; expected one JSON object a line; mend the line"
                 ) from None
-            yield f"line {number}", record
+            yield path, f"line {number}", record
     else:
         names = next(lines)[1].split("\t")
         if twice := [name for name in names if names.count(name) > 1]:
@@ -320,4 +335,4 @@ def _records(path: str | os.PathLike) -> Iterator[tuple[str, dict[str, Any]]]:
             if len(values) != len(names):
                 columns = f"{len(values)} columns; expected {len(names)}, as the first line has"
                 raise UserError(f"{path}: line {number}: has {columns}; mend the line")
-            yield f"line {number}", dict(zip(names, values, strict=True))
+            yield path, f"line {number}", dict(zip(names, values, strict=True))

@@ -21,7 +21,7 @@ from wechsel_jax.files import held
 from wechsel_jax.files.json import read_json
 from wechsel_jax.models.vanilla import MODEL_TYPE
 from wechsel_jax.records.machine import versions
-from wechsel_jax.records.run import METRICS_FILE, exported_model, read_run, seed_runs
+from wechsel_jax.records.run import METRICS_FILE, SEEDS_FILE, exported_model, read_run, seed_runs
 from wechsel_jax.records.scores import Score, ScoresRecord
 from wechsel_jax.text.parts import read_documents
 from wechsel_jax.text.sources import file_hash, find_sources, identify
@@ -45,12 +45,16 @@ class Task:
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     fine_tuned: Mapping[str, str | os.PathLike] = dataclasses.field(default_factory=dict)
 
+    def files(self) -> list[str]:
+        """Returns all that is read, the text or the items first."""
+        return [self.place, *(self.settings[name] for name in _FILES if self.settings.get(name))]
+
     @classmethod
     def of(cls, name: str, form: str, place: str | os.PathLike, **given: Any) -> Self:
         """Returns a task with all of its settings.
 
         Raises:
-          UserError: the form is unknown, or has no such setting, or one that is counted is no whole number.
+          UserError: the form is unknown, or has no such setting, or one is of another kind than its default.
         """
         if form not in FORMS:
             raise UserError(f"{name}: form {form!r} is not known; expected one of {', '.join(FORMS)}")
@@ -58,13 +62,48 @@ class Task:
         known = {one.name: one.default for one in parameters}
         if unknown := sorted({*given} - {*known}):
             raise UserError(f"{name}.{unknown[0]}: {form} has no such setting; expected some of {', '.join(known)}")
-        for key, value in given.items():
-            if type(known[key]) is int and (type(value) is not int or value < 0):
-                raise UserError(f"{name}.{key}: is {value!r}; expected a whole number, 0 or more")
-        settings = known | given
+        settings = {key: list(value) if isinstance(value, tuple) else value for key, value in (known | given).items()}
         if missing := [key for key, value in settings.items() if value is inspect.Parameter.empty]:
             raise UserError(f"{name}: {missing[0]} is missing, which {form} needs")
-        return cls(name, form, os.fspath(place), {key: list(v) if isinstance(v, tuple) else v for key, v in settings.items()})
+        for key in given:
+            # What has no default is a file.
+            kind = str if known[key] is inspect.Parameter.empty else type(known[key])
+            if kind in _KINDS and not _KINDS[kind][1](settings[key]):
+                raise UserError(f"{name}.{key}: is {given[key]!r}; expected {_KINDS[kind][0]}")
+        return cls(name, form, os.fspath(place), settings)
+
+
+# Type of a setting's default -> what the setting is, and whether a value is one.
+_KINDS: dict[type, tuple[str, Callable[[Any], bool]]] = {
+    int: ("a whole number, 0 or more", lambda value: type(value) is int and value >= 0),
+    bool: ("true or false", lambda value: isinstance(value, bool)),
+    str: ("text", lambda value: isinstance(value, str)),
+    tuple: ("a list of texts", lambda value: isinstance(value, list) and all(isinstance(one, str) for one in value)),
+}
+
+
+def tasks_of(given: Mapping[str, Any], where: str) -> list[Task]:
+    """Returns tasks as configurations and files hold them: name -> {"form", "file", and settings of the form}.
+
+    Args:
+      given: the tasks.
+      where: where they stand, as messages begin, before the name of a task.
+
+    Raises:
+      UserError: a task has no form or file, or a setting that its form does not know, or a file is missing.
+    """
+    found = []
+    for name, task in given.items():
+        if not isinstance(task, Mapping) or not all(isinstance(task.get(key), str) for key in ("form", "file")):
+            raise UserError(f"{where}{name}: expected a form and a file, and settings of the form")
+        settings = {key: value for key, value in task.items() if key not in ("form", "file")}
+        one = Task.of(f"{where}{name}", task["form"], task["file"], **settings)
+        try:
+            find_sources(one.files())
+        except UserError as error:
+            raise UserError(f"{where}{name}: {error}") from None
+        found.append(dataclasses.replace(one, name=name))
+    return found
 
 
 class Result(NamedTuple):
@@ -216,6 +255,7 @@ def evaluate(
     output: str | os.PathLike | None = None,
     overwrite: bool = False,
     dtype: str = "float32",
+    noted: Mapping[str, Mapping[str, Any]] | None = None,
     say: Callable[[str], None] = print,
 ) -> ScoresRecord:
     """Scores models in tasks.
@@ -229,6 +269,7 @@ def evaluate(
       output: the file of scores to write or to add to.
       overwrite: replace scores of the same model's and task's labels that are of other weights, data or settings.
       dtype: what matrix products compute in, "float32" or "bfloat16".
+      noted: label -> facts of a model that its directory does not tell, such as what it is the average of.
       say: called with a line for each score.
 
     Returns:
@@ -241,7 +282,7 @@ def evaluate(
     record = ScoresRecord.read(output) if output is not None and Path(output).exists() else ScoresRecord()
     files = {task.name: _identify(task) for task in tasks}
     # All that can be wrong without a model is found before any is loaded.
-    facts = {label: _facts(place) for label, place in models.items()}
+    facts = {label: _facts(place) | dict((noted or {}).get(label, {})) for label, place in models.items()}
     wanted: list[tuple[str, Task, Score]] = []
     for label in models:
         for task in tasks:
@@ -273,7 +314,11 @@ def evaluate(
                 say(f"note: {model[1].note}")
         began = time.monotonic()
         computed = {"dtype": dtype} if task.form == "labels" else {}
-        result = FORMS[task.form](model[1], task.place, **(task.settings | computed))
+        try:
+            result = FORMS[task.form](model[1], task.place, **(task.settings | computed))
+        except UserError as error:
+            # What it advises of task.columns and the like is about this one's settings.
+            raise UserError(f"{task.name}: {error}") from error
         device = jax.local_devices()[0]
         score = dataclasses.replace(
             asked,
@@ -319,8 +364,7 @@ def _difference(found: Score, asked: Score) -> str:
 
 
 def _identify(task: Task) -> list[dict[str, Any]]:
-    places = [task.place, *(task.settings[name] for name in _FILES if task.settings.get(name))]
-    return identify(find_sources(places, task.settings.get("text_field", "text")), 1)[1]
+    return identify(find_sources(task.files(), task.settings.get("text_field", "text")), 1)[1]
 
 
 def _weights(place: str | os.PathLike) -> str:
@@ -331,6 +375,14 @@ def _weights(place: str | os.PathLike) -> str:
 
 
 def _facts(place: str | os.PathLike) -> dict[str, Any]:
+    # Of several seeds these are written when all have ended.
+    ended = any((Path(place) / name).exists() for name in (SEEDS_FILE, "config.json"))
+    if not ended and (begun := sorted(Path(place).glob("seed-*/config.json"))):
+        found = ", ".join(path.parent.name for path in begun)
+        raise UserError(
+            f"{place}: a fine-tuning that is unfinished ({found} have begun); expected all of its seeds; the same "
+            "train.finetune command goes on"
+        )
     # Several seeds began alike.
     first = seed_runs(place)[0] if Path(place).is_dir() else place
     checkpoint = Checkpoint.open(exported_model(first))

@@ -5,6 +5,7 @@ import glob
 import json
 import os
 import re
+import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -107,7 +108,7 @@ def refuse_place(path: str | os.PathLike) -> None:
     """Refuses a path where nothing can be written.
 
     Raises:
-      UserError: its name is no UTF-8 or begins with ~, it lies below a file, or the right to write there is missing.
+      UserError: its name is no UTF-8 or begins with ~, it lies below a file, or no file can be made there.
     """
     path = Path(path)
     try:
@@ -121,8 +122,12 @@ def refuse_place(path: str | os.PathLike) -> None:
     if not around.is_dir():
         kind = "a file" if around.exists() else "a link to nothing"
         raise UserError(f"{path}: {around} is {kind}; expected a directory to write in; choose another output")
-    if not os.access(around, os.W_OK | os.X_OK):
-        raise UserError(f"{path}: {around} cannot be written to; choose another output, or ask for the right to write there")
+    try:
+        # Rights do not tell: root has them in /proc, too. On most file systems such a file never has a name.
+        tempfile.TemporaryFile(dir=around).close()
+    except OSError:
+        expected = "choose another output, or ask for the right to write there"
+        raise UserError(f"{path}: {around} cannot be written to; {expected}") from None
 
 
 def refuse_workdir(path: str | os.PathLike, own: Callable[[Path], bool], what: str, *, outputs: bool = False) -> None:

@@ -93,8 +93,9 @@ def _temporary(path: Path, make: Callable[[Path], object]) -> Iterator[Path]:
                     yield temporary
                     return
         except OSError as error:
-            # A write that fails does not say where, and nobody knows the temporary name.
-            if error.errno in FULL and f"{error.filename or temporary}".startswith(f"{temporary}"):
+            # Nobody knows the temporary name, and a write that fails does not say where.
+            where = error.filename or (temporary if error.errno in (*FULL, errno.EIO) else "")
+            if f"{where}".startswith(f"{temporary}"):
                 error.filename = f"{path}"
             raise
         finally:

@@ -208,7 +208,7 @@ def products_kept(primitive: Any, *_: Any, **__: Any) -> bool:
 
 
 def saving(block: type[nn.Module], config: ModelConfig, looped: bool = True) -> type[nn.Module]:
-    """A block that computes in the backward pass again what `config.remat` says; `looped`: a loop's iteration holds it alone."""
+    """A block that computes in the backward pass again what `config.remat` says; `looped`: an iteration holds it alone."""
     policies = {"none": products_kept, "dots": jax.checkpoint_policies.dots_with_no_batch_dims_saveable, "full": None}
     # In a loop of one layer the compiler cannot find out that the backward pass computes the same again.
     return nn.remat(block, prevent_cse=not looped and config.remat != "none", policy=policies[config.remat])

@@ -6,6 +6,8 @@ from wechsel_jax.report.markdown import one_line
 _SPECIAL = str.maketrans({
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "–": "--",
     **{one: f"\\{one}" for one in "&%$#_{}"},
+    # In LaTeX's first encoding these are other characters; babel's German makes a command of the double quote.
+    "|": r"\textbar{}", "<": r"\textless{}", ">": r"\textgreater{}", '"': r"{\char34}",
 })  # fmt: skip
 
 
@@ -24,6 +26,8 @@ def latex(table: section.Table) -> str:
     """
     columns = "".join("l" if i in (0, *table.text) else "r" for i in range(len(table.head)))
     head, *rows = (" & ".join(map(_cell, row)) + r" \\" for row in (table.head, *table.rows))
+    # Behind the end of a row these are its arguments.
+    rows = [f"{{}}{row}" if row.startswith(("[", "*")) else row for row in rows]
     lines = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}"]
     return "\n".join(lines) + "\n"
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.evaluation.bootstrap import bootstrap, paired_bootstrap
+from wechsel_jax.evaluation.bootstrap import Interval, bootstrap, paired_bootstrap
 from wechsel_jax.files import new_file, refuse_file
 from wechsel_jax.files.json import is_number
 from wechsel_jax.records.scores import Score, ScoresRecord
@@ -83,8 +83,11 @@ def sections(record: ScoresRecord) -> list[Section]:
         if score is None:
             return NO_VALUE
         _, _, factor, digits = MEASURES[score.main]
-        value, low, high = bootstrap(score.items)
+        value, low, high = _ends(score)
         text = f"{factor * value:.{digits}f} ± {factor * (high - low) / 2:.{digits}f}"
+        notes = [f"{_seeds(score)} seeds"] if _seeds(score) else []
+        notes += [f"{_ties(score)} tie{'s' * (_ties(score) > 1)}"] if _ties(score) else []
+        text += f" ({', '.join(notes)})" if notes else ""
         return Best(text) if score.metrics[score.main] == best.get(task) else text
 
     head = ("Model", *(f"{task} ({MEASURES[first[task].main][0]})" for task in record.tasks))
@@ -94,8 +97,34 @@ def sections(record: ScoresRecord) -> list[Section]:
         f"± is half of the 95 % interval, by drawing the items with replacement ({counts}). Bold or starred: the best of its "
         "column. Bits per byte: lower is better, and tokenizers can be compared."
     )
+    if any(map(_seeds, record.scores)):
+        about += (
+            " Where a number of seeds stands behind it, ± is the standard deviation of what models scored that differ in their "
+            "seed alone, and the number before it their mean."
+        )
+    if any(map(_ties, record.scores)):
+        about += " Ties are items with several best choices, of which the first counts; of minimal pairs it is the right one."
     told = [Section("Scores", (Table(head, rows, "scores"), Note(about)))]
     return [*told, *_differences(record), *_texts(record), *_models(record)]
+
+
+def _seeds(score: Score) -> int:
+    """How many models the score is the mean of; 0 where it is of one."""
+    seeds, spread = score.metrics.get("seeds"), score.metrics.get("spread")
+    return seeds if isinstance(seeds, int) and is_number(spread) else 0
+
+
+def _ties(score: Score) -> int:
+    ties = score.metrics.get(f"{score.main}_ties", 0)
+    return ties if isinstance(ties, int) else 0
+
+
+def _ends(score: Score) -> Interval:
+    """A score with its 95 % interval; of several seeds, from a standard deviation below their mean to one above."""
+    if not _seeds(score):
+        return bootstrap(score.items)
+    value, spread = score.metrics[score.main], score.metrics["spread"]
+    return Interval(value, value - spread, value + spread)
 
 
 def _differences(record: ScoresRecord) -> list[Section]:
@@ -110,12 +139,14 @@ def _differences(record: ScoresRecord) -> list[Section]:
                 continue
             _, _, factor, digits = MEASURES[one.main]
             change = paired_bootstrap(one.items, other.items)
-            value, low, high = (f"{factor * end:+.{digits}f}" for end in change[:3])
+            value, low, high = (f"{factor * end:+.{digits}f}" for end in change)
             cells.append(f"{value} [{low}, {high}]")
         rows.append((model, *cells))
     if not rows:
         return []
     about = "In brackets the 95 % interval; one that does not hold 0 is a difference that other items would show, too."
+    if any(map(_seeds, record.scores)):
+        about += " Of several seeds their means on each item are compared: what other seeds would show, it does not tell."
     heading = f"Differences from {base}"
     return [Section(heading, (Table(("Model", *record.tasks), tuple(rows), "differences"), Note(about)))]
 
@@ -162,7 +193,7 @@ def _models(record: ScoresRecord) -> list[Section]:
             number(one.get("vocabulary_size")),
             number(one.get("parameters")),
             f"{100 * one.get('embedding_parameters', 0) / one['parameters']:.0f} %" if one.get("parameters") else NO_VALUE,
-            one["weights"][:12],
+            one["weights"][:12] + (f", mean of {one['average']} checkpoints" if one.get("average") else ""),
         )
         for model, one in facts.items()
     )
@@ -176,9 +207,14 @@ def figure(record: ScoresRecord) -> Figure:
     for task in record.tasks:
         scores = [record.find(model, task) for model in record.models]
         name, _, factor, _ = MEASURES[next(score.main for score in scores if score)]
-        values = [score and tuple(factor * end for end in bootstrap(score.items)) for score in scores]
-        panels.append((f"{task}\n{name}", tuple(values)))
-    about = "Each dot is a score, its line the 95 % interval; the vertical line is the first model's score."
+        values = [score and tuple(factor * end for end in _ends(score)) for score in scores]
+        seeds = [_seeds(score) for score in scores if score]
+        lines = f"\n± of {max(seeds)} seeds{'' if all(seeds) else ', else 95 %'}" if any(seeds) else ""
+        panels.append((f"{task}\n{name}{lines}", tuple(values)))
+    about = (
+        "Each dot is a score, its line the 95 % interval, or of several seeds a standard deviation to each side; the vertical "
+        "line is the first model's score."
+    )
     return Figure("scores", "Scores of models in tasks", about, Intervals(record.models, tuple(panels)))
 
 
@@ -191,12 +227,13 @@ def heat_map(record: ScoresRecord) -> Figure:
         values = [score.metrics[score.main] for score in scores if score]
         worst, best = (max(values), min(values)) if lower else (min(values), max(values))
         shades = [score and (score.metrics[score.main] - worst) / ((best - worst) or 1.0) for score in scores]
+        spreads = [f" ± {factor * score.metrics['spread']:.{digits}f}" if score and _seeds(score) else "" for score in scores]
         columns.append([
-            None if score is None else (f"{factor * score.metrics[score.main]:.{digits}f}", shade)
-            for score, shade in zip(scores, shades, strict=True)
+            None if score is None else (f"{factor * score.metrics[score.main]:.{digits}f}{spread}", shade)
+            for score, shade, spread in zip(scores, shades, spreads, strict=True)
         ])  # fmt: skip
         heads.append(f"{task}\n{name}")
-    about = "Each column is shaded from its worst score to its best."
+    about = "Each column is shaded from its worst score to its best; behind ± the standard deviation of several seeds."
     table = HeatMap(record.models, tuple(heads), tuple(zip(*columns, strict=True)))
     return Figure("scores", "Scores of models in tasks", about, table)
 
@@ -211,8 +248,9 @@ def write_scores(files: Sequence[str | Path], output: str | Path, *, shaded: boo
 
     Args:
       files: of `wechsel-jax evaluate`.
-      output: .md (all tables), .tex (the table of scores, for booktabs), .csv (a line for each metric of each score), or .svg
-        and .png (a drawing of the scores with their intervals).
+      output: .md (all tables), .tex (all, one tabular after another, for booktabs, with what is said of them in comments), .csv
+        (a line for each metric of each score, for programs: differences and facts of models are not among them), or .svg and
+        .png (a drawing of the scores with their intervals).
       shaded: draw a heat map of the table instead.
       overwrite: replace what was written before.
 
@@ -233,8 +271,11 @@ def write_scores(files: Sequence[str | Path], output: str | Path, *, shaded: boo
     if output.suffix == ".csv":
         text = _csv(record)
     elif output.suffix == ".tex":
-        table = sections(record)[0].blocks[0]
-        text = f"% {WRITER} from {', '.join(map(str, files))}.\n{latex(table)}"
+        lines = [f"% {WRITER} from {', '.join(map(str, files))}."]
+        for section in sections(record):
+            lines += ["", f"% {' '.join(section.heading.split())}"]
+            lines += [latex(one).rstrip() if isinstance(one, Table) else f"% {one.text}" for one in section.blocks]
+        text = "\n".join(lines) + "\n"
     else:
         text = f"<!-- {WRITER} from {', '.join(map(str, files)).replace('--', '- -')}. -->\n\n{markdown(sections(record))}\n"
     with new_file(output, "w") as handle:
