@@ -5,14 +5,14 @@ Command:  python -m train.compare --config=configs/adapt.py:source=gpt2,text=min
           GPT-2 and German text. Behind the colon, with commas between:
             source=        directory or hub id of the model
             text=          of the new language: a file, a pattern, a data set
-            tokens=        to train on: 2M, 50M, 1B
+            tokens=        to train on: 2M, 50M, 1B; at least 40,960
             validation=    held-out text; else a part of `text`, which training does not see, but tokenizer and transfer do
             source_text=   of the source's language; by default a bundled English excerpt of 2 MB, and 16 MB are better
             tokenizer=     directory of a finished one; else one is made
             dictionary=, source_vectors=, target_vectors=    make the start better, or other methods possible
             method=        auto (anker, or fvt for a source that reads the language) or any of `wechsel-jax transfer`
-            probe=         with method=auto: 50 trains that many steps from each method that fits, and takes the best
-            recipe=        muon_soap, muon_shared, muon, two_rates, shared, adamw (docs/recipe.md); wechsel: the WECHSEL paper's
+            probe=         with method=auto: 50 trains so many steps by `recipe` from each method that fits, and takes the best
+            recipe=        muon_soap, muon_shared, shared, muon, two_rates, adamw (docs/recipe.md); wechsel: the WECHSEL paper's
                            method, optimizer, rate and schedule
             seed=
           Longer afterwards, from where the decay began, so warm-up and stable part are not paid again (not by recipe=wechsel):
@@ -43,7 +43,7 @@ from wechsel_jax.models import family
 from wechsel_jax.text.sources import find_sources
 from wechsel_jax.training import config_arguments, one_phase
 from wechsel_jax.training import default_config as default_training
-from wechsel_jax.training.groups import RECIPES
+from wechsel_jax.training.groups import DEFAULT, RECIPES
 from wechsel_jax.training.schedules import stable_phase
 
 # Tokens in a step, 0.58 * tokens ** 0.571 (Li et al., 2025, arXiv 2503.04715, of pretraining): 2,048 for the 1.6 million (800
@@ -92,14 +92,11 @@ def get_config(arguments: str = "") -> ConfigDict:
         source_vectors="",
         target_vectors="",
         method="",
-        probe="0",
-        recipe=("muon_soap", "muon_shared", "muon", "two_rates", "shared", "adamw", "wechsel"),
-        seed="0",
+        probe=0,
+        recipe=(*dict.fromkeys((DEFAULT, *RECIPES, "wechsel")),),
+        seed=0,
         longer="",
     )
-    for name in ("probe", "seed"):
-        if not chosen[name].isdecimal():
-            raise UserError(f"--config: {name}={chosen[name]}: expected a whole number")
     if chosen["longer"]:
         names = [part.split("=")[0] for part in arguments.split(",") if part]
         if others := [name for name in names if name not in ("longer", "tokens")]:
@@ -109,6 +106,8 @@ def get_config(arguments: str = "") -> ConfigDict:
     method = method or ("wechsel" if recipe == "wechsel" else AUTO)
     if method not in (AUTO, *METHODS):
         raise UserError(f"--config: method={method}: expected {AUTO} or one of {', '.join(METHODS)}")
+    if chosen["probe"] and method != AUTO:
+        raise UserError(f"--config: probe={chosen['probe']}: the method is named ({method}); expected one of the two")
     if not chosen["text"]:
         # The bundled German, so that the file runs as it is.
         if chosen["source"] != demo.path("english-gpt2"):
@@ -120,7 +119,7 @@ def get_config(arguments: str = "") -> ConfigDict:
     size = text_size(chosen["text"])
 
     config = default_config()
-    config.seed, config.source, config.probe_steps = int(chosen["seed"]), chosen["source"], int(chosen["probe"])
+    config.seed, config.source, config.probe_steps = chosen["seed"], chosen["source"], chosen["probe"]
     config.text.train, config.text.source = (chosen["text"],), (chosen["source_text"],)
     config.text.validation = (chosen["validation"],) if chosen["validation"] else ()
     config.tokenizer.directory = chosen["tokenizer"]
@@ -188,8 +187,12 @@ def read_tokens(given: str) -> int:
     """A number such as 300k, 2M or 1.5B."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmb]?)", given, re.ASCII | re.IGNORECASE)
     tokens = round(float(match[1]) * {"": 1, "k": 1e3, "m": 1e6, "b": 1e9}[match[2].lower()]) if match else 0
-    if not 1000 <= tokens <= 10**13:
-        raise UserError(f"--config: tokens={given}: expected a number of at least 1,000, such as 300k, 2M or 1B")
+    least = CHECKPOINTS * LEAST_STEP
+    if not least <= tokens <= 10**13:
+        raise UserError(
+            f"--config: tokens={given}: expected a number of at least {least:,} ({CHECKPOINTS} steps of {LEAST_STEP:,}), such "
+            "as 300k, 2M or 1B"
+        )
     return tokens
 
 

@@ -1,14 +1,22 @@
 """A probe of several starts: short runs, the choice, and its record."""
 
 import json
+import shutil
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 import transformers
+from absl import flags
 
 from wechsel_jax import cli
+from wechsel_jax.commands import probe as verb
 from wechsel_jax.errors import UserError
 from wechsel_jax.records import ComparisonRecord, read_run
+from wechsel_jax.tokens.training import train_tokenizer
+from wechsel_jax.training import probe as module
+from wechsel_jax.training.groups import DEFAULT, RECIPES
 from wechsel_jax.training.probe import probe
 
 MODEL = {"model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 16}
@@ -27,6 +35,17 @@ def starts(texts, tmp_path_factory):
         tokenizer.save_pretrained(place / name)
         model.transformer.wte.weight.data *= 20.0
     return place
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """(name, settings) of every run, with the training left out; each ends at 2 bits per byte."""
+    runs = []
+    end = SimpleNamespace(step=50, loss=3.0, bits_per_byte=2.0)
+    monkeypatch.setattr(module, "train", lambda config, workdir: runs.append((workdir.name, config)))
+    monkeypatch.setattr(module, "read_run", lambda place: SimpleNamespace(evaluations=[end], curve=[(50, 20.0)]))
+    monkeypatch.setattr(module, "comparison_table", str)
+    return runs
 
 
 # Each of four runs is compiled, trained and exported.
@@ -67,10 +86,84 @@ def test_the_start_that_learns_best_is_chosen(starts, texts, tmp_path, capsys):
         ("--rates=-1", "peak_learning_rate: is -1.0; expected more than 0"),
         ("--recipes=adam", "unknown recipe 'adam'; expected some of adamw, two_rates, muon"),
         ("--text=nowhere.txt", "nowhere.txt"),
+        ("--validation=nowhere.txt", "nowhere.txt"),
+        ("--rates=", "rates: is empty; expected at least one"),
+        ("--recipes=", "recipes: is empty; expected at least one"),
     ],
 )
-def test_mistakes_are_named(starts, texts, tmp_path, capsys, changed, named):
+def test_mistakes_are_named_before_anything_is_written(starts, texts, tmp_path, capsys, changed, named):
     with pytest.raises(SystemExit) as left:
         cli.main(["probe", str(starts / "new"), f"--text={texts / 'train.txt'}", f"--workdir={tmp_path / 'probe'}", changed])
     assert left.value.code == 2
-    assert named in capsys.readouterr().err
+    assert named in capsys.readouterr().err and not (tmp_path / "probe").exists()
+
+
+def test_the_recipe_is_the_one_that_came_out_ahead(starts, texts, tmp_path, trained):
+    probe({"new": starts / "new"}, [texts / "train.txt"], tmp_path / "probe")
+    assert [name for name, _ in trained] == [f"new-{DEFAULT}-0.001", f"new-{DEFAULT}-0.003"]
+    assert [dict(group) for group in trained[0][1].optimizer.groups] == [*RECIPES[DEFAULT]]
+    verb.define(values := flags.FlagValues())
+    assert values["recipes"].default == [DEFAULT] and [float(rate) for rate in values["rates"].default] == [*module.RATES]
+
+
+def test_a_recipe_may_be_the_settings_of_an_optimizer(starts, texts, tmp_path, trained):
+    own = {"groups": [{"match": "embeddings", "rate": 7.0}], "weight_decay": 0.5, "clip_norm": None, "peak_learning_rate": 9.0}
+    probe({"new": starts / "new"}, [texts / "train.txt"], tmp_path / "probe", rates=(5e-4,), recipes={"own": own})
+    ((name, config),) = trained
+    assert name == "new-own-0.0005" and dict(config.optimizer.groups[0]) == own["groups"][0]
+    optimizer = config.optimizer
+    assert (optimizer.peak_learning_rate, optimizer.weight_decay, optimizer.clip_norm) == (5e-4, 0.5, None)
+
+
+@pytest.mark.parametrize("validation", [True, False])
+def test_starts_of_several_tokenizers_are_scored_on_the_same_text(starts, texts, tmp_path, trained, validation):
+    shutil.copytree(starts / "new", tmp_path / "bytes")
+    train_tokenizer([texts / "train.txt"], 258, tmp_path / "tokenizer")
+    shutil.copy(tmp_path / "tokenizer" / "tokenizer.json", tmp_path / "bytes" / "tokenizer.json")
+    given = {"new": starts / "new", "bytes": tmp_path / "bytes"}
+    held_out = [str(texts / "validation.txt")] if validation else []
+    probe(given, [texts / "train.txt"], tmp_path / "probe", validation=held_out, eval_bytes=300, rates=(1e-3,))
+    scored, sizes = {}, {}
+    for (label, place), (name, config) in zip(given.items(), trained, strict=True):
+        # All of it is read.
+        assert name.startswith(f"{label}-") and config.eval_batches is None
+        tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(place)
+        for side in ("train", "validation"):
+            ids = np.fromfile(f"{config.data[side][0]}/tokens.bin", "<u2")
+            scored[label, side] = tokenizer.decode(ids).split("<|endoftext|>")[:-1]
+        sizes[label] = ids.size
+    assert sizes["bytes"] > 1.5 * sizes["new"]
+    assert all(scored["new", side] == scored["bytes", side] for side in ("train", "validation"))
+    # Whole documents, but for the last.
+    assert sum(map(len, found := scored["new", "validation"])) == 300
+    whole = (texts / ("validation.txt" if validation else "train.txt")).read_text().splitlines()
+    assert {*found[:-1]} <= {*whole} and not {*found[:-1]} & {*scored["new", "train"]}
+    assert len(scored["new", "train"]) == 360 if validation else 340 < len(scored["new", "train"]) < 360
+
+
+def test_held_out_text_is_looked_at_before_any_run(starts, texts, tmp_path, trained, capsys):
+    lines = (texts / "train.txt").read_text().splitlines()
+    (tmp_path / "three.txt").write_text("alpha beta\n" * 3)
+    (tmp_path / "short.txt").write_text("alpha\n")
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"body": line}) + "\n" for line in lines))
+    command = ["probe", str(starts / "new"), f"--workdir={tmp_path / 'probe'}", f"--text={tmp_path / 'three.txt'}"]
+    held_out = f"--validation={texts / 'validation.txt'}"
+    for changed, named in (
+        ([], "three.txt: 2% of its documents leave none to score on; expected more of them, or held-out text of"),
+        ([f"--validation={tmp_path / 'short.txt'}"], "tokens; expected at least one block of 16; give more text or a smaller"),
+        ([f"--text={tmp_path / 'rows.jsonl'}", held_out], "rows.jsonl: line 1: has no field 'text' but 'body'"),
+    ):
+        with pytest.raises(SystemExit) as left:
+            cli.main([*command, *changed])
+        assert left.value.code == 2 and named in capsys.readouterr().err
+        # Nothing was tokenised that the corrected command would find.
+        assert not trained and not [path.name for path in (tmp_path / "probe").glob("*/new/train")]
+    (tmp_path / "held.jsonl").write_text((tmp_path / "rows.jsonl").read_text())
+    command[-1] = f"--text={tmp_path / 'rows.jsonl'}"
+    cli.main([*command, f"--validation={tmp_path / 'held.jsonl'}", "--text_field=body"])
+    assert len(trained) == 2
+
+
+def test_one_directory_may_be_two_starts(starts, texts, tmp_path, trained):
+    record = probe({label: starts / "new" for label in "ab"}, [texts / "train.txt"], tmp_path / "probe", rates=(1e-3,))
+    assert {name: one["start"] for name, one in record.methods.items()} == {f"{label}-{DEFAULT}-0.001": label for label in "ab"}

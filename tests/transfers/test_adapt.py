@@ -13,15 +13,16 @@ from tests.forked import run_module
 from tests.test_configs import load
 from wechsel_jax.errors import UserError
 from wechsel_jax.training.config import default_config, phases
+from wechsel_jax.training.groups import DEFAULT
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("tokens", ["20k", "40K", "300k", "1.6M", "50M", "1.5B", "1000B"])
+@pytest.mark.parametrize("tokens", ["40960", "50K", "300k", "1.6M", "50M", "1.5B", "1000B"])
 def test_the_dial_is_what_is_trained(tokens):
     training = load("adapt", f"tokens={tokens}").training
     step = training.batch_size * training.block_length
-    wanted = float(tokens[:-1]) * {"k": 1e3, "K": 1e3, "M": 1e6, "B": 1e9}[tokens[-1]]
+    wanted = adapt.read_tokens(tokens)
     assert wanted <= training.steps * step < wanted + 20 * step
     assert training.batch_size & (training.batch_size - 1) == 0 and training.batch_size % training.accumulation == 0
     # The decay begins at a checkpoint that stays, which `longer` goes on from.
@@ -57,6 +58,10 @@ def test_the_documentation_shows_what_the_dial_does():
         assert [int(number) for number in numbers] == [training.steps, warmup, training.eval_every, training.checkpoint_every]
 
 
+def test_the_recipe_is_the_one_that_came_out_ahead():
+    assert load("adapt").training.optimizer.groups == load("adapt", f"recipe={DEFAULT}").training.optimizer.groups != ()
+
+
 def test_the_papers_recipe_is_one_argument_away():
     config, paper = load("adapt", "recipe=wechsel,tokens=1.6M"), load("wechsel_gpt2")
     assert config.training.optimizer.to_dict() == paper.optimizer.to_dict()
@@ -89,10 +94,12 @@ def test_the_model_decides_objective_tokenizer_rate_and_rows(source, save_source
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        ("tokens=many", "tokens=many: expected a number of at least 1,000, such as 300k"),
-        ("tokens=3", "at least 1,000"),
+        ("tokens=many", r"tokens=many: expected a number of at least 40,960 \(20 steps of 2,048\), such as 300k"),
+        ("tokens=40959", "tokens=40959: expected a number of at least 40,960"),
+        ("probe=50,method=fvt", r"--config: probe=50: the method is named \(fvt\); expected one of the two"),
+        ("probe=50,recipe=wechsel", r"the method is named \(wechsel\)"),
         ("method=magic", "method=magic: expected auto or one of wechsel"),
-        ("probe=yes", "probe=yes: expected a whole number"),
+        ("probe=yes", "'probe=yes' behind the colon; expected probe to be a whole number"),
         ("recipe=sgd", "expected recipe to be one of muon_soap"),
         ("hours=3", "expected some of source="),
         ("longer=/nowhere", "/nowhere: no such directory"),
@@ -117,7 +124,7 @@ def test_longer_wants_the_run_of_a_method_and_not_their_comparison(tmp_path):
 @pytest.mark.slow
 def test_one_command_makes_a_model_and_again_goes_on_and_longer(world, source, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
-    given = f"source={source},text={world.root / 'german.txt'},source_text={world.root / 'english.txt'},tokens=20k"
+    given = f"source={source},text={world.root / 'german.txt'},source_text={world.root / 'english.txt'},tokens=40960"
     given += f",tokenizer={world.tokenizer('german', 'gpt2')}"
     command = ["train.compare", f"--config=configs/adapt.py:{given}", f"--workdir={tmp_path / 'run'}"]
     command += ["--config.training.optimizer.peak_learning_rate=3e-3"]
@@ -148,5 +155,5 @@ def test_one_command_makes_a_model_and_again_goes_on_and_longer(world, source, t
     assert done.returncode == 0 and "until step 10" in done.stderr, done.stderr
     ends = [json.loads(line) for line in (tmp_path / "longer" / "metrics.jsonl").read_text().splitlines()]
     assert max(line.get("step", 0) for line in ends) == 25 and (tmp_path / "longer" / "export").exists()
-    with pytest.raises(UserError, match="has 20 steps, and these are 1; expected more tokens"):
-        load("adapt", f"longer={run},tokens=2k")
+    with pytest.raises(UserError, match="has 20 steps, and these are 20; expected more tokens"):
+        load("adapt", f"longer={run},tokens=40960")

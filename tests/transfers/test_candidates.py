@@ -1,15 +1,18 @@
 """The method that short trainings choose: which are tried, what is kept, and what an interruption leaves."""
 
+import copy
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from wechsel_jax import cli
-from wechsel_jax.comparison import candidates
+from wechsel_jax.comparison import candidates, compare, default_config, run
 from wechsel_jax.comparison.candidates import transfer_by_probe
 from wechsel_jax.errors import UserError
 from wechsel_jax.records import ComparisonRecord
+from wechsel_jax.training.groups import DEFAULT, RECIPES
 from wechsel_jax.transfers.job import transfer
 
 QUIET = {"log": lambda line: None}
@@ -33,9 +36,9 @@ def probed(**ends):
         for name, end in ends.items():
             for rate, worse in (("0.001", 0.5), ("0.003", 0.0)):
                 curve = [[0, 9.0]] if end is None else [[0, 9.0], [STEPS, end + worse]]
-                methods[f"{name}-muon_shared-{rate}"] = {"start": name, "bits_per_byte": curve, "evaluations": []}
+                methods[f"{name}-muon_soap-{rate}"] = {"start": name, "bits_per_byte": curve, "evaluations": []}
         best = min((name for name in ends if ends[name]), key=ends.__getitem__)
-        return ComparisonRecord(methods=methods, chosen=f"{best}-muon_shared-0.003")
+        return ComparisonRecord(methods=methods, chosen=f"{best}-muon_soap-0.003")
 
     return probe
 
@@ -45,10 +48,10 @@ def test_what_came_furthest_is_kept_and_the_record_says_why(given, tmp_path, mon
     record = transfer_by_probe(output=tmp_path / "out", **given, **QUIET)
     assert record == json.loads((tmp_path / "out" / "transfer.json").read_text())
     assert record["method"] == record["choice"]["method"] == "fvt" and record["choice"]["value"] == 2.25
-    assert record["choice"]["curves"]["anker-muon_shared-0.001"] == [[0, 9.0], [STEPS, 3.0]]
+    assert record["choice"]["curves"]["anker-muon_soap-0.001"] == [[0, 9.0], [STEPS, 3.0]]
     assert any("in bits per byte: anker 2.5, fvt 2.25." in note for note in record["notes"])
     assert "fvt 2.25" in (tmp_path / "out" / "README.md").read_text()
-    assert probe.called == ((str(given["target_text"]),), {"recipes": ("muon_shared",), "steps": STEPS})
+    assert probe.called == ((str(given["target_text"]),), {"recipes": (DEFAULT,), "rates": (1e-3, 3e-3), "steps": STEPS})
     # It is the transfer that its name alone would have given, whole, and all that is left.
     named = {name: given[name] for name in ("source", "target_tokenizer")}
     transfer(output=tmp_path / "named", method="fvt", **named, **QUIET)
@@ -88,6 +91,70 @@ def test_an_interruption_loses_nothing_and_leaves_no_output(given, tmp_path, mon
     monkeypatch.setattr(candidates, "probe", again)
     assert transfer_by_probe(output=tmp_path / "out", **given, **QUIET)["method"] == "anker"
     assert [place.name for place in tmp_path.iterdir()] == ["out"]
+
+
+class Training(Exception):
+    pass
+
+
+@pytest.fixture
+def config(given, monkeypatch):
+    """Of a comparison that ends where its training begins."""
+
+    def train(*arguments):
+        raise Training
+
+    monkeypatch.setattr(run, "train", train)
+    config = default_config()
+    config.source, config.probe_steps, config.methods = str(given["source"]), STEPS, ("auto",)
+    config.text.train = config.text.validation = (str(given["target_text"]),)
+    config.text.source = (str(given["source_text"]),)
+    config.tokenizer.directory, config.transfer.dimensions = str(given["target_tokenizer"]), 16
+    config.training.optimizer.update({"peak_learning_rate": 7e-4, "groups": RECIPES["two_rates"], "weight_decay": 0.3})
+    return config
+
+
+def test_a_comparison_probes_with_the_optimizer_that_it_trains_with(config, tmp_path, monkeypatch):
+    def interrupted(starts, text, workdir, **settings):
+        workdir.mkdir()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(candidates, "probe", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        compare(config, tmp_path / "run")
+    # Other settings of what is trained would not have led to what is there.
+    other = copy.deepcopy(config)
+    other.training.optimizer.peak_learning_rate = 1e-3
+    with pytest.raises(UserError, match=r"rates\[0\] was 0.0007, now 0.001; .*; expected the same"):
+        compare(other, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "auto" / "transfer.probe" / "probe")
+    monkeypatch.setattr(candidates, "probe", probe := probed(anker=2.5, fvt=2.25))
+    with pytest.raises(Training):
+        compare(config, tmp_path / "run")
+    _, settings = probe.called
+    optimizer = settings["recipes"]["training"]
+    assert settings["rates"] == (7e-4,) and settings["steps"] == STEPS and optimizer["weight_decay"] == 0.3
+    assert optimizer["groups"] == [*RECIPES["two_rates"]]
+    config.methods = ("fvt",)
+    with pytest.raises(UserError, match=r"probe_steps=7: the method is named \(fvt\); expected one of the two"):
+        compare(config, tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+def test_runs_of_one_optimizer_share_a_probe(config, tmp_path, monkeypatch):
+    rates = []
+
+    def chosen(_source, _tokenizer, output, **settings):
+        rates.append(settings["rates"])
+        output.mkdir(parents=True)
+
+    monkeypatch.setattr(run, "transfer_by_probe", chosen)
+    config.variants = {name: {"method": "auto"} for name in ("twin", "other")}
+    config.methods, config.overrides.twin = ("auto", "twin", "other"), {"steps": 5}
+    config.overrides.other = {"optimizer": {"peak_learning_rate": 1e-3}}
+    with pytest.raises(Training):
+        compare(config, tmp_path / "run")
+    assert rates == [(7e-4,), (1e-3,)]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,8 @@ from wechsel_jax.text.sources import find_sources
 from wechsel_jax.tokens import load_tokenizer
 from wechsel_jax.training import record_config
 from wechsel_jax.training.config import as_dict
-from wechsel_jax.training.probe import probe
+from wechsel_jax.training.groups import DEFAULT as RECIPE
+from wechsel_jax.training.probe import RATES, probe
 from wechsel_jax.training.workdir import CONFIG, LOCK, has_begun, only_run
 from wechsel_jax.transfers.choice import DEFAULT
 from wechsel_jax.transfers.job import transfer
@@ -39,14 +40,15 @@ def transfer_by_probe(
     output: str | os.PathLike,
     *,
     steps: int,
+    rates: Sequence[float] = RATES,
+    recipes: Sequence[str] | Mapping[str, Mapping[str, Any]] = (RECIPE,),
     overwrite: bool = False,
     log: Callable[[str], None] = to_stderr,
     **settings,
 ) -> dict:
     """Transfers by every method that the given inputs allow, trains some steps from each, and keeps what came furthest.
 
-    The methods are those of `CANDIDATES`; `training.probe.probe` trains them on `target_text`, by Muon and with two rates, and
-    rows also move together.
+    The methods are those of `CANDIDATES`; `training.probe.probe` trains them on `target_text`.
     Until the output is there, all of it lies in `OUTPUT.probe`, and the same call goes on where it stopped.
 
     Args:
@@ -54,6 +56,8 @@ def transfer_by_probe(
       target_tokenizer: as in `transfer`.
       output: as in `transfer`; `choice` of its transfer.json holds the curves.
       steps: of each run.
+      rates: as in `probe`.
+      recipes: as in `probe`.
       overwrite: replace an existing `output`.
       log: called with progress lines; the curves are printed.
       **settings: as in `transfer`.
@@ -76,7 +80,8 @@ def transfer_by_probe(
     refuse_workdir(place, has_begun, "a probe")
     with only_run(place):
         models = {"source": os.fspath(source), "target_tokenizer": os.fspath(target_tokenizer)}
-        described = ConfigDict({**models, "steps": steps, "settings": as_dict(given)})
+        trained = {"rates": [*rates], "recipes": recipes if isinstance(recipes, Mapping) else [*recipes]}
+        described = ConfigDict({**models, "steps": steps, **trained, "settings": as_dict(given)})
         try:
             record_config(described, place)
         except UserError as error:
@@ -93,7 +98,7 @@ def transfer_by_probe(
                 transfer(source, target_tokenizer, place / name, method=name, log=log, **candidates[name])
         options = {name: given[name] for name in ("text_bytes", "text_field", "max_document_bytes", "seed") if name in given}
         starts = {name: place / name for name in candidates}
-        probed = probe(starts, given["target_text"], place / "probe", recipes=("muon_shared",), steps=steps, **options)
+        probed = probe(starts, given["target_text"], place / "probe", steps=steps, rates=rates, recipes=recipes, **options)
         best = probed.methods[probed.chosen]
         measure = next(name for name in ("bits_per_byte", "loss") if name in best)
         ends = {one["start"]: [] for one in probed.methods.values()}

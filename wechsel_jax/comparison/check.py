@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.comparison.scoring import fine_tuning_config, read_tasks, scored_models
-from wechsel_jax.comparison.settings import base_method, needs, needs_of_all, training_config
+from wechsel_jax.comparison.settings import AUTO, base_method, named_method, needs, needs_of_all, training_config
 from wechsel_jax.comparison.tuning import TUNING_TEXT, tuning_config
 from wechsel_jax.data.manifest import remove_prepared
 from wechsel_jax.errors import UserError
@@ -36,6 +36,9 @@ def validate_comparison(config: ConfigDict, workdir: Path) -> None:
         raise UserError(f"methods: unknown method {unknown[0]!r}; expected some of {', '.join(sorted(METHODS))}")
     if not config.methods or len({*config.methods}) < len(config.methods):
         raise UserError(f"methods: is {as_dict(config.methods)}; expected at least one method, and each once")
+    if config.probe_steps and AUTO not in (named_method(config, method) for method in config.methods):
+        named = ", ".join(config.methods)
+        raise UserError(f"probe_steps={config.probe_steps}: the method is named ({named}); expected one of the two")
     known = described_settings()
     for where, given in [("transfer", config.transfer), *((f"variants.{name}", one) for name, one in config.variants.items())]:
         wrong = sorted({*given} - {*known, "method"})

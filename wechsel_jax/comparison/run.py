@@ -78,8 +78,14 @@ def _compare(config: ConfigDict, workdir: Path) -> dict:
     starts: dict[str, Path] = {}
     for method in config.methods:
         place, settings = workdir / method / "transfer", transfer_settings(config, method, inputs)
-        # Runs that differ in their training alone begin with the same files.
-        twin = starts.setdefault(repr((named_method(config, method), sorted(settings.items()))), place)
+        automatic, probing = named_method(config, method) == AUTO, {}
+        if automatic and config.probe_steps:
+            # As the run itself will be trained.
+            optimizer = as_dict(training_config(config, method, workdir / method, workdir).optimizer)
+            rates = (optimizer["peak_learning_rate"],)
+            probing = {"steps": config.probe_steps, "rates": rates, "recipes": {"training": optimizer}}
+        # Runs that differ in their training alone begin with the same files, unless a probe chooses them.
+        twin = starts.setdefault(repr((named_method(config, method), sorted(settings.items()), probing)), place)
         if not place.exists():
             print(f"== {method}: transfer", flush=True)
             with timed(seconds, f"{method} transfer"):
@@ -88,10 +94,9 @@ def _compare(config: ConfigDict, workdir: Path) -> dict:
                         shutil.copytree(twin, copied, dirs_exist_ok=True)
                         os.rename(copied, place)
                 else:
-                    models, automatic = (config.source, workdir / "tokenizer", place), named_method(config, method) == AUTO
-                    if automatic and config.probe_steps:
-                        given = {"parallel": config.parallel} | settings
-                        transfer_by_probe(*models, steps=config.probe_steps, **given)
+                    models = (config.source, workdir / "tokenizer", place)
+                    if probing:
+                        transfer_by_probe(*models, **probing, **({"parallel": config.parallel} | settings))
                     else:
                         transfer(*models, method=None if automatic else base_method(config, method), **settings)
     tuned: dict[str, list] = {}

@@ -32,8 +32,8 @@ def default_config() -> ConfigDict:
     holds the fields of `transfers.settings.TransferSettings` but for the files and the seed. `variants[name]` makes `name` one
     of the methods that can be compared: {"method": one of `initializers.METHODS`, and settings of its own}. `overrides[name]`
     replaces fields of `training` for one method. A variant's method may be "auto", whichever `transfer` chooses; with
-    `probe_steps`, by `transfer_by_probe`. A variant whose target_vectors are "sample" has vectors of the words in the documents
-    that are trained on, of which `training.data.max_bytes` may leave a part.
+    `probe_steps`, by `transfer_by_probe`, with the optimizer that the run itself has. A variant whose target_vectors are
+    "sample" has vectors of the words in the documents that are trained on, of which `training.data.max_bytes` may leave a part.
 
     `evaluation.tasks` are what the trained models and the untouched source model are scored on: name -> {"form": one of
     `evaluation.tasks.FORMS`, "file", and settings of the form}; with `evaluation.before` the models before training, too, and

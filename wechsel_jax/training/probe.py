@@ -1,29 +1,38 @@
 """Some steps from each of several starts, with several rates: which one to train on, since step 0 does not tell."""
 
+import itertools
+import json
 import math
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from ml_collections import ConfigDict
 
 from wechsel_jax.checkpoint import Checkpoint
-from wechsel_jax.data import prepare, prepare_split
+from wechsel_jax.data import TokenBlocks, prepare, prepare_split
+from wechsel_jax.data.selection import VALIDATION, facts, side_of
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import refuse_workdir
+from wechsel_jax.files import new_file, refuse_workdir
 from wechsel_jax.models import family
 from wechsel_jax.records import ComparisonRecord, read_run
 from wechsel_jax.records.machine import machine
 from wechsel_jax.report import comparison_table
 from wechsel_jax.text.files import LONGEST_DOCUMENT
+from wechsel_jax.text.parts import read_documents
+from wechsel_jax.text.sources import Source, find_sources
 from wechsel_jax.training.config import default_config, validate
-from wechsel_jax.training.groups import RECIPES
+from wechsel_jax.training.groups import DEFAULT, RECIPES
 from wechsel_jax.training.loop import train
 from wechsel_jax.training.schedules import one_phase
-from wechsel_jax.training.workdir import has_begun, only_run
+from wechsel_jax.training.workdir import CONFIG, has_begun, only_run
 
+RATES = (1e-3, 3e-3)
 _EVALUATIONS = 5
-_HELD_OUT = 0.02
+_HELD_OUT_SHARE = 0.02
+# In the workdir: the tokens of the text that all are scored on, by each tokenizer.
+_HELD_OUT = "held-out"
 
 
 def probe(
@@ -32,12 +41,12 @@ def probe(
     workdir: str | Path,
     *,
     validation: Sequence[str] = (),
-    rates: Sequence[float] = (1e-3, 3e-3),
-    recipes: Sequence[str] = ("adamw",),
+    rates: Sequence[float] = RATES,
+    recipes: Sequence[str] | Mapping[str, Mapping[str, Any]] = (DEFAULT,),
     steps: int = 50,
     batch_size: int = 16,
     block_length: int = 128,
-    eval_batches: int = 20,
+    eval_bytes: int = 1 << 17,
     seed: int = 0,
     text_bytes: int = 0,
     text_field: str = "text",
@@ -46,8 +55,9 @@ def probe(
     """Trains every start with every recipe and rate for some steps, and says which came furthest.
 
     Each is a run of `train` in `workdir/START-RECIPE-RATE`, a schedule of its own: warm-up over 30 % of the steps, then linear
-    to 0. The same call goes on where it stopped. What is compared is the bits per byte of held-out text after the last step,
-    which starts of different tokenizers share; or the loss a predicted token where a model, such as a masked one, has none.
+    to 0. The same call goes on where it stopped. What is compared is the bits per byte of held-out text after the last step;
+    or the loss a predicted token where a model, such as a masked one, has none. Every evaluation reads all of the same text, in
+    bytes and not in batches, of which the tokens of another tokenizer, or longer rows, would cover another part.
 
     Args:
       starts: label -> model directory, of one or of several tokenizers.
@@ -55,11 +65,11 @@ def probe(
       workdir: gets the runs, the tokens and comparison.json, which `wechsel-jax report` reads.
       validation: held-out text; where there is none, 2 % of the documents.
       rates: highest learning rates; a recipe gives some parameters a multiple.
-      recipes: names of `groups.RECIPES`.
+      recipes: names of `groups.RECIPES`; or name -> fields of `optimizer`, see `config.default_config`.
       steps: of each run.
       batch_size: rows in a step.
       block_length: tokens in a row; models with fewer positions take those.
-      eval_batches: batches of held-out text that an evaluation reads.
+      eval_bytes: of held-out text that an evaluation reads, the first of the documents; 0: all.
       seed: of the order of the text.
       text_bytes: read a random sample of documents of this many bytes; 0: all.
       text_field: which holds the text of JSON lines and tables.
@@ -70,15 +80,21 @@ def probe(
       compared: [step, value] pairs as "bits_per_byte", or as "loss".
 
     Raises:
-      UserError: a start is no model, a rate is impossible, text is missing, or the workdir holds another probe.
+      UserError: a start is no model, a rate is impossible, text is missing or too short, or the workdir holds another probe.
     """
     refuse_workdir(workdir, has_begun, "a probe")
     workdir = Path(workdir)
+    for what, given in (("starts", starts), ("text", text), ("rates", rates), ("recipes", recipes)):
+        if not given:
+            raise UserError(f"{what}: is empty; expected at least one")
+    known = recipes if isinstance(recipes, Mapping) else {name: {"groups": groups} for name, groups in RECIPES.items()}
     for recipe in recipes:
-        if recipe not in RECIPES:
+        if recipe not in known:
             raise UserError(f"recipes: unknown recipe {recipe!r}; expected some of {', '.join(RECIPES)}")
+    sources, held_out = (find_sources(texts, text_field, max_document_bytes) for texts in (text, validation))
     checkpoints = {label: Checkpoint.open(start) for label, start in starts.items()}
     configs: dict[str, ConfigDict] = {}
+    start_of: dict[str, str] = {}
     prepared: dict[bytes, tuple[Path, Path]] = {}
     for label, checkpoint in checkpoints.items():
         of_model, tokenizer = family(checkpoint.config.get("model_type")), checkpoint.directory / "tokenizer.json"
@@ -94,27 +110,37 @@ def probe(
                 config.objective = "clm" if of_model.causal else "mlm"
                 config.block_length = min(block_length, of_model.config(checkpoint.config).max_length)
                 config.model.checkpoint, config.model.dropout = str(checkpoint.directory), 0.0
-                config.data.train, config.data.validation = (str(place / "train"),), (str(place / "validation"),)
+                config.data.train, config.data.validation = (str(place / "train"),), (str(workdir / _HELD_OUT / place.name),)
                 config.data.max_document_bytes = max_document_bytes
-                config.optimizer.peak_learning_rate, config.optimizer.groups = rate, RECIPES[recipe]
+                config.optimizer.update({**known[recipe], "peak_learning_rate": rate})
                 config.phases = one_phase(warmup=0.3)
-                config.eval_every, config.eval_batches = math.ceil(steps / _EVALUATIONS), eval_batches
+                config.eval_every = math.ceil(steps / _EVALUATIONS)
                 config.checkpoint_every, config.keep, config.keep_best = steps, 1, False
                 # A rate that is too high is something to be seen, no mistake.
                 config.skip_nonfinite = steps
                 config.compilation_cache = str(workdir / "compiled")
                 validate(config)
-                configs[f"{label}-{recipe}-{rate:g}"] = config
+                name = f"{label}-{recipe}-{rate:g}"
+                configs[name], start_of[name] = config, label
     if len({config.objective for config in configs.values()}) > 1:
         raise UserError("starts: causal and masked models cannot be compared; expected one kind")
     with only_run(workdir):
+        if not any(workdir.glob(f"*/{CONFIG}")):
+            # Nothing was scored on it: after a mistake, other text may take its place.
+            shutil.rmtree(workdir / _HELD_OUT, ignore_errors=True)
+        written = workdir / f"{_HELD_OUT}.jsonl"
+        _write_held_out(held_out or sources, 1.0 if validation else _HELD_OUT_SHARE, eval_bytes, written)
         for place, tokenizer in prepared.values():
-            settings = {"text_field": text_field, "max_document_bytes": max_document_bytes}
+            # JSON may take several bytes for one.
+            prepare(written, tokenizer, workdir / _HELD_OUT / place.name, max_document_bytes=(1 << 31) - 1)
+        for config in configs.values():
+            TokenBlocks.open(config.data.validation[0], config.block_length)
+        settings = {"max_bytes": text_bytes, "text_field": text_field, "max_document_bytes": max_document_bytes}
+        for place, tokenizer in prepared.values():
             if validation:
-                prepare(text, tokenizer, place / "train", max_bytes=text_bytes, **settings)
-                prepare(validation, tokenizer, place / "validation", **settings)
+                prepare(text, tokenizer, place / "train", **settings)
             else:
-                prepare_split(text, tokenizer, place, validation_fraction=_HELD_OUT, max_bytes=text_bytes, **settings)
+                prepare_split(text, tokenizer, place, validation_fraction=_HELD_OUT_SHARE, **settings)
         runs = {}
         for name, config in configs.items():
             print(f"== {name}", flush=True)
@@ -128,11 +154,11 @@ def probe(
     values = {name: getattr(end, measure) for name, end in finite.items()}
     chosen = min(values, key=values.__getitem__)
     methods = {}
-    for name, config in configs.items():
+    for name in configs:
         points = [(one.step, getattr(one, measure)) for one in runs[name].evaluations]
         methods[name] = {
             "evaluations": [list(point) for point in runs[name].curve],
-            "start": next(label for label, one in checkpoints.items() if str(one.directory) == config.model.checkpoint),
+            "start": start_of[name],
             measure: [[step, value] for step, value in points if value is not None and math.isfinite(value)],
         }
     record = ComparisonRecord(methods=methods, seed=seed, machine=machine(), chosen=chosen)
@@ -141,3 +167,21 @@ def probe(
     unit = "bits per byte" if measure == "bits_per_byte" else "nats a token"
     print(f"chosen: {chosen}, {values[chosen]:.4g} {unit} after {steps} steps", flush=True)
     return record
+
+
+def _write_held_out(sources: Sequence[Source], share: float, size: int, output: Path) -> None:
+    """Writes the documents that `prepare_split` holds out of a share, as JSON lines: the first `size` bytes of them; 0: all."""
+    most = left = size or 1 << 62
+    with new_file(output, "w") as handle:
+        for document in itertools.chain.from_iterable(map(read_documents, sources)):
+            if side_of(facts([document]), share)[0] == VALIDATION:
+                text = document.encode()[:left]
+                handle.write(json.dumps({"text": text.decode(errors="ignore")}, ensure_ascii=False) + "\n")
+                left -= len(text)
+                if not left:
+                    break
+        if left == most:
+            raise UserError(
+                f"{sources[0].name}: {share:.0%} of its documents leave none to score on; expected more of them, or held-out "
+                "text of its own: --validation=FILE"
+            )
