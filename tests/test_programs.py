@@ -183,7 +183,10 @@ def test_exports_load_in_transformers_and_write_german_tokens(compared):
         (["--config=configs/demo.py", "--workdir=DIR", "--config.dictionary=/none.tsv"], "/none.tsv"),
         (["--config=configs/demo.py", "--workdir=DIR", "--config.source=/none"], "/none"),
         (["--config=configs/demo.py", "--workdir=DIR", "stray"], "stray"),
-        (["--config=configs/recipe.py:rate=x", "--workdir=DIR"], "--config: rate=x: expected a number such as 3e-3"),
+        (
+            ["--config=configs/recipe.py:rate=x", "--workdir=DIR"],
+            "--config: 'rate=x' behind the colon; expected rate to be a number",
+        ),
         (["--config=configs/demo.py", "--workdir="], "--workdir is empty (an unset variable of the shell?)"),
         (["--config=configs/demo.py", "--workdir=DIR", "--config.methods=('anker', 'anker')"], "each once"),
     ],
