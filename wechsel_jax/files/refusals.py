@@ -125,8 +125,8 @@ def refuse_place(path: str | os.PathLike) -> None:
     try:
         # Rights do not tell: root has them in /proc, too. On most file systems such a file never has a name.
         tempfile.TemporaryFile(dir=around).close()
-    except OSError:
-        expected = "choose another output, or ask for the right to write there"
+    except OSError as error:
+        expected = f"choose another output, or ask for the right to write there ({error.strerror})"
         raise UserError(f"{path}: {around} cannot be written to; {expected}") from None
 
 
