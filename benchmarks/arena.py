@@ -3,7 +3,8 @@
     python -m train.compare --config=configs/arena.py:seed=0 --workdir=runs/arena-de-0
     python -m benchmarks.arena de=runs/arena-de-0 de=runs/arena-de-1 sw=runs/arena-sw-0
 
-Runs of more methods, or of a longer FullRand, may lie in workdirs of their own. A run that has not ended is left out.
+Runs of more methods, or of a longer FullRand, may lie in workdirs of their own. A run that has not ended is left out. What the
+file holds of other runs and seeds stays.
 """
 
 import json
@@ -24,13 +25,13 @@ OUTPUT = Path(__file__).with_name("arena.json")
 PICTURE = Path(__file__).parents[1] / "docs" / "arena.png"
 
 
-def gather(workdirs: Sequence[tuple[str, Path]]) -> dict[str, Any]:
+def gather(workdirs: Sequence[tuple[str, Path]], before: dict[str, Any]) -> dict[str, Any]:
     """Returns language -> the runs, each with what it was tuned for and its curve, by seed, in tokens and bits per byte.
 
     Raises:
       UserError: runs of a language were scored on other text.
     """
-    languages: dict[str, dict[str, Any]] = {}
+    languages: dict[str, dict[str, Any]] = {**before.get("languages", {})}
     for language, workdir in workdirs:
         record = ComparisonRecord.read(workdir)
         found = languages.setdefault(language, {"machine": record.machine, "held_out": None, "runs": {}})
@@ -44,9 +45,11 @@ def gather(workdirs: Sequence[tuple[str, Path]]) -> dict[str, Any]:
             found["held_out"] = held_out
             groups = run.config["optimizer"]["groups"]
             tokens = run.config["batch_size"] * run.config["block_length"]
+            kinds = {one.get("kind", "adamw") for one in groups}
             used = {
-                "muon": any(one.get("kind") == "muon" for one in groups),
-                "shared": any(one.get("coordinates") for one in groups),
+                "muon": "muon" in kinds,
+                "soap": "soap" in kinds,
+                "shared": "soap" not in kinds and any(one.get("coordinates") for one in groups),
             }
             recipe = "_".join(name for name in used if used[name]) or "adamw"
             name = place.name if recipe == "adamw" else f"{place.name} {recipe}"
@@ -190,7 +193,9 @@ def draw(result: dict[str, Any], path: Path) -> None:
 
 
 if __name__ == "__main__":
-    gathered = gather([(name, Path(place)) for name, place in (argument.split("=", 1) for argument in sys.argv[1:])])
+    there = json.loads(OUTPUT.read_text(encoding="utf-8")) if OUTPUT.exists() else {}
+    named = [(name, Path(place)) for name, place in (argument.split("=", 1) for argument in sys.argv[1:])]
+    gathered = gather(named, there)
     OUTPUT.write_text(json.dumps(gathered, indent=1) + "\n", encoding="utf-8")
     draw(gathered, PICTURE)
     print(table(gathered))

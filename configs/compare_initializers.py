@@ -39,8 +39,9 @@ VARIANTS = {
 }
 # They need parallel text, and vectors of the source table's dimension, which are not made here; `methods=` may name them.
 APART = ("trans_tokenization", "trelm")
-# Behind a start: the rows are a regression's, from its own vectors, as `transfer --regression` makes them.
-REGRESSION = "-regression"
+# Behind a start: the rows are a regression's, from its own vectors, as `transfer --regression` makes them; or have been moved
+# by so many steps, as `transfer --tune_coefficients` does.
+REGRESSION, TUNED = "-regression", "-tuned"
 
 
 def get_config(arguments: str = "") -> ConfigDict:
@@ -108,8 +109,12 @@ def of_language(language: str, data: str, steps: int) -> ConfigDict:
 
 
 def variant(start: str) -> ConfigDict:
-    """The settings of a start such as `anker` or `wechsel-regression`, as `variants` has them."""
-    return ConfigDict({"method": start.removesuffix(REGRESSION)} | ({"regression": True} if start.endswith(REGRESSION) else {}))
+    """The settings of a start such as `anker`, `wechsel-regression` or `anker-tuned100`, as `variants` has them."""
+    start, _, steps = start.partition(TUNED)
+    settings = {"method": start.removesuffix(REGRESSION)} | ({"regression": True} if start.endswith(REGRESSION) else {})
+    if steps:
+        settings["tune_coefficients"] = config_arguments(f"steps={steps}", steps=0)["steps"]
+    return ConfigDict(settings)
 
 
 def _helper(training: ConfigDict) -> None:

@@ -56,7 +56,7 @@ def test_a_line_says_what_full_rand_needs_and_which_rate_is_at_the_edge(tmp_path
         "full_rand_x4": ("full_rand", 400, 2e-3, 4.0, 2.25),
     }
     workdirs = [("de", write(tmp_path / str(seed), runs, seed)) for seed in (0, 1)]
-    lines = table(gather(workdirs)).splitlines()
+    lines = table(gather(workdirs, {})).splitlines()
     cells = {(line.split("|")[2].strip(), line.split("|")[6].strip()): line for line in lines[2:6]}
     assert list(cells)[-1] == ("`anker`", "0.20 M") and "more than 0.82 M | more than 4.0 |" in cells[("`anker`", "0.20 M")]
     # Two thirds of the way from 3 to 2.25 on a logarithmic scale from 1 to 4.
@@ -64,8 +64,16 @@ def test_a_line_says_what_full_rand_needs_and_which_rate_is_at_the_edge(tmp_path
     assert "2.000 ± 0.000" in cells[("`anker`", "0.20 M")] and "de 0, 1" in lines[-1]
 
 
+def test_what_was_gathered_before_stays(tmp_path):
+    first = gather([("de", write(tmp_path / "a", {"anker": ("anker", 100, 2e-3, 3.0, 2.0)}, 0))], {})
+    both = gather([("de", write(tmp_path / "b", {"fvt": ("fvt", 100, 2e-3, 3.5, 2.5)}, 0))], json.loads(json.dumps(first)))
+    assert both["languages"]["de"]["runs"].keys() == {"anker", "fvt"}
+    with pytest.raises(UserError, match="other held-out text"):
+        gather([("de", write(tmp_path / "c", {"fvt": ("fvt", 100, 2e-3, 3.5, 2.5)}, 0, "other"))], first)
+
+
 def test_other_held_out_text_is_refused(tmp_path):
     runs = {"anker": ("anker", 100, 2e-3, 3.0, 2.0)}
     workdirs = [("de", write(tmp_path / text, runs, seed, text)) for seed, text in enumerate("ab")]
     with pytest.raises(UserError, match="other held-out text"):
-        gather(workdirs)
+        gather(workdirs, {})

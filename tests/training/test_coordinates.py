@@ -8,7 +8,7 @@ import torch
 import transformers
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.initializers import TransferPlan
+from wechsel_jax.initializers import TransferPlan, regression
 from wechsel_jax.models import family
 from wechsel_jax.training import coordinates
 from wechsel_jax.training.coordinates import own_coordinates, read_coordinates, scale_by_coordinates, with_coordinates
@@ -88,7 +88,7 @@ def test_own_coordinates_are_the_orthogonal_factor_of_the_table(tmp_path):
     table = model.transformer.wte.weight.detach().numpy()[:36].astype(np.float64)
     left, _, right = np.linalg.svd(table, full_matrices=False)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(coordinates, "_ROWS_AT_ONCE", 7)
+        patch.setattr(regression, "_ROWS_AT_ONCE", 7)
         ours = own_coordinates(tmp_path, tokens=36, rows=48)
     np.testing.assert_allclose(ours[:36], left @ right * np.sqrt(36 / 16), atol=1e-5)
     assert ours.shape == (48, 16) and not ours[36:].any()

@@ -114,7 +114,7 @@ def transfer_settings(config: ConfigDict, name: str, inputs: dict[str, str]) -> 
         settings.setdefault(wanted, inputs.get(wanted))
     if method.takes_words and config.dictionary:
         settings.setdefault("dictionary", config.dictionary)
-    if settings["calibrate"] != "none" or settings["distill"]:
+    if settings["calibrate"] != "none" or settings["distill"] or settings["tune_coefficients"]:
         settings.setdefault("target_text", inputs["target_text"])
     if settings.get("regression") and "regression" in method.settings and config.text.source:
         settings |= {side: settings.get(side) or inputs[side] for side in ("source_text", "target_text")}

@@ -1,4 +1,7 @@
-"""Rows as a linear function of what a text says about their tokens, fitted on source tokens, whose rows are known."""
+"""Rows as a linear function of what a text says about their tokens, fitted on source tokens, whose rows are known.
+
+`white` makes the features, or any coordinates of tokens, fit to be trained along.
+"""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -19,6 +22,9 @@ RESIDUAL = 0.5
 _RIDGE = 1e-4
 # Frequent tokens have better vectors, but there are few of them: a token is weighted by the root of its count.
 _WEIGHT_POWER = 0.5
+# Of the largest variance: what is less is rounding.
+_NO_DIRECTION = 1e-6
+_ROWS_AT_ONCE = 8192
 
 
 @dataclass(frozen=True)
@@ -98,6 +104,30 @@ def regressed(plan: TransferPlan, source: Side, target: Side, share: float | np.
     part = csr_array((weights.ravel(), plan.neighbors.ravel(), np.arange(rows + 1) * k), shape=(rows, len(source.vocabulary)))
     mixed = TransferPlan.mixed(plan.neighbors, weights)
     return mixed.with_regression(fitted.target - part @ fitted.source, fitted.basis).with_copies(plan.copy)
+
+
+def white(x: np.ndarray, rows: int) -> np.ndarray:
+    """Returns X (X' X)^(-1/2), scaled to a mean square of 1 for the length of the rows that are not zero.
+
+    So the elements of the shared updates are, at first, about as large as those of the rows' own, and no coordinate moves
+    faster than another.
+
+    Args:
+      x: floats (V, d), not all zeros.
+      rows: of the result, at least V; those behind are zeros.
+
+    Returns:
+      float32 (rows, d).
+    """
+    parts = [slice(begin, begin + _ROWS_AT_ONCE) for begin in range(0, len(x), _ROWS_AT_ONCE)]
+    variances, axes = np.linalg.eigh(sum(part.T @ part for part in (x[part].astype(np.float64) for part in parts)))
+    found = variances > _NO_DIRECTION * variances[-1]
+    whiten = (axes[:, found] / np.sqrt(variances[found])) @ axes[:, found].T
+    whiten *= np.sqrt(x.any(axis=1).sum() / found.sum())
+    result = np.zeros((rows, x.shape[1]), np.float32)
+    for part in parts:
+        result[: len(x)][part] = x[part].astype(np.float64) @ whiten
+    return result
 
 
 def _occurrences(side: Side) -> np.ndarray:

@@ -14,6 +14,7 @@ from jax.sharding import NamedSharding
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers import TransferPlan
+from wechsel_jax.initializers.regression import white
 from wechsel_jax.records.transfer import PLAN_FILE
 from wechsel_jax.search.threads import one_thread
 
@@ -22,9 +23,6 @@ from wechsel_jax.search.threads import one_thread
 TRANSFER, OWN, BEST = "transfer", "rows", "best"
 # Keys of the optimizer's state: of a path's shared moments, and of the coordinates, whose rows are a path's.
 _SHARED, ROWS = "shared/", "rows/"
-# Of the largest variance: what is less is rounding.
-_NO_DIRECTION = 1e-6
-_ROWS_AT_ONCE = 8192
 
 
 class CoordinatesState(NamedTuple):
@@ -161,27 +159,3 @@ def own_coordinates(checkpoint: str | os.PathLike, tokens: int, rows: int) -> np
     if not table.any() or not np.isfinite(table).all():
         raise UserError(f"{checkpoint}: {source.table} is all zeros or not finite; expected rows that differ")
     return white(table, rows)
-
-
-def white(x: np.ndarray, rows: int) -> np.ndarray:
-    """Returns X (X' X)^(-1/2), scaled to a mean square of 1 for the length of the rows that are not zero.
-
-    So the elements of the shared updates are, at first, about as large as those of the rows' own, and no coordinate moves
-    faster than another.
-
-    Args:
-      x: floats (V, d), not all zeros.
-      rows: of the result, at least V; those behind are zeros.
-
-    Returns:
-      float32 (rows, d).
-    """
-    parts = [slice(begin, begin + _ROWS_AT_ONCE) for begin in range(0, len(x), _ROWS_AT_ONCE)]
-    variances, axes = np.linalg.eigh(sum(part.T @ part for part in (x[part].astype(np.float64) for part in parts)))
-    found = variances > _NO_DIRECTION * variances[-1]
-    whiten = (axes[:, found] / np.sqrt(variances[found])) @ axes[:, found].T
-    whiten *= np.sqrt(x.any(axis=1).sum() / found.sum())
-    result = np.zeros((rows, x.shape[1]), np.float32)
-    for part in parts:
-        result[: len(x)][part] = x[part].astype(np.float64) @ whiten
-    return result

@@ -19,6 +19,7 @@ from wechsel_jax.report.card import model_card
 from wechsel_jax.tokens.files import reloads_alike
 from wechsel_jax.transfers.calibration import calibrate, require_family
 from wechsel_jax.transfers.choice import DEFAULT, choose_method
+from wechsel_jax.transfers.coefficients import tune_coefficients
 from wechsel_jax.transfers.coverage import coverage
 from wechsel_jax.transfers.distillation import distill, require_reader
 from wechsel_jax.transfers.inputs import Job, make_sides, open_job
@@ -78,8 +79,9 @@ def transfer(
     if method is None and chosen.name == DEFAULT:
         job, choice = _chosen_by_the_source(job, settings, source, target_tokenizer, steps)
         chosen, filled = job.method, job.settings
-    if filled.calibrate != "none":
-        require_family(job.checkpoint)
+    for name in ("calibrate", "tune_coefficients"):
+        if getattr(filled, name) not in ("none", 0):
+            require_family(job.checkpoint, name)
     if filled.distill:
         require_reader(job.checkpoint)
     if filled.latent_dimension > job.checkpoint.hidden_size:
@@ -99,6 +101,7 @@ def transfer(
                 f"transformers' AutoTokenizer cuts text of a {job.checkpoint.architecture} model by the rule of its first "
                 "tokenizer, whatever tokenizer.json says: load this one with PreTrainedTokenizerFast.from_pretrained."
             )
+        _tuning(job, plan, directory, steps)
         _distil(job, plan, directory, steps)
         calibration = _calibration(job, directory, steps)
         # Reports judge by these, and need not read both models' tables again.
@@ -203,6 +206,30 @@ def _plan(job: Job, source: Side, target: Side, steps: Steps) -> TransferPlan:
             kept = np.where(np.arange(len(plan)) < len(job.source), job.overlap.source, -1)
             plan = plan.with_copies(kept)
     return plan
+
+
+def _tuning(job: Job, plan: TransferPlan, directory: Path, steps: Steps) -> None:
+    """Tunes the written model's rows along their coordinates, where that is asked for."""
+    settings = job.settings
+    if not settings.tune_coefficients:
+        return
+    with steps("tuning coefficients"):
+        found = tune_coefficients(
+            directory,
+            plan,
+            job.target_tokenizer,
+            job.target,
+            settings.target_text,
+            steps=settings.tune_coefficients,
+            log=steps.log,
+            **_of_text(settings),
+        )
+    job.notes.append(
+        "Rows were moved along {coordinates} coordinates by {steps:,} steps on {tokens:,} tokens ({flops:.3g} FLOPs); the loss "
+        "on {held_out:,} held-out tokens went from {loss[0]:.4g} to {loss[1]:.4g} nats{}.".format(
+            "" if found["kept"] else ", so they were left as they were", **found
+        )
+    )
 
 
 def _distil(job: Job, plan: TransferPlan, directory: Path, steps: Steps) -> None:

@@ -142,6 +142,11 @@ def _table_rules(settings: TransferSettings) -> list[str]:
         changed = settings.latent_dimension or settings.standardize or settings.shuffle or calibrated
         kept = "ids" if changed else "ids and rows"
         rules.append(f"All source tokens keep their {kept}; the target tokenizer's new tokens were appended.")
+    if settings.tune_coefficients:
+        rules.append(
+            f"Rows that are not copied were moved along their tokens' coordinates by {settings.tune_coefficients} training "
+            "steps on target_text under the frozen model, as far as held-out text agreed."
+        )
     if settings.distill:
         rules.append(
             f"Input rows of new tokens were fitted on at most {settings.distill} snippets of target_text each, to the source "

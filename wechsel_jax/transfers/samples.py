@@ -60,10 +60,7 @@ def split_text(
     Raises:
       UserError: there are not three rows.
     """
-    end = vocabulary.id_with_role("eos")
-    ids = ids[ids != BOUNDARY] if end is None else np.where(ids == BOUNDARY, end, ids)
-    before, after = around(plain_backend(tokenizer))
-    after = after if not causal else []
+    ids, before, after = as_stream(ids, tokenizer, vocabulary, causal)
     content = min(_LENGTH, most) - len(before) - len(after)
     wanted = _ROWS[causal] + _HELD_OUT[causal]
     step = content + causal
@@ -85,6 +82,20 @@ def split_text(
         else:
             parts.append(_masked(chosen, before, after, vocabulary.id_with_role("mask"), np.random.default_rng([seed, part])))
     return parts[0], parts[1], counts.astype(np.float64)
+
+
+def as_stream(
+    ids: np.ndarray, tokenizer: "PreTrainedTokenizerFast", vocabulary: Vocabulary, causal: bool
+) -> tuple[np.ndarray, list[int], list[int]]:
+    """Documents one behind the other, with the tokenizer's separator between them, and what stands around each row of them.
+
+    Returns:
+      int32 (n,), and the special tokens in front of a row and, for a masked model, behind it.
+    """
+    end = vocabulary.id_with_role("eos")
+    ids = ids[ids != BOUNDARY] if end is None else np.where(ids == BOUNDARY, end, ids)
+    before, after = around(plain_backend(tokenizer))
+    return ids, before, after if not causal else []
 
 
 def _next_tokens(rows: np.ndarray, before: list[int]) -> Sample:

@@ -23,7 +23,7 @@ INPUTS = ("source_vectors", "target_vectors", "dictionary", "helper", "source_te
 WITHOUT_DICTIONARY = ("adversarial", "similarities")
 _ALIGNMENT = ("alignment", "refine", "weighting", "normalize", "center")
 _TEXT = ("text_bytes", "text_field", "max_document_bytes")
-_WITH_TEXT = {"calibrate": "count tokens in", "distill": "find new tokens in"}
+_WITH_TEXT = {"calibrate": "count tokens in", "distill": "find new tokens in", "tune_coefficients": "read"}
 _OVERLAP = ("overlap", "symbols", "map")
 # Settings of this module that some methods do not read.
 _SOME_READ = (*INPUTS, "token_vectors", *_ALIGNMENT, "max_words", *_OVERLAP, *_TEXT)
@@ -96,6 +96,15 @@ class TransferSettings:
         Setting(
             "Fit the input rows of new tokens to what the source model, which reads the language, makes of its own tokens, on "
             "so many snippets of target_text for each; 0: do not",
+            0,
+            1 << 20,
+        ),
+    ] = 0
+    tune_coefficients: Annotated[
+        int,
+        Setting(
+            "Move all rows at once along the coordinates of their tokens by so many training steps on target_text, under the "
+            "frozen model; 0: do not",
             0,
             1 << 20,
         ),
@@ -180,7 +189,8 @@ class TransferSettings:
                 raise UserError(
                     f"{name} {value}: no reference implementation has it; expected {expected:g} with parity; leave one out"
                 )
-        for name, value in (("calibrate", self.calibrate), ("distill", self.distill)):
+        for name in _WITH_TEXT:
+            value = getattr(self, name)
             if value in ("none", 0):
                 continue
             if self.parity:
@@ -189,10 +199,12 @@ class TransferSettings:
                 raise UserError(f"{name} {value}: changes tables that are written as factors too; expected one of the two")
             if not self.target_text:
                 raise UserError(f"{name} {value}: no target_text; expected text in the target language to {_WITH_TEXT[name]}")
-        if self.distill and (self.standardize or self.shuffle):
-            raise UserError(
-                f"distill {self.distill}: rows are fitted to the source's own tables; expected no standardize and no shuffle"
-            )
+        for name in ("distill", "tune_coefficients"):
+            if getattr(self, name) and (self.standardize or self.shuffle):
+                raise UserError(
+                    f"{name} {getattr(self, name)}: rows are fitted to the source's own tables; expected no standardize and no "
+                    "shuffle"
+                )
         if self.factorised and not self.latent_dimension:
             raise UserError("factorised: there is nothing to factorise; expected a latent_dimension above zero")
         if self.dictionary == ALIGNED and (self.refine or self.alignment != "procrustes"):
@@ -208,8 +220,11 @@ class TransferSettings:
             raise UserError(
                 f"keep_source: {method.name} draws every parameter again and keeps no token's row; choose another method"
             )
-        if method.redraw_inner and self.distill:
-            raise UserError(f"distill {self.distill}: {method.name} keeps nothing of the source model; choose another method")
+        for name in ("distill", "tune_coefficients"):
+            if method.redraw_inner and getattr(self, name):
+                raise UserError(
+                    f"{name} {getattr(self, name)}: {method.name} keeps nothing of the source model; choose another method"
+                )
         if method.helper and not self.helper:
             raise UserError(
                 f"method {method.name}: no helper; expected the directory or hub id of a model of the target language, whose "
@@ -269,7 +284,7 @@ class TransferSettings:
             reads |= {"token_vectors", *(("max_words",) if self.token_vectors == "tfr" else ())}
             if method.space == "both" and self.dictionary != ALIGNED:
                 reads |= {*_ALIGNMENT}
-        if self.calibrate != "none" or self.distill:
+        if any(getattr(self, name) not in ("none", 0) for name in _WITH_TEXT):
             reads |= {"target_text", *_TEXT}
         if "overlap" in method.options:
             reads |= {*_OVERLAP}
