@@ -2,6 +2,7 @@
 
 Command:  python -m benchmarks.language_data --data=corpora --output=data
           python -m train.compare --config=configs/wechsel_grid.py:lang=de,data=data,corpora=corpora --workdir=runs/grid-de
+          wechsel-jax report runs/grid-de/scores.json --output=grid.png --grid=neighbors,temperature
           (lang: de, fr, zh; method=wechsel_tfr for words without n-grams, the other grid of the paper's first version)
 Cost:     not measured alone: the committed result was made beside other work.
 Expected: benchmarks/wechsel_grid.json, told in docs/evaluation.md: for word classes the paper's best, k = 10 and tau = .1. The

@@ -16,7 +16,7 @@ from wechsel_jax.evaluation import tasks
 from wechsel_jax.evaluation.labels import LabelScores
 from wechsel_jax.records.scores import ScoresRecord
 from wechsel_jax.report.latex import latex
-from wechsel_jax.report.scores_table import figure, heat_map, read_scores
+from wechsel_jax.report.scores_table import figure, grid, heat_map, read_scores
 from wechsel_jax.report.section import Table
 
 PAIRS = "sen\twrong_sen\tphenomenon\n" + "".join(
@@ -106,6 +106,9 @@ def test_the_method_that_a_run_began_with_is_recorded(place, tmp_path, monkeypat
     asked = tasks.Task("ours", "labels", str(place / "pairs.tsv"))
     found = tasks.evaluate({"seeds": tmp_path, "run": workdir, "english": demo.path("english-gpt2")}, [asked])
     assert [one.facts.get("method") for one in found.scores] == ["wechsel", "wechsel", None]
+    # Those of a transfer that are lists are of files.
+    told = {"neighbors": 10, "temperature": 0.1, "seed": 0}
+    assert [one.facts.get("settings") for one in found.scores] == [told, told, None]
 
 
 def test_what_another_process_adds_meanwhile_stays(scores, place, tmp_path, monkeypatch):
@@ -367,6 +370,56 @@ def test_several_seeds_are_told_with_their_spread_and_ties_with_their_number(tmp
     capsys.readouterr()
 
 
+def tried(place, *transfers, **changed):
+    """A file of scores of (method, k, tau, labelled attachment of 100) each, and of a model that no transfer made."""
+    scores = [PARSED | {"numerators": [1], "denominators": [2]}]
+    for number, (method, neighbors, temperature, las) in enumerate(transfers):
+        settings = {"neighbors": neighbors, "temperature": temperature, "noise": "fitted"} | changed.get(f"of_{number}", {})
+        facts = {"weights": str(number), "tokenizer": "1", "method": method, "settings": settings}
+        numbers = {"metrics": {"las": las / 100}, "numerators": [las], "denominators": [100]}
+        scores.append(PARSED | {"model": f"m{number}", "facts": facts} | numbers)
+    place.write_text(json.dumps({"format": 1, "scores": scores}))
+    return place
+
+
+# Beside them a method that has the same settings in its record, and reads none of them.
+GRID = (("wechsel", 50, 1.0, 20), ("wechsel", 1, 0.1, 40), ("wechsel", 50, 0.1, 30), ("full_rand", 10, 0.1, 90))
+
+
+def test_two_settings_of_transfers_are_a_heat_map(tmp_path):
+    file = tried(tmp_path / "scores.json", *GRID)
+    cli.main(["report", str(file), f"--output={tmp_path}/grid.svg", "--grid=neighbors,temperature"])
+    plot = grid(read_scores([file]), ("neighbors", "temperature")).plot
+    assert plot.rows == ("neighbors 1", "neighbors 50") and plot.together == 2
+    assert [head.splitlines()[2] for head in plot.columns] == ["temperature 0.1", "temperature 1"]
+    assert plot.cells == ((("40.0", 1.0), None), (("30.0", pytest.approx(0.5)), ("20.0", 0.0)))
+    drawing = (tmp_path / "grid.svg").read_text()
+    assert all(f">{text}<" in drawing for text in ("neighbors 50", "temperature 1", "30.0")) and ">90.0<" not in drawing
+    # The columns' setting may be the rows', too, and texts are values.
+    by_noise = tried(tmp_path / "noise.json", *GRID[:2], of_0={"noise": "zeros", "temperature": 0.1})
+    plot = grid(read_scores([by_noise]), ("noise", "neighbors")).plot
+    assert plot.rows == ("noise fitted", "noise zeros") and plot.cells == ((("40.0", 1.0), None), (None, ("20.0", 0.0)))
+
+
+@pytest.mark.parametrize(
+    ("transfers", "settings", "message"),
+    [
+        (GRID, "neighbors", "grid neighbors: expected two settings of transfers, as in neighbors,temperature"),
+        (GRID, "neighbors,tau", "grid neighbors,tau: no method has scores of several values; expected one that has"),
+        (GRID[2:], "neighbors,temperature", "no method has scores of several values"),
+        ((*GRID, ("ofa", 1, 1.0, 3), ("ofa", 2, 1.0, 3)), "neighbors,temperature", "methods wechsel, ofa have scores of"),
+        ((*GRID, GRID[0]), "neighbors,temperature", "m0 and m4 have the same; expected one model a cell; leave one out"),
+        (GRID, "neighbors,noise", "the transfers differ in temperature, too; expected these two alone"),
+    ],
+)
+def test_settings_that_make_no_grid_are_refused(tmp_path, capsys, transfers, settings, message):
+    file = tried(tmp_path / "scores.json", *transfers)
+    with pytest.raises(SystemExit) as error:
+        cli.main(["report", str(file), f"--output={tmp_path}/grid.png", f"--grid={settings}"])
+    said = capsys.readouterr().err
+    assert error.value.code == 2 and message in said and len(said.splitlines()) == 1 and not (tmp_path / "grid.png").exists()
+
+
 def test_names_are_text_in_latex():
     table = Table(("a|b", "<c>"), (('"[x]"', "1"), ("[x]", "2"), ("*", "3")))
     lines = latex(table).splitlines()
@@ -378,6 +431,7 @@ def test_names_are_text_in_latex():
     ("options", "message"),
     [
         (["--output={}/a.md", "--heat_map"], "--heat_map: has no effect on --output="),
+        (["--output={}/a.md", "--grid=a,b"], "--grid: has no effect on --output="),
         (["--output={}/a.csv", "--title=x"], "--title: has no effect on --output="),
     ],
 )

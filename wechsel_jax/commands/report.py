@@ -11,8 +11,9 @@ A run may still be going: the page says where it stands and when it will be done
 Files that `wechsel-jax embeddings` wrote become sections of the page, with or without runs; alone also a .md file.
 
 Of files of scores that `wechsel-jax evaluate` wrote, tables are written: .md, .tex (a tabular each, for booktabs) or .csv
-(every metric of every score, no differences); or a drawing, .svg or .png, with --heat_map of the shaded table. Models that were
-scored on different data are not put side by side.
+(every metric of every score, no differences); or a drawing, .svg or .png, with --heat_map of the shaded table, with
+--grid=neighbors,temperature of the scores by two settings of the models' transfers. Models that were scored on different data
+are not put side by side.
 """
 
 from pathlib import Path
@@ -33,6 +34,8 @@ def define(values: flags.FlagValues) -> None:
     flags.DEFINE_string("title", None, "Title of the page.", flag_values=values)
     heat_map = "Of scores as a drawing: a heat map of the table instead of intervals."
     flags.DEFINE_boolean("heat_map", False, heat_map, flag_values=values)
+    grid = "Of scores as a drawing: a heat map of two settings of the transfers, ROWS,COLUMNS, as neighbors,temperature."
+    flags.DEFINE_string("grid", None, grid, flag_values=values)
     flags.DEFINE_boolean("overwrite", False, "Replace an existing report and its plots.", flag_values=values)
 
 
@@ -43,10 +46,8 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
 
     embeddings = [argument for argument in arguments if Path(argument).is_file() and is_embeddings(argument)]
     page = output.suffix in (".html", ".htm")
-    for flag, works, expected in (
-        ("title", page, "a page (.html)"),
-        ("heat_map", output.suffix in (".svg", ".png"), "a drawing of scores (.svg or .png)"),
-    ):
+    drawing = output.suffix in (".svg", ".png"), "a drawing of scores (.svg or .png)"
+    for flag, works, expected in (("title", page, "a page (.html)"), ("heat_map", *drawing), ("grid", *drawing)):
         if values[flag].value and not works:
             raise UserError(f"--{flag}: has no effect on --output={output}; expected {expected}; leave it out")
     if embeddings and output.suffix == ".md" and len(embeddings) == len(arguments):
@@ -58,7 +59,8 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
         from wechsel_jax.report.scores_table import read_scores, scores_text, write_scores
 
         # First, because who reads the tables may go away (`| head`).
-        written = write_scores(arguments, output, shaded=values.heat_map, overwrite=values.overwrite)
+        look = {"shaded": values.heat_map, "settings": values.grid.split(",") if values.grid else ()}
+        written = write_scores(arguments, output, **look, overwrite=values.overwrite)
         print(scores_text(read_scores(arguments)), written, sep="\n")
         return
     rest = [argument for argument in arguments if argument not in embeddings]

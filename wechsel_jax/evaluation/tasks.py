@@ -398,9 +398,14 @@ def _facts(place: str | os.PathLike) -> dict[str, Any]:
         tables = [tensor.name for tensor in checkpoint.vocabulary_tensors()]
         size = checkpoint.vocabulary_size
     transfer = directory / "transfer.json"
-    method = read_json(transfer, "what a transfer recorded").get("method") if transfer.is_file() else None
-    if method is None and (Path(first) / METRICS_FILE).exists() and (begun := read_run(first).transfer):
-        method = begun.method
+    # Not as `TransferRecord`, which refuses those of newer versions: such models can be scored.
+    recorded = read_json(transfer, "what a transfer recorded") if transfer.is_file() else {}
+    if "method" not in recorded and (Path(first) / METRICS_FILE).exists() and (begun := read_run(first).transfer):
+        recorded = {"method": begun.method, "settings": begun.settings}
+    method, settings = recorded.get("method"), recorded.get("settings")
+    # Lists are of files, and None is what nobody chose.
+    known = settings.items() if isinstance(settings, Mapping) else ()
+    chosen = {name: value for name, value in known if isinstance(value, str | int | float)}
     return {
         "directory": str(place),
         "architecture": checkpoint.architecture,
@@ -409,7 +414,7 @@ def _facts(place: str | os.PathLike) -> dict[str, Any]:
         "parameters": sum(sizes.values()),
         "embedding_parameters": sum(sizes.get(name, 0) for name in tables),
         "vocabulary_size": size,
-        **({"method": method} if isinstance(method, str) else {}),
+        **({"method": method, "settings": chosen} if isinstance(method, str) else {}),
     }
 
 

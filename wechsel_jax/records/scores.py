@@ -21,7 +21,7 @@ _SCORE = {
     "files": [{"name": TEXT, "sha256": TEXT, "bytes?": WHOLE}],
     "settings": {},
     "facts": {
-        **{"weights": TEXT, "tokenizer": TEXT},
+        **{"weights": TEXT, "tokenizer": TEXT, "settings?": {}},
         **dict.fromkeys(("parameters?", "embedding_parameters?", "vocabulary_size?"), WHOLE),
     },
     "machine?": {},
@@ -48,7 +48,7 @@ class Score:
       files: "name", "sha256" and "bytes" of what was scored.
       settings: that change the result.
       facts: "weights" and "tokenizer" (sha256), "directory", "architecture", "parameters", "vocabulary_size" and, of a model
-        that a transfer made, "method".
+        that a transfer made, "method" and its "settings", which earlier files lack.
       machine: "device_kind", "devices", "versions".
       seconds: that it took.
     """

@@ -376,6 +376,8 @@ def _heat_map(axes: "Axes", plot: HeatMap, width: int) -> None:
                 axes.text(
                     column, place, cell[0], ha="center", va="center", color=PAGE["light"] if cell[1] > 0.5 else INK["light"]
                 )
+    for column in range(plot.together, len(plot.columns), plot.together) if plot.together else ():
+        axes.axvline(column - 0.5, color="white", linewidth=8)
     axes.set_yticks(range(len(plot.rows)), [shortened(label, 24) for label in plot.rows])
     axes.set_xticks(range(len(plot.columns)), plot.columns)
     axes.xaxis.tick_top()

@@ -75,11 +75,13 @@ class HeatMap:
       rows: a label each.
       columns: a label each.
       cells: of each row and column (what stands in it, its shade from 0, the worst, to 1); None where there is nothing.
+      together: so many columns each are drawn with a gap to the next; 0: all.
     """
 
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     cells: tuple[tuple[tuple[str, float] | None, ...], ...]
+    together: int = 0
 
 
 @dataclass(frozen=True)

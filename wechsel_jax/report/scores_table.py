@@ -220,22 +220,75 @@ def figure(record: ScoresRecord) -> Figure:
 
 def heat_map(record: ScoresRecord) -> Figure:
     """Returns a drawing of the table of scores, where the best of each task is dark and the worst is light."""
-    columns, heads = [], []
-    for task in record.tasks:
-        scores = [record.find(model, task) for model in record.models]
-        name, lower, factor, digits = MEASURES[next(score.main for score in scores if score)]
-        values = [score.metrics[score.main] for score in scores if score]
-        worst, best = (max(values), min(values)) if lower else (min(values), max(values))
-        shades = [score and (score.metrics[score.main] - worst) / ((best - worst) or 1.0) for score in scores]
-        spreads = [f" ± {factor * score.metrics['spread']:.{digits}f}" if score and _seeds(score) else "" for score in scores]
-        columns.append([
-            None if score is None else (f"{factor * score.metrics[score.main]:.{digits}f}{spread}", shade)
-            for score, shade, spread in zip(scores, shades, spreads, strict=True)
-        ])  # fmt: skip
-        heads.append(f"{task}\n{name}")
+    heads, columns = zip(*(_shaded(record, task, record.models) for task in record.tasks), strict=True)
     about = "Each column is shaded from its worst score to its best; behind ± the standard deviation of several seeds."
-    table = HeatMap(record.models, tuple(heads), tuple(zip(*columns, strict=True)))
+    table = HeatMap(record.models, heads, tuple(zip(*columns, strict=True)))
     return Figure("scores", "Scores of models in tasks", about, table)
+
+
+def grid(record: ScoresRecord, settings: Sequence[str]) -> Figure:
+    """Returns a heat map of two settings of a method, such as k and tau (WECHSEL, Table 7): for each task a column a value.
+
+    Models of other methods, and those that no transfer made, are not in it.
+
+    Args:
+      record: scores of models whose transfers differ in these two settings alone.
+      settings: the names of the rows' setting and of the columns'.
+
+    Raises:
+      UserError: the record does not tell these settings, or has two models for a cell, or models that differ in others, too.
+    """
+    where = f"grid {','.join(settings)}"
+    if len({*settings}) != 2:
+        raise UserError(f"{where}: expected two settings of transfers, as in neighbors,temperature")
+    known = {score.model: score.facts for score in record.scores if {*settings} <= {*score.facts.get("settings", ())}}
+    # All settings are recorded, also those that a method does not read: its models have one value of them.
+    tried: dict[str, dict[str, tuple]] = {}
+    for model, facts in known.items():
+        tried.setdefault(str(facts.get("method")), {})[model] = tuple(facts["settings"][name] for name in settings)
+    tried = {method: places for method, places in tried.items() if len({*places.values()}) > 1}
+    if len(tried) != 1:
+        found = f"methods {', '.join(tried)} have" if tried else "no method has"
+        raise UserError(
+            f"{where}: {found} scores of several values; expected one that has; score its transfers, into a new file (earlier "
+            "ones do not tell settings)"
+        )
+    (places,) = tried.values()
+    every = [known[model]["settings"] for model in places]
+    names = sorted({name for one in every for name in one} - {*settings})
+    if other := next((name for name in names if len({str(one.get(name)) for one in every}) > 1), None):
+        raise UserError(f"{where}: the transfers differ in {other}, too; expected these two alone; leave the others out")
+    models = {place: model for model, place in places.items()}
+    if twice := next((model for model, place in places.items() if models[place] != model), None):
+        raise UserError(f"{where}: {twice} and {models[places[twice]]} have the same; expected one model a cell; leave one out")
+    rows, columns = (sorted({*tried}, key=lambda value: (isinstance(value, str), value)) for tried in zip(*models, strict=True))
+    heads, cells = [], [[] for _ in rows]
+    for task in record.tasks:
+        head, shaded = _shaded(record, task, [models.get((row, column), "") for row in rows for column in columns])
+        heads += [f"{head}\n{settings[1]} {_short(column)}" for column in columns]
+        for place, row in enumerate(cells):
+            row += shaded[place * len(columns) : (place + 1) * len(columns)]
+    about = f"Each task is shaded from its worst score to its best, by {settings[0]} and {settings[1]} of the transfer."
+    table = HeatMap(tuple(f"{settings[0]} {_short(row)}" for row in rows), tuple(heads), tuple(map(tuple, cells)), len(columns))
+    return Figure("scores", f"Scores by {settings[0]} and {settings[1]}", about, table)
+
+
+def _short(value: str | float) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _shaded(record: ScoresRecord, task: str, models: Sequence[str]) -> tuple[str, list[tuple[str, float] | None]]:
+    """Returns how a task is called, and of each model its score and its shade, from 0, the worst of them, to 1."""
+    scores = [record.find(model, task) for model in models]
+    name, lower, factor, digits = MEASURES[next(score.main for score in record.scores if score.task == task)]
+    values = [score.metrics[score.main] for score in scores if score] or [0.0]
+    worst, best = (max(values), min(values)) if lower else (min(values), max(values))
+    shades = [score and (score.metrics[score.main] - worst) / ((best - worst) or 1.0) for score in scores]
+    spreads = [f" ± {factor * score.metrics['spread']:.{digits}f}" if score and _seeds(score) else "" for score in scores]
+    return f"{task}\n{name}", [
+        None if score is None else (f"{factor * score.metrics[score.main]:.{digits}f}{spread}", shade)
+        for score, shade, spread in zip(scores, shades, spreads, strict=True)
+    ]
 
 
 def scores_text(record: ScoresRecord) -> str:
@@ -243,7 +296,14 @@ def scores_text(record: ScoresRecord) -> str:
     return terminal(sections(record))
 
 
-def write_scores(files: Sequence[str | Path], output: str | Path, *, shaded: bool = False, overwrite: bool = False) -> Path:
+def write_scores(
+    files: Sequence[str | Path],
+    output: str | Path,
+    *,
+    shaded: bool = False,
+    settings: Sequence[str] = (),
+    overwrite: bool = False,
+) -> Path:
     """Writes files of scores as tables; nothing is measured again.
 
     Args:
@@ -252,10 +312,11 @@ def write_scores(files: Sequence[str | Path], output: str | Path, *, shaded: boo
         (a line for each metric of each score, for programs: differences and facts of models are not among them), or .svg and
         .png (a drawing of the scores with their intervals).
       shaded: draw a heat map of the table instead.
+      settings: draw a heat map of two settings of the models' transfers instead, see `grid`.
       overwrite: replace what was written before.
 
     Raises:
-      UserError: see `read_scores`; or `output` has another ending, or holds something else.
+      UserError: see `read_scores` and `grid`; or `output` has another ending, or holds something else.
     """
     output = Path(output)
     if output.suffix not in ENDINGS:
@@ -264,7 +325,8 @@ def write_scores(files: Sequence[str | Path], output: str | Path, *, shaded: boo
     refuse_file(output, lambda path: any(mark in path.read_bytes()[:2000] for mark in marks), "report", overwrite, files)
     record = read_scores(files)
     if output.suffix in (".svg", ".png"):
-        drawing = encoded(drawn(heat_map(record) if shaded else figure(record), WIDE), output.suffix[1:])
+        plot = grid(record, settings) if settings else heat_map(record) if shaded else figure(record)
+        drawing = encoded(drawn(plot, WIDE), output.suffix[1:])
         with new_file(output) as handle:
             handle.write(drawing)
         return output
