@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.anker import NAMES
+from benchmarks.origin import joined
 from configs.compare_initializers import REGRESSION
 from wechsel_jax.comparison import BASELINE
 from wechsel_jax.errors import UserError
@@ -56,6 +57,7 @@ def gather(workdirs: Sequence[tuple[str, Path]], before: dict[str, Any]) -> dict
             start = f"{run.method}{REGRESSION}" if place.name.endswith(REGRESSION) else run.method
             described = {"start": start, "recipe": recipe, "steps": run.planned_steps, "seeds": {}}
             runs = found["runs"].setdefault(name, described)
+            runs["origins"] = joined(runs.get("origins", {}), str(run.config["seed"]), run)
             runs["seeds"][str(run.config["seed"])] = {
                 "rate": run.config["optimizer"]["peak_learning_rate"],
                 "tables": next((group["rate"] for group in groups if group["match"] == "embeddings"), 1.0),

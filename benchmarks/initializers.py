@@ -17,28 +17,36 @@ import json
 import sys
 from pathlib import Path
 
+from benchmarks.origin import origins
+from wechsel_jax.records import ComparisonRecord, read_run
+
 NAMES = {"de": "German", "fr": "French", "sw": "Swahili", "zh": "Chinese"}
 OUTPUT = Path(__file__).with_name("initializers.json")
 PLOT = Path(__file__).parents[1] / "docs" / "initializers.png"
 
 
 def gather(workdirs: dict[str, Path]) -> dict:
-    """Returns for every language the perplexity of each method at each evaluation, and what its transfer recorded."""
+    """Returns for every language the perplexity of each method at each evaluation, what its transfer recorded, and its origin.
+
+    Raises:
+      UserError: runs of a language are of other text, or another tokenizer, than others.
+    """
     languages = {}
     for language, workdir in workdirs.items():
-        result = json.loads((workdir / "comparison.json").read_text(encoding="utf-8"))
-        methods = {}
-        for name, values in result["methods"].items():
-            record = json.loads((workdir / name / "transfer" / "transfer.json").read_text(encoding="utf-8"))
-            alignment = record["alignment"] or {}
+        result, methods = ComparisonRecord.read(workdir), {}
+        runs = {name: read_run(workdir / name) for name in result.methods}
+        shared, own = origins(runs)
+        for name, run in runs.items():
+            norms = run.transfer.norms
             methods[name] = {
-                "evaluations": [[step, round(perplexity, 1)] for step, perplexity in values["evaluations"]],
-                "counts": record["counts"],
-                "precision_at_1": alignment.get("precision_at_1"),
-                "length_ratio": round(record["norms"]["target"]["mean"] / record["norms"]["source"]["mean"], 3),
-                "transfer_seconds": round(sum(record["timings"].values()), 1),
+                "evaluations": [[step, round(perplexity, 1)] for step, perplexity in result.methods[name]["evaluations"]],
+                "counts": run.transfer.counts,
+                "precision_at_1": (run.transfer.alignment or {}).get("precision_at_1"),
+                "length_ratio": round(norms["target"]["mean"] / norms["source"]["mean"], 3),
+                "transfer_seconds": round(sum(run.transfer.timings.values()), 1),
+                "origin": own[name],
             }
-        languages[language] = {"seed": result["seed"], "machine": result["machine"], "methods": methods}
+        languages[language] = {"seed": result.seed, "machine": result.machine, "origin": shared, "methods": methods}
     return {"command": "see benchmarks/initializers.py", "languages": languages}
 
 

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.origin import joined
 from wechsel_jax.files.json import read_json
 from wechsel_jax.initializers import TransferPlan
 from wechsel_jax.records import read_run
@@ -68,6 +69,7 @@ def gather(workdirs: Sequence[tuple[str, Path]], before: dict[str, Any]) -> dict
                 "seeds": {},
             },
         )
+        found["origins"] = joined(found.get("origins", {}), str(run.config["seed"]), run)
         found["seeds"][str(run.config["seed"])] = [
             [one.step, round(one.perplexity, 2), round(one.bits_per_byte, 4)] for one in run.evaluations
         ]

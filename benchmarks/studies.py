@@ -1,35 +1,50 @@
-"""Gathers comparisons of configs/wechsel_{freezing,size,low_resource}.py, salt_tables.py into studies.json: held-out curves.
+"""Gathers comparisons of configs/wechsel_{freezing,size,low_resource,downstream}.py, salt_tables.py into studies.json: curves.
 
     python -m train.compare --config=configs/wechsel_freezing.py --workdir=runs/freezing
     python -m benchmarks.studies freezing/de=runs/freezing size/262144=runs/size-262144 low_resource/ug=runs/low-ug
 
 What stands before the "=" is the table, and a word for its first column. A run that has not ended is left out. What the file
-holds of other comparisons stays.
+holds of other comparisons stays. "origin" is what all runs of a comparison have in common (settings, seed, versions, sha256 of
+text and tokenizer), that of a run what it has of its own (`benchmarks/origin.py`); comparisons that were gathered earlier have
+none. Other text or another tokenizer than before under one name is refused.
 """
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.origin import origins, require_same
 from wechsel_jax.records import ComparisonRecord, read_run
 
 OUTPUT = Path(__file__).with_name("studies.json")
 
 
-def gather(workdir: Path) -> dict[str, Any]:
-    """Returns the runs of a comparison that have ended: of each its seed, planned steps, curve and origins of rows.
+def gather(workdir: Path, before: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the runs of a comparison that have ended: of each its seed, planned steps, curve, counts of rows and origin.
 
-    A point of a curve is (step, perplexity, bits per byte).
+    A point of a curve is (step, perplexity, bits per byte); a masked model has none of the last.
+
+    Args:
+      workdir: of the comparison.
+      before: what was gathered under its name, and is replaced; empty where there was nothing.
+
+    Raises:
+      UserError: runs are of other text, or another tokenizer, than others of the comparison, or than those before.
     """
     record, runs = ComparisonRecord.read(workdir), {}
-    for name in record.methods:
-        run = read_run(workdir / name)
-        if not run.unfinished:
-            curve = [[one.step, round(one.perplexity, 2), round(one.bits_per_byte, 4)] for one in run.evaluations]
-            runs[name] = {"seed": run.config["seed"], "planned_steps": run.planned_steps, "curve": curve}
-            runs[name]["rows"] = dict(run.transfer.counts)
-    return {"machine": record.machine, "runs": runs}
+    read = {name: run for name in record.methods if not (run := read_run(workdir / name)).unfinished}
+    shared, own = origins(read)
+    require_same(before.get("origin", {}), shared, str(workdir), f"what {OUTPUT.name} has under its name")
+    for name, run in read.items():
+        curve = [
+            [one.step, round(one.perplexity, 2), None if one.bits_per_byte is None else round(one.bits_per_byte, 4)]
+            for one in run.evaluations
+        ]
+        runs[name] = {"seed": run.config["seed"], "planned_steps": run.planned_steps, "curve": curve}
+        runs[name] |= {"rows": dict(run.transfer.counts), "origin": own[name]}
+    return {"machine": record.machine, "origin": shared, "runs": runs}
 
 
 def table(result: dict[str, Any], study: str) -> str:
@@ -47,7 +62,7 @@ def table(result: dict[str, Any], study: str) -> str:
             at = {step: perplexity for step, perplexity, _ in run["curve"]}
             marks = [at.get(round(quarter * run["planned_steps"] / 4)) for quarter in quarters]
             cells = [f"{run['seed']}", *("–" if mark is None else f"{mark:,.0f}" for mark in marks)]
-            cells += [f"{best:,.1f}", f"{step:,}", f"{bits:.3f}"]
+            cells += [f"{best:,.1f}", f"{step:,}", "–" if bits is None else f"{bits:.3f}"]
             lines.append(f"| {word} | `{name}` | " + " | ".join(cells) + " |")
     machines = "; ".join(sorted({comparison["machine"] for comparison in found.values()}))
     lines.append(f"\nHeld-out perplexity at fractions of the planned steps; – where a run had ended. {machines}.")
@@ -70,7 +85,7 @@ if __name__ == "__main__":
     gathered = json.loads(OUTPUT.read_text(encoding="utf-8")) if OUTPUT.exists() else {}
     for argument in sys.argv[1:]:
         name, place = argument.split("=", 1)
-        gathered[name] = gather(Path(place))
+        gathered[name] = gather(Path(place), gathered.get(name, {}))
     OUTPUT.write_text(json.dumps(gathered, indent=1) + "\n", encoding="utf-8")
     for study in sorted({name.split("/", 1)[0] for name in gathered}):
         print(f"{study}\n{(steps_table if study in ('bound', 'salt') else table)(gathered, study)}\n")

@@ -1,0 +1,101 @@
+"""What results that are gathered from runs come from, as the runs recorded it: for every file here that gathers some.
+
+Where a run lay is no part of it: of places in the settings the last name is taken.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from wechsel_jax.errors import UserError
+from wechsel_jax.records import RunRecord
+from wechsel_jax.records.run import SIDES
+
+# What runs must share for their numbers to stand under one name.
+SHARED = {"train": "text to train on", "validation": "held-out text", "tokenizer": "tokenizer"}
+
+
+def origin(run: RunRecord) -> dict[str, Any]:
+    """Returns what a run was made with and of; what it did not record is left out.
+
+    "config" is the sha256 of its settings; "seed"; "devices" and, of the last start, "versions"; "train" and "validation" are
+    the sha256 of the tokens, "tokenizer" that of the tokenizer's file.
+    """
+    found = {
+        "config": hashlib.sha256(json.dumps(_without_places(run.config), sort_keys=True).encode()).hexdigest(),
+        "seed": run.config.get("seed"),
+        "devices": ", ".join(sorted({f"{one.get('devices')} x {one.get('device_kind')}" for one in run.starts})),
+        "versions": run.starts[-1].get("versions") if run.starts else None,
+        **{side: run.data.get(side, {}).get("sha256") for side in SIDES},
+        "tokenizer": next((one["tokenizer"]["sha256"] for one in run.data.values() if "tokenizer" in one), None),
+    }
+    return {name: value for name, value in found.items() if value not in (None, "")}
+
+
+def joined(known: Mapping[str, Mapping[str, Any]], name: str, run: RunRecord) -> dict[str, dict[str, Any]]:
+    """Returns origins of results with that of one more, which may take the place of an earlier one of its name.
+
+    Args:
+      known: name of a result, such as its seed -> its `origin`; results that were gathered before there were any have none.
+      name: of the further one.
+      run: what it is gathered from.
+
+    Raises:
+      UserError: it is of other text, or another tokenizer, than one of these.
+    """
+    found = origin(run)
+    for earlier, one in known.items():
+        require_same(one, found, str(run.path), earlier)
+    return {**known, name: found}
+
+
+def require_same(known: Mapping[str, Any], found: Mapping[str, Any], where: str, name: str) -> None:
+    """Raises `UserError` where two origins are of other text or another tokenizer; what one of them lacks is not compared."""
+    for part, told in SHARED.items():
+        if part in known and part in found and known[part] != found[part]:
+            raise UserError(
+                f"{where}: has another {told} than {name}, with which it is gathered; expected the same; gather it under "
+                "another name, or take the earlier result out of the file"
+            )
+
+
+def origins(runs: Mapping[str, RunRecord]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Returns what runs that are compared have in common, and of each what it has of its own, with the "settings" that differ.
+
+    Raises:
+      UserError: two of them are of other text or have another tokenizer.
+    """
+    every: dict[str, dict[str, Any]] = {}
+    for name, run in runs.items():
+        every = joined(every, name, run)
+    settings = {name: _flat(_without_places(run.config)) for name, run in runs.items()}
+    own = {name: _differing(name, every) for name in runs}
+    for name in runs:
+        if found := _differing(name, settings):
+            own[name]["settings"] = found
+    first = next(iter(runs), None)
+    return {part: value for part, value in every.get(first, {}).items() if part not in own[first]}, own
+
+
+def _differing(name: str, every: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """What of a mapping is not the same in all of them."""
+    return {part: value for part, value in every[name].items() if any(one.get(part) != value for one in every.values())}
+
+
+def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested settings by their names with dots; lists stay."""
+    found: dict[str, Any] = {}
+    for name, value in settings.items():
+        inner = _flat(value) if isinstance(value, Mapping) else None
+        found |= {name: value} if inner is None else {f"{name}.{below}": one for below, one in inner.items()}
+    return found
+
+
+def _without_places(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _without_places(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_without_places(one) for one in value]
+    return Path(value).name if isinstance(value, str) and "/" in value else value
