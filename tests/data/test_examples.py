@@ -149,6 +149,22 @@ def test_questions_in_one_line_as_long_as_squad_has_it(tmp_path):
     assert one.target == (("b", 2),)
 
 
+@pytest.mark.parametrize(
+    ("task", "name", "start"),
+    [
+        (Task("classification"), "a.tsv", "text\tlabel\n"),
+        (Task("classification"), "a.jsonl", "\n"),
+        (Task("tagging"), "a.conllu", "\n"),
+        (Task("translation", ("source", "target")), "a.txt::a.txt", "a\n"),
+    ],
+)
+def test_no_setting_is_named_where_none_lets_a_longer_line_pass(tmp_path, task, name, start):
+    write(tmp_path, name.split("::")[0], start + "x" * ((1 << 24) + 1) + "\n")
+    given = "::".join(str(tmp_path / part) for part in name.split("::"))
+    with pytest.raises(UserError, match=r"line 2: longer than 16,777,216 bytes; expected shorter lines; break or shorten it$"):
+        read_examples([given], task)
+
+
 def test_questions_of_squad(tmp_path):
     (one,) = read_examples([write(tmp_path, "a.json", json.dumps(SQUAD, indent=2))], Task("answers"))
     assert one.texts == ("Wann?", "Im Jahr 1799 fand sie ihn.") and one.target == (("1799", 8),) and "q1" in one.place

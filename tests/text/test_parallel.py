@@ -103,3 +103,16 @@ def test_languages_are_two_codes():
     for given, names in ((("en",), ["x"]), (("en", "en"), ["x"]), ((), ["train.en::train.de"])):
         with pytest.raises(UserError, match=r"--languages"):
             language_codes(given, names)
+
+
+@pytest.mark.parametrize("kind", ["columns", "beside", "archive"])
+def test_the_setting_that_lets_a_longer_line_pass_is_named_where_it_was_given(tmp_path, kind):
+    (tmp_path / "a.txt").write_text("a\n" if kind == "beside" else "a\tb\n")
+    (tmp_path / "b.txt").write_text("a\n")
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        for language in ("en", "de"):
+            archive.writestr(f"x.{language}", "a\n")
+    name = {"columns": "a.txt", "beside": f"a.txt::{tmp_path}/b.txt", "archive": "a.zip"}[kind]
+    assert len(read_pairs([f"{tmp_path}/{name}"], ("en", "de")).first) == 1
+    with pytest.raises(UserError, match=r"line 1: longer than 0 bytes; .* or raise max_document_bytes"):
+        read_pairs([f"{tmp_path}/{name}"], ("en", "de"), longest=0)

@@ -133,23 +133,35 @@ def _opener(start: bytes, path: Path) -> Callable[[IO[bytes]], IO[bytes]] | None
     return next((opener for magic, opener in _OPENERS.items() if start.startswith(magic)), None)
 
 
-def read_lines(path: str | os.PathLike, what: str, longest: int = LONGEST_DOCUMENT) -> Iterator[tuple[int, str]]:
+def read_lines(
+    path: str | os.PathLike, what: str, longest: int = LONGEST_DOCUMENT, *, raised: bool = False
+) -> Iterator[tuple[int, str]]:
     """Yields (line number from 1, line without its end) of a UTF-8 text file, compressed or not.
+
+    Args:
+      path: the file.
+      what: what was expected, for messages.
+      longest: bytes of a line.
+      raised: whether a user can say more, with max_document_bytes.
 
     Raises:
       UserError: as `open_binary`, and where a line is not UTF-8 or has more than `longest` bytes; no more of it is read.
     """
     with open_binary(path, what) as handle:
-        yield from numbered_lines(handle, path, longest)
+        yield from numbered_lines(handle, path, longest, raised=raised)
 
 
-def numbered_lines(handle: IO[bytes], path: str | os.PathLike, longest: int) -> Iterator[tuple[int, str]]:
+def numbered_lines(
+    handle: IO[bytes], path: str | os.PathLike, longest: int, *, raised: bool = False
+) -> Iterator[tuple[int, str]]:
     """As `read_lines`, of a file that is open."""
     number = 0
     while line := handle.readline(longest + 1):
         number += 1
         if len(line.removesuffix(b"\n")) > longest:
-            raise UserError(f"{path}: line {number}: {too_long(longest)}")
+            shorter = "expected shorter lines; break or shorten it"
+            told = too_long(longest) if raised else f"longer than {longest:,} bytes; {shorter}"
+            raise UserError(f"{path}: line {number}: {told}")
         yield number, decode_line(line, path, number).rstrip("\r\n")
 
 
@@ -163,7 +175,7 @@ def read_all(handle: IO[bytes], longest: int) -> bytes:
 
 
 def too_long(longest: int) -> str:
-    """What is said of a line, row or document of more than `longest` bytes, behind its place."""
+    """What is said, behind its place, of a line, row or document of more bytes than the setting `longest` allows."""
     return f"longer than {longest:,} bytes; expected shorter documents; cut them at newlines, or raise max_document_bytes"
 
 

@@ -7,8 +7,9 @@ import os
 import re
 import unicodedata
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from wechsel_jax.errors import UserError, parsing
 from wechsel_jax.files import require_file
@@ -75,7 +76,7 @@ def read_pairs(
     languages: tuple[str, str],
     *,
     drop_empty: bool | None = None,
-    longest: int = LONGEST_DOCUMENT,
+    longest: int | None = None,
 ) -> Pairs:
     """Reads parallel text into memory; lines without anything on either side are passed over.
 
@@ -87,7 +88,7 @@ def read_pairs(
         it is seen that the sides are not swapped.
       drop_empty: leave out pairs of which one side is blank; otherwise they are refused, with False by a line that names
         `--drop_empty`, with None, where there is no such flag, without.
-      longest: a longer line is refused.
+      longest: the setting max_document_bytes, above which a line is refused; None: as long as can be read without one.
 
     Raises:
       UserError: a file is missing, damaged or not UTF-8, the sides have different numbers of lines, a line has not two columns
@@ -123,19 +124,20 @@ def read_pairs(
     return Pairs(first, second, lines, read, blank, one_sided, files)
 
 
-def _read(name: str, languages: tuple[str, str], longest: int) -> Iterator[tuple[int, str, str]]:
+def _read(name: str, languages: tuple[str, str], longest: int | None) -> Iterator[tuple[int, str, str]]:
     """Yields (number of the line, first, second)."""
+    limit = {"longest": LONGEST_DOCUMENT if longest is None else longest, "raised": longest is not None}
     if BESIDE in name:
         names = name.split(BESIDE)
         if len(names) != 2 or not all(names):
             raise UserError(f"{name}: expected two files as FIRST{BESIDE}SECOND")
-        return _side_by_side((names[0], names[1]), *(read_lines(one, PARALLEL, longest) for one in names))
+        return _side_by_side((names[0], names[1]), *(read_lines(one, PARALLEL, **limit) for one in names))
     require_file(name, PARALLEL)
-    return _archive(name, languages, longest) if zipfile.is_zipfile(name) else _columns(name, longest)
+    return _archive(name, languages, limit) if zipfile.is_zipfile(name) else _columns(read_lines(name, PARALLEL, **limit), name)
 
 
-def _columns(name: str, longest: int) -> Iterator[tuple[int, str, str]]:
-    for number, line in read_lines(name, PARALLEL, longest):
+def _columns(lines: Iterator[tuple[int, str]], name: str) -> Iterator[tuple[int, str, str]]:
+    for number, line in lines:
         fields = line.split("\t") if "\t" in line else _BARS.split(line)
         if len(fields) != 2:
             if is_blank(line):
@@ -148,7 +150,7 @@ def _columns(name: str, longest: int) -> Iterator[tuple[int, str, str]]:
         yield number, fields[0].strip(), fields[1].strip()
 
 
-def _archive(name: str, languages: tuple[str, str], longest: int) -> Iterator[tuple[int, str, str]]:
+def _archive(name: str, languages: tuple[str, str], limit: Mapping[str, Any]) -> Iterator[tuple[int, str, str]]:
     with parsing(name, PARALLEL, OSError):
         archive = zipfile.ZipFile(name)
     with archive:
@@ -168,7 +170,7 @@ def _archive(name: str, languages: tuple[str, str], longest: int) -> Iterator[tu
             with parsing(place, whole, OSError):
                 handle = archive.open(member)
             with handle:
-                yield from numbered_lines(guarded(handle, place, whole, OSError), place, longest)
+                yield from numbered_lines(guarded(handle, place, whole, OSError), place, **limit)
 
         yield from _side_by_side(tuple(f"{name}/{member}" for member in members), *map(lines, members))
 
