@@ -168,7 +168,7 @@ def test_every_real_file_is_read(data_directory):
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("a.jsonl", "", "the file is empty; expected a text file"),
+        ("a.jsonl", "", "the file is empty; expected a file of a forced-choice task"),
         ("a.jsonl", "\n\n", "holds no item; expected a file of"),
         ("a.json", "[]", "holds no item; expected a file of"),
         ("a.tsv", "sen\twrong_sen\n", "holds no item; expected a file of"),

@@ -244,10 +244,15 @@ def test_what_cannot_be_compared_is_not_put_side_by_side(scores, tmp_path, capsy
         (["--text=a={place}/text.txt", "--choice=a={place}/pairs.tsv"], "two tasks are named 'a'"),
         (["--text=a={place}/text.txt", "--text=a={place}/pairs.tsv"], "a task is named 'a' already"),
         (["--text={place}/text.txt", "--window=1000"], "expected 2 to the 128 tokens"),
+        (["--choice={place}/empty.tsv"], "empty.tsv: the file is empty; expected a file of a forced-choice task: JSON lines, "),
+        (["--reading={place}/empty.tsv"], "empty.tsv: the file is empty; expected a file as SQuAD has it"),
+        (["--labels={place}/missing.tsv"], "missing.tsv: no such file; expected labelled examples (columns with tabs"),
+        (["--reading=xquad={place}/text.txt", "--words=xx"], "xquad.words: is 'xx'; expected one of 'ar', 'de', 'el', "),
     ],
 )
 def test_mistakes_are_one_line(place, capsys, arguments, message):
     (place / "foreign.json").write_text("{}")
+    (place / "empty.tsv").touch()
     (place / "tasks.json").write_text(json.dumps({"more": {"form": "text", "file": f"{place}/text.txt"}}))
     with pytest.raises(SystemExit) as error:
         run(demo.path("english-gpt2"), *(argument.format(place=place) for argument in arguments))
@@ -290,6 +295,10 @@ def test_a_file_of_tasks_holds_what_has_no_flag(place, tmp_path):
         ({"form": "labels", "file": "a", "texts": "text"}, "tasks.json: x.texts: is 'text'; expected a list of texts"),
         ({"form": "choice", "file": "a", "within_word": 1}, "tasks.json: x.within_word: is 1; expected true or false"),
         ({"form": "reading", "file": "{place}/pairs.tsv", "questions": "b"}, "tasks.json: x: b: no such file"),
+        ({"form": "reading", "file": "a", "words": "fr"}, "tasks.json: x.words: is 'fr'; expected one of 'ar', 'de', 'el', "),
+        ({"form": "reading", "file": "a", "rules": "fr"}, "tasks.json: x.rules: is 'fr'; expected one of '', 'en', 'es', "),
+        ({"form": "text", "file": "a", "documents": "pages"}, "x.documents: is 'pages'; expected one of 'lines', "),
+        ({"form": "probe", "file": "a", "train": "a", "kind": "answers"}, "x.kind: is 'answers'; expected one of 'classif"),
         # Found only when it is read, and what it advises is a setting of this task.
         ({"form": "probe", "file": "{place}/pairs.tsv", "train": "{place}/pairs.tsv"}, "x: {place}/pairs.tsv: line 2: has no"),
     ],

@@ -16,8 +16,8 @@ from wechsel_jax.text.parallel import BESIDE, read_pairs
 from wechsel_jax.text.sources import Source, find_sources
 
 FORMS = ("classification", "tagging", "answers", "parsing", "roles", "translation")
-_WHAT = "labelled examples"
-_SQUAD = 'a file as SQuAD has it: {"data": [{"paragraphs": [{"context", "qas": [...]}]}]}'
+LABELLED = "labelled examples (columns with tabs between them, .csv, JSON lines, Parquet or CoNLL)"
+SQUAD = 'a file as SQuAD has it: {"data": [{"paragraphs": [{"context", "qas": [...]}]}]}'
 # Bytes of a line of such a file, which is often the whole file: SQuAD's own has 30 MB.
 _LONGEST_SQUAD = 1 << 28
 _DOCUMENT = "-DOCSTART-"
@@ -80,12 +80,13 @@ def read_examples(names: Sequence[str | os.PathLike], task: Task) -> list[Exampl
         pairs = read_pairs([name], task.texts)
         both = zip(pairs.lines, pairs.first, pairs.second, strict=True)
         found += [_pair(f"{name.split(BESIDE)[0]}: line {line + 1}", *texts) for line, *texts in both]
+    what = SQUAD if task.form == "answers" else LABELLED
     if alone := [name for name in names if str(name) not in beside]:
-        found += [example for source in find_sources(alone) for example in _READERS[task.form](source, task)]
+        found += [example for source in find_sources(alone, what=what) for example in _READERS[task.form](source, task)]
     if task.form == "classification":
         found = [example for example in found if example.target not in task.skip]
     if not found:
-        raise UserError(f"{', '.join(map(str, names))}: holds no example; expected {_WHAT}; name another file")
+        raise UserError(f"{', '.join(map(str, names))}: holds no example; expected {what}; name another file")
     return found
 
 
@@ -149,7 +150,7 @@ def _tagged(source: Source, task: Task) -> Iterator[Example]:
     words: list[str] = []
     labels: list[str] = []
     first = 1
-    for number, line in read_lines(source.place, _WHAT):
+    for number, line in read_lines(source.place, LABELLED):
         if not line.strip():
             if words:
                 yield Example(f"{source.name}: line {first}", tuple(words), tuple(labels))
@@ -227,8 +228,8 @@ def _questions(source: Source, task: Task) -> Iterator[Example]:
 
 
 def _squad(source: Source) -> Iterator[tuple[str, str, str, list[tuple[str, int]]]]:
-    text = "\n".join(line for _, line in read_lines(source.place, _SQUAD, _LONGEST_SQUAD))
-    with parsing(source.name, _SQUAD):
+    text = "\n".join(line for _, line in read_lines(source.place, SQUAD, _LONGEST_SQUAD))
+    with parsing(source.name, SQUAD):
         articles = parse_json(text.encode())["data"]
         paragraphs = [paragraph for article in articles for paragraph in article["paragraphs"]]
         questions = [(paragraph["context"], asked) for paragraph in paragraphs for asked in paragraph["qas"]]
@@ -280,7 +281,7 @@ def _rows(source: Source, task: Task, wanted: tuple[str, ...]) -> Iterator[tuple
 
 
 def _lines(source: Source, task: Task, wanted: tuple[str, ...]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    lines = (line for _, line in read_lines(source.place, _WHAT))
+    lines = (line for _, line in read_lines(source.place, LABELLED))
     if ".csv" in map(str.lower, Path(source.place).suffixes):
         # Without, a column of 128 KiB is too long.
         csv.field_size_limit(LONGEST_DOCUMENT)
@@ -308,7 +309,7 @@ def _lines(source: Source, task: Task, wanted: tuple[str, ...]) -> Iterator[tupl
 
 
 def _json(source: Source, task: Task) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for number, line in read_lines(source.place, _WHAT):
+    for number, line in read_lines(source.place, LABELLED):
         if not line.strip():
             continue
         place = f"{source.name}: line {number}"

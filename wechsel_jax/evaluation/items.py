@@ -15,7 +15,7 @@ from wechsel_jax.files.json import ANY, TEXT, WHOLE, mismatch, parse_json
 from wechsel_jax.text.files import read_lines
 from wechsel_jax.text.sources import Source, find_sources
 
-_EXPECTED = (
+EXPECTED = (
     "a file of a forced-choice task: JSON lines, a JSON list, tab-separated columns under a line of their names, or Parquet"
 )
 # Bytes: a JSON list may be a single line.
@@ -241,11 +241,11 @@ def read_items(path: str | os.PathLike, *, form: str = "", limit: int | None = N
     Raises:
       UserError: the file is none of these, has no item, or a record is not what it should be; the message names its place.
     """
-    sources = find_sources([path])
+    sources = find_sources([path], what=EXPECTED)
     records = itertools.islice((one for source in sources for one in _records(source)), limit)
     first = next(records, None)
     if first is None:
-        raise UserError(f"{path}: holds no item; expected {_EXPECTED}; fetch it again")
+        raise UserError(f"{path}: holds no item; expected {EXPECTED}; fetch it again")
     name, _, language = form.partition(":")
     name = name or _form_of(path, first[2])
     if name not in FORMS:
@@ -301,7 +301,7 @@ def _records(source: Source) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
         for number, (_, record) in enumerate(table_rows(source), 1):
             yield path, f"row {number}", record
         return
-    lines = ((number, line) for number, line in read_lines(path, _EXPECTED, _LONGEST_LINE) if line.strip())
+    lines = ((number, line) for number, line in read_lines(path, EXPECTED, _LONGEST_LINE) if line.strip())
     first = next(lines, None)
     if first is None:
         return
@@ -312,10 +312,10 @@ def _records(source: Source) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
         try:
             content = parse_json(text.encode())["items"]
         except (ValueError, RecursionError) as error:
-            raise UserError(f"{path}: {one_line(error)}; expected {_EXPECTED}; fetch it again") from None
+            raise UserError(f"{path}: {one_line(error)}; expected {EXPECTED}; fetch it again") from None
         for number, record in enumerate(content, 1):
             if not isinstance(record, dict):
-                raise UserError(f"{path}: item {number}: is no object; expected {_EXPECTED}; mend the item")
+                raise UserError(f"{path}: item {number}: is no object; expected {EXPECTED}; mend the item")
             yield path, f"item {number}", record
     elif first[1].lstrip().startswith("{"):
         for number, line in lines:

@@ -14,17 +14,22 @@ import jax
 import numpy as np
 
 from wechsel_jax.checkpoint import Checkpoint
+from wechsel_jax.data.examples import LABELLED, SQUAD
 from wechsel_jax.errors import UserError
 from wechsel_jax.evaluation import bootstrap
+from wechsel_jax.evaluation.answers import LANGUAGES
+from wechsel_jax.evaluation.items import EXPECTED as ITEMS
 from wechsel_jax.evaluation.loaded import LoadedModel
+from wechsel_jax.evaluation.reading import WORDS
 from wechsel_jax.files import held
 from wechsel_jax.files.json import read_json
 from wechsel_jax.models.vanilla import MODEL_TYPE
 from wechsel_jax.records.machine import versions
 from wechsel_jax.records.run import METRICS_FILE, SEEDS_FILE, exported_model, read_run, seed_runs
 from wechsel_jax.records.scores import Score, ScoresRecord
+from wechsel_jax.text.documents import KINDS
 from wechsel_jax.text.parts import read_documents
-from wechsel_jax.text.sources import file_hash, find_sources, identify
+from wechsel_jax.text.sources import SOURCE_FILE, Source, file_hash, find_sources, identify
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,12 +54,21 @@ class Task:
         """Returns all that is read, the text or the items first."""
         return [self.place, *(self.settings[name] for name in _FILES if self.settings.get(name))]
 
+    def sources(self) -> list[Source]:
+        """Returns the same as sources.
+
+        Raises:
+          UserError: a file is missing or empty.
+        """
+        return find_sources(self.files(), self.settings.get("text_field", "text"), what=_EXPECTED[self.form])
+
     @classmethod
     def of(cls, name: str, form: str, place: str | os.PathLike, **given: Any) -> Self:
         """Returns a task with all of its settings.
 
         Raises:
-          UserError: the form is unknown, or has no such setting, or one is of another kind than its default.
+          UserError: the form is unknown, or has no such setting, or one is of another kind than its default, or none of those
+            that it may be.
         """
         if form not in FORMS:
             raise UserError(f"{name}: form {form!r} is not known; expected one of {', '.join(FORMS)}")
@@ -70,6 +84,8 @@ class Task:
             kind = str if known[key] is inspect.Parameter.empty else type(known[key])
             if kind in _KINDS and not _KINDS[kind][1](settings[key]):
                 raise UserError(f"{name}.{key}: is {given[key]!r}; expected {_KINDS[kind][0]}")
+            if settings[key] not in (values := _VALUES.get((form, key), [settings[key]])):
+                raise UserError(f"{name}.{key}: is {given[key]!r}; expected one of {', '.join(map(repr, values))}")
         return cls(name, form, os.fspath(place), settings)
 
 
@@ -79,6 +95,16 @@ _KINDS: dict[type, tuple[str, Callable[[Any], bool]]] = {
     bool: ("true or false", lambda value: isinstance(value, bool)),
     str: ("text", lambda value: isinstance(value, str)),
     tuple: ("a list of texts", lambda value: isinstance(value, list) and all(isinstance(one, str) for one in value)),
+}
+
+
+# (form, setting) -> the values that it may have. Refused where a task is named, not after a model has been read for it.
+_VALUES: dict[tuple[str, str], Sequence[str]] = {
+    ("text", "documents"): KINDS,
+    ("reading", "words"): (*WORDS,),
+    ("reading", "rules"): ("", *LANGUAGES),
+    ("labels", "language"): ("", *LANGUAGES),
+    ("probe", "kind"): ("classification", "tagging"),
 }
 
 
@@ -99,7 +125,7 @@ def tasks_of(given: Mapping[str, Any], where: str) -> list[Task]:
         settings = {key: value for key, value in task.items() if key not in ("form", "file")}
         one = Task.of(f"{where}{name}", task["form"], task["file"], **settings)
         try:
-            find_sources(one.files())
+            one.sources()
         except UserError as error:
             raise UserError(f"{where}{name}: {error}") from None
         found.append(dataclasses.replace(one, name=name))
@@ -246,6 +272,8 @@ FORMS: dict[str, Callable[..., Result]] = {
 }
 # Settings that are files, too.
 _FILES = ("examples", "questions", "train")
+# Form -> what its files are expected to be, for messages.
+_EXPECTED = {"text": SOURCE_FILE, "choice": ITEMS, "reading": SQUAD, "labels": LABELLED, "probe": LABELLED}
 
 
 def evaluate(
@@ -280,7 +308,7 @@ def evaluate(
         labels but of other weights, data or settings.
     """
     record = ScoresRecord.read(output) if output is not None and Path(output).exists() else ScoresRecord()
-    files = {task.name: _identify(task) for task in tasks}
+    files = {task.name: identify(task.sources(), 1)[1] for task in tasks}
     # All that can be wrong without a model is found before any is loaded.
     facts = {label: _facts(place) | dict((noted or {}).get(label, {})) for label, place in models.items()}
     wanted: list[tuple[str, Task, Score]] = []
@@ -361,10 +389,6 @@ def _difference(found: Score, asked: Score) -> str:
             return told
     names = ("kind", "data", "settings")
     return next(name for name, one, other in zip(names, found.asked(), asked.asked(), strict=True) if one != other)
-
-
-def _identify(task: Task) -> list[dict[str, Any]]:
-    return identify(find_sources(task.files(), task.settings.get("text_field", "text")), 1)[1]
 
 
 def _weights(place: str | os.PathLike) -> str:

@@ -102,7 +102,9 @@ class Source:
             ) from error
 
 
-def find_sources(texts: Sequence[str | os.PathLike], field: str = "text", longest: int = LONGEST_DOCUMENT) -> list[Source]:
+def find_sources(
+    texts: Sequence[str | os.PathLike], field: str = "text", longest: int = LONGEST_DOCUMENT, what: str = SOURCE_FILE
+) -> list[Source]:
     """Finds what is meant by names of text.
 
     Args:
@@ -112,17 +114,18 @@ def find_sources(texts: Sequence[str | os.PathLike], field: str = "text", longes
         (SPLIT is "train" unless it is given; NAME may be a local directory of data files).
       field: which holds the text of JSON lines and of tables.
       longest: bytes of the longest line, row or document that is read; what reads the source refuses a longer one.
+      what: what a file is expected to be, for messages.
 
     Raises:
       UserError: a file is missing or empty, or a pattern matches none.
     """
     if not 1 <= longest <= _LARGEST_LIMIT:
         raise UserError(f"max_document_bytes {longest}: expected a number of bytes from 1 to {_LARGEST_LIMIT:,}")
-    found = (source for text in texts for source in _find(os.fspath(text), field))
+    found = (source for text in texts for source in _find(os.fspath(text), field, what))
     return [dataclasses.replace(source, longest=longest) for source in found]
 
 
-def _find(text: str, field: str) -> Iterable[Source]:
+def _find(text: str, field: str, what: str) -> Iterable[Source]:
     if text.startswith(HUB):
         match = _HUB_NAME.fullmatch(text.removeprefix(HUB))
         if not match:
@@ -141,15 +144,15 @@ def _find(text: str, field: str) -> Iterable[Source]:
     if glob.has_magic(text) and not Path(text).exists():
         paths = sorted(path for path in glob.glob(text, recursive=True) if Path(path).is_file())
         if not paths:
-            raise UserError(f"{text}: no file has such a name; expected {SOURCE_FILE}")
-        return [_file(path, field) for path in paths]
+            raise UserError(f"{text}: no file has such a name; expected {what}")
+        return [_file(path, field, what) for path in paths]
     if (Path(text) / "state.json").is_file() or (Path(text) / "dataset_dict.json").is_file():
         raise UserError(f"{text}: is a directory that `datasets` saved; name it {SAVED}{text}")
-    return [_file(text, field)]
+    return [_file(text, field, what)]
 
 
-def _file(path: str, field: str) -> Source:
-    require_file(path, SOURCE_FILE)
+def _file(path: str, field: str, what: str) -> Source:
+    require_file(path, what)
     with open(path, "rb") as handle:
         if handle.read(len(_PARQUET)) == _PARQUET:
             return Source("parquet", path, field)
