@@ -170,6 +170,20 @@ def test_questions_of_squad(tmp_path):
     assert one.texts == ("Wann?", "Im Jahr 1799 fand sie ihn.") and one.target == (("1799", 8),) and "q1" in one.place
 
 
+def test_questions_whose_answer_the_text_does_not_tell(tmp_path):
+    """As SQuAD 2 has them, and as its data set does."""
+    datasets = pytest.importorskip("datasets")
+    asked = {"id": "q2", "question": "Wo?", "answers": [], "is_impossible": True, "plausible_answers": [{"text": "Im"}]}
+    content = json.loads(json.dumps(SQUAD))
+    content["data"][0]["paragraphs"][0]["qas"].append(asked)
+    first, second = read_examples([write(tmp_path, "a.json", json.dumps(content))], Task("answers"))
+    assert first.target == (("1799", 8),) and second.target == () and second.texts[0] == "Wo?"
+    row = {"id": "q2", "question": "Wo?", "context": "Im Jahr", "answers": {"text": [], "answer_start": []}}
+    datasets.Dataset.from_list([row]).to_parquet(tmp_path / "a.parquet")
+    (one,) = read_examples([tmp_path / "a.parquet"], Task("answers"))
+    assert one.target == ()
+
+
 @pytest.mark.parametrize(
     ("task", "name", "text", "said"),
     [
@@ -235,7 +249,7 @@ def test_questions_of_squad(tmp_path):
             Task("answers"),
             "a.json",
             json.dumps(SQUAD).replace("Wann?", "x").replace('[{"text": "1799", "answer_start": 8}]', "[]"),
-            "no answer",
+            r'has no answer; expected one in the text, or "is_impossible": true \(SQuAD 2\); remove the question',
         ),
     ],
 )

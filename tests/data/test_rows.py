@@ -185,6 +185,12 @@ def test_answers_stand_in_the_windows_that_hold_them(roberta):
         encode_examples([example], roberta, form="answers", labels=(), length=20, pad_id=1, stride=8)
 
 
+def test_no_window_holds_an_answer_that_there_is_not(roberta):
+    example = Example("q1", ("Wie viele?", "Es war einmal ein König, der hatte drei Töchter und ein Schloss am Meer."), ())
+    rows = encode_examples([example], roberta, form="answers", labels=(), length=40, pad_id=1, stride=8, segments=True)
+    assert len(rows) > 2 and not rows.targets.any()
+
+
 @pytest.mark.parametrize(("style", "causal"), [("gpt2", True), ("roberta", False), ("gpt2", False)])
 def test_a_tokenizer_that_marks_nothing_marks_texts_and_pairs(tokenizers, tmp_path, style, causal):
     """The exported tokenizer gives transformers the same tokens."""

@@ -123,6 +123,49 @@ def test_answers_are_compared_as_the_official_scripts_do(data_directory, languag
     assert scores["f1s"] == pytest.approx(f1s) and scores["f1"] == pytest.approx(np.mean(f1s))
 
 
+def squad_2(gold, predicted):
+    """As evaluate-v2.0.py has it: (exact matches, F1s), and those of questions with and without an answer."""
+    exact, f1s = [], []
+    for answers, found in zip(gold, predicted, strict=True):
+        answers = [answer for answer in answers if squad(answer)] or [""]
+        exact.append(max(int(squad(answer) == squad(found)) for answer in answers))
+        each = []
+        for answer in answers:
+            right, said = squad(answer), squad(found)
+            same = sum((Counter(right) & Counter(said)).values())
+            if not right or not said:
+                each.append(int(right == said))
+            elif same == 0:
+                each.append(0)
+            else:
+                precision, recall = same / len(said), same / len(right)
+                each.append(2 * precision * recall / (precision + recall))
+        f1s.append(max(each))
+    return exact, f1s
+
+
+def test_questions_without_an_answer_count_as_in_squad_2():
+    generator = random.Random(4)
+    pieces = ["", "the", "a dog", "dog", "The dog.", "two dogs", "cat and dog", "?"]
+    for _ in range(50):
+        gold = [[generator.choice(pieces[1:]) for _ in range(generator.randint(0, 3))] for _ in range(12)] + [[], ["dog"]]
+        predicted = [generator.choice(pieces) for _ in gold]
+        exact, f1s = squad_2(gold, predicted)
+        scores = answer_scores(gold, predicted)
+        assert scores["correct"] == exact and scores["f1s"] == pytest.approx(f1s)
+        assert scores["exact_match"] == pytest.approx(np.mean(exact)) and scores["f1"] == pytest.approx(np.mean(f1s))
+        known = [bool(answers) for answers in gold]
+        for name, values in (("exact_match", exact), ("f1", f1s)):
+            of_known = [value for value, has in zip(values, known, strict=True) if has]
+            assert scores[f"has_answer_{name}"] == pytest.approx(np.mean(of_known))
+            others = [value for value, has in zip(values, known, strict=True) if not has]
+            assert scores["no_answer"] == pytest.approx(np.mean(others))
+    # Where all have one, the rules are those of the first SQuAD, by which two articles have no word in common.
+    assert answer_scores([["the"]], ["a"])["f1"] == 0 and answer_scores([["the"], []], ["a", "b"])["f1s"] == [1, 0]
+    assert {*answer_scores([[]], ["x"])} - {"f1s", "correct"} == {"exact_match", "f1", "no_answer"}
+    assert "no_answer" not in answer_scores([["x"]], [""])
+
+
 def test_what_of_an_answer_is_compared():
     assert normalized("The  «Cat», a hat.") == "«cat» hat" and normalized("The  «Cat», a hat.", "en") == "cat hat"
     assert normalized("Der Hund", "de") == "hund" and normalized("在1799年", "zh") == "在 1799 年"
@@ -147,3 +190,19 @@ def test_the_best_window_of_a_text_answers():
     scores = np.asarray([[9.0, 1.0, 0.0], [9.0, 0.0, 1.0]])
     windows = [(0, scores, characters), (0, scores + 1, characters + np.asarray([[0], [7], [7]])), (1, scores, characters)]
     assert best_answers(windows, {0: "ein altes Haus", 1: "der Hut"}, 30) == {0: "es Haus", 1: "der Hut"}
+
+
+def test_nothing_is_said_where_every_window_likes_its_first_token_more():
+    characters = np.asarray([[-1, -1], [0, 3], [3, 7]])
+    texts = {0: "der Hut", 1: "der Hut", 2: "der Hut"}
+
+    def window(nothing, span):
+        return np.asarray([[nothing, span, 0.0], [0.0, span, 0.0]])
+
+    # Of two windows the lower score of the first token counts, and the higher one of a span.
+    windows = [(0, window(5.0, 2.0), characters), (1, window(5.0, 2.0), characters), (1, window(3.0, 1.0), characters)]
+    windows += [(2, window(5.0, 1.0), characters), (2, window(9.0, 2.4), characters)]
+    assert best_answers(windows, texts, 30, none=True) == {0: "", 1: "der", 2: ""}
+    assert best_answers(windows, texts, 30) == dict.fromkeys(range(3), "der")
+    # As far as the other.
+    assert best_answers([(0, window(4.0, 2.0), characters)], texts, 30, none=True) == {0: "der"}

@@ -63,6 +63,27 @@ def test_examples_are_about_other_texts(tmp_path):
         reading_prompts(examples, "en", 2)
 
 
+def impossible(path, question):
+    """Takes the answers of a question out of a file, as SQuAD 2 says it."""
+    content = json.loads(path.read_text(encoding="utf-8"))
+    for one in (one for part in content["data"][0]["paragraphs"] for one in part["qas"] if one["id"] == question):
+        one |= {"answers": [], "is_impossible": True}
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return path
+
+
+def test_to_write_nothing_is_right_where_the_text_does_not_tell(gpt2, tmp_path, monkeypatch):
+    path = impossible(squad(tmp_path, "en"), "c")
+    for written, share in (("", 1.0), ("dog", 0.0)):
+        monkeypatch.setattr(reading, "continued", lambda *_, written=written, **__: (["fox", "", written], 0))
+        metrics, items = score_reading(gpt2, path)
+        assert items["exact_match"].tolist() == items["f1"].tolist() == [1, 0, share]
+        assert metrics["no_answer"] == share and metrics["has_answer_f1"] == 0.5 and metrics["f1"] == (1 + share) / 3
+    # An example without an answer has nothing behind "Answer:".
+    first, *_ = reading_prompts(read_examples([path], Task("answers")), "en", 1)
+    assert first.startswith("Context: The dog sleeps.\n\nQuestion: Who sleeps?\n\nAnswer:\n\nContext: The fox")
+
+
 @pytest.fixture(scope="module")
 def gpt2(tmp_path_factory):
     return LoadedModel.open(save(tmp_path_factory.mktemp("gpt2"), "gpt2", 128))

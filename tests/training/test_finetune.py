@@ -297,15 +297,23 @@ def test_trees_are_learned_scored_again_and_gone_on_with_exactly(settings, label
 
 @pytest.mark.slow
 def test_answers_are_found_as_by_transformers(settings, labelled, tmp_path):
-    """Its span with the largest sum of scores, in one window."""
+    """Its span with the largest sum of scores, in one window, and nothing where the first token's is larger (SQuAD 2)."""
+    for side in ("train", "validation"):
+        content = json.loads((labelled / f"{side}.json").read_text())
+        for paragraph in content["data"][0]["paragraphs"][::2]:
+            paragraph["qas"][0] |= {"answers": [], "is_impossible": True}
+        (tmp_path / f"{side}.json").write_text(json.dumps(content))
     config = settings("json", objective="answers", model__config=ConfigDict(ENCODER), task__stride=8, steps=12)
+    config.data.train, config.data.validation = ((str(tmp_path / f"{side}.json"),) for side in ("train", "validation"))
     result = train(config, tmp_path / "run")
-    assert result["metric"] == "f1" and result["score"] >= result["exact_match"]
+    assert result["metric"] == "f1" and result["score"] >= result["exact_match"] and "no_answer" in result
     model = transformers.AutoModelForQuestionAnswering.from_pretrained(tmp_path / "run" / "export").eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "run" / "export")
     scored = score_labelled(tmp_path / "run", [labelled / "validation.json"])
+    assert "" not in scored.predicted
+    some = score_labelled(tmp_path / "run", [tmp_path / "validation.json"])
     examples = read_examples([labelled / "validation.json"], Task("answers"))
-    for example, predicted in list(zip(examples, scored.predicted, strict=True))[:15]:
+    for example, predicted, of_some in list(zip(examples, scored.predicted, some.predicted, strict=True))[:15]:
         found = tokenizer(*example.texts, return_tensors="pt", return_offsets_mapping=True)
         offsets = found.pop("offset_mapping")[0].tolist()
         of_text = [place for place, number in enumerate(found.sequence_ids(0)) if number == 1]
@@ -316,6 +324,8 @@ def test_answers_are_found_as_by_transformers(settings, labelled, tmp_path):
         spans = [(i, j) for i in of_text for j in of_text if i <= j < i + 30]
         first, last = max(spans, key=lambda span: out.start_logits[0, span[0]] + out.end_logits[0, span[1]])
         assert example.texts[1][offsets[first][0] : offsets[last][1]].strip() == predicted
+        best, nothing = out.start_logits[0, first] + out.end_logits[0, last], out.start_logits[0, 0] + out.end_logits[0, 0]
+        assert of_some == ("" if nothing > best else predicted)
 
 
 @pytest.mark.slow

@@ -52,8 +52,9 @@ class Example(NamedTuple):
     Attributes:
       place: file and line, or what else names it.
       texts: the text or the pair, the words, or (question, text).
-      target: label, labels of the words, (answer, its first character) of every answer that is right, (head, relation) of each
-        word as in `treebanks.Tree`, (place of the predicate, labels of the words) for roles, or the translation.
+      target: label, labels of the words, (answer, its first character) of every answer that is right (of none where the text
+        does not tell), (head, relation) of each word as in `treebanks.Tree`, (place of the predicate, labels of the words) for
+        roles, or the translation.
     """
 
     place: str
@@ -215,19 +216,22 @@ def _roles(source: Source, task: Task) -> Iterator[Example]:
 
 
 def _questions(source: Source, task: Task) -> Iterator[Example]:
-    for place, question, text, answers in _squad(source) if source.kind in ("text", "json") else _question_rows(source, task):
+    read = _squad(source) if source.kind in ("text", "json") else _question_rows(source, task)
+    for place, question, text, answers, impossible in read:
         for answer, start in answers:
             if start < 0 or text[start : start + len(answer)] != answer or not answer:
                 raise UserError(
                     f"{place}: the answer {answer[:40]!r} does not stand at character {start} of the text; expected it there; "
                     "mend answer_start or remove the question"
                 )
-        if not answers:
-            raise UserError(f"{place}: has no answer; expected one in the text; remove the question")
+        if not answers and not impossible:
+            raise UserError(
+                f'{place}: has no answer; expected one in the text, or "is_impossible": true (SQuAD 2); remove the question'
+            )
         yield Example(place, (question, text), tuple(answers))
 
 
-def _squad(source: Source) -> Iterator[tuple[str, str, str, list[tuple[str, int]]]]:
+def _squad(source: Source) -> Iterator[tuple[str, str, str, list[tuple[str, int]], bool]]:
     text = "\n".join(line for _, line in read_lines(source.place, SQUAD, _LONGEST_SQUAD))
     with parsing(source.name, SQUAD):
         articles = parse_json(text.encode())["data"]
@@ -239,18 +243,20 @@ def _squad(source: Source) -> Iterator[tuple[str, str, str, list[tuple[str, int]
                 str(asked["question"]),
                 str(context),
                 [(str(answer["text"]), int(answer["answer_start"])) for answer in asked["answers"]],
+                asked.get("is_impossible") is True,
             )
             for number, (context, asked) in enumerate(questions)
         ]
     yield from found
 
 
-def _question_rows(source: Source, task: Task) -> Iterator[tuple[str, str, str, list[tuple[str, int]]]]:
+def _question_rows(source: Source, task: Task) -> Iterator[tuple[str, str, str, list[tuple[str, int]], bool]]:
     for place, row in _rows(source, task, ("question", "context", "answers")):
         with parsing(place, "question, context and answers (text, answer_start), as SQuAD's data set has them"):
             texts, starts = row["answers"]["text"], row["answers"]["answer_start"]
             answers = [(str(text), int(start)) for text, start in zip(texts, starts, strict=True)]
-        yield f"{place} ({row.get('id', '')})", str(row["question"]), str(row["context"]), answers
+        # The data set of SQuAD 2 has nothing else that says it.
+        yield f"{place} ({row.get('id', '')})", str(row["question"]), str(row["context"]), answers, not answers
 
 
 _READERS: dict[str, Callable[[Source, Task], Iterator[Example]]] = {

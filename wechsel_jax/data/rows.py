@@ -330,7 +330,8 @@ def _windows(
             )
     backend.enable_truncation(length, stride=stride, strategy="only_second")
     for example, found in zip(examples, backend.encode_batch([one.texts for one in examples]), strict=True):
-        answer, start = example.target[0]
+        # Where the text does not tell, every window is one without the answer.
+        answer, start = example.target[0] if example.target else ("", -1)
         rows = []
         for window in (found, *found.overflowing):
             of_text = np.asarray([number == 1 for number in window.sequence_ids])
@@ -339,7 +340,13 @@ def _windows(
             reached = np.flatnonzero(of_text & (ends > start))
             within = np.flatnonzero(of_text & (begins < start + len(answer)))
             # The window holds the answer's first character, and its last.
-            whole = reached.size and within.size and begins[reached[0]] <= start and ends[within[-1]] >= start + len(answer)
+            whole = (
+                answer
+                and reached.size
+                and within.size
+                and begins[reached[0]] <= start
+                and ends[within[-1]] >= start + len(answer)
+            )
             span = (int(reached[0]), int(within[-1])) if whole else (0, 0)
             rows.append(_Row(window.ids, window.type_ids, span, offsets))
         yield False, rows

@@ -45,25 +45,39 @@ def normalized(answer: str, language: str = "") -> str:
 def answer_scores(gold: Sequence[Sequence[str]], predicted: Sequence[str], language: str = "") -> dict[str, Any]:
     """Exact match and F1 of words, each the best over the right answers, means over the questions.
 
+    Where some question has no right answer, all are compared as evaluate-v2.0.py of SQuAD 2 does (Rajpurkar et al., 2018): to
+    say nothing is then right for it, and wrong for the others.
+
     Args:
       gold: the right answers of each question.
-      predicted: the model's.
+      predicted: the model's; "" is none.
       language: see `normalized`.
 
     Returns:
-      {"exact_match", "f1": shares from 0 to 1, "f1s": of each question, "correct": whether each matches exactly}.
+      {"exact_match", "f1": shares from 0 to 1, "f1s": of each question, "correct": whether each matches exactly}; where some
+      question has no answer also "no_answer", the share of these for which nothing was said, and of the others, if there are
+      any, "has_answer_exact_match" and "has_answer_f1".
 
     Raises:
       UserError: no rules are known for the language.
     """
     check_language(language)
     f1s, exact = [], []
+    known = np.array([len(rights) > 0 for rights in gold])
     for rights, answer in zip(gold, predicted, strict=True):
         found = normalized(answer, language)
         compared = [normalized(right, language) for right in rights]
-        exact.append(found in compared)
-        f1s.append(max(_f1(found.split(), right.split()) for right in compared))
-    return {"exact_match": float(np.mean(exact)), "f1": float(np.mean(f1s)), "f1s": f1s, "correct": exact}
+        if not known.all():
+            compared = [right for right in compared if right]
+        exact.append(found in (compared or [""]))
+        f1s.append(max((_f1(found.split(), right.split()) for right in compared), default=float(exact[-1])))
+    scores = {"exact_match": float(np.mean(exact)), "f1": float(np.mean(f1s)), "f1s": f1s, "correct": exact}
+    if not known.all():
+        scores["no_answer"] = float(np.mean(np.array(exact)[~known]))
+        if known.any():
+            scores["has_answer_exact_match"] = float(np.mean(np.array(exact)[known]))
+            scores["has_answer_f1"] = float(np.mean(np.array(f1s)[known]))
+    return scores
 
 
 def check_language(language: str) -> None:
@@ -95,7 +109,7 @@ def best_span(start: np.ndarray, end: np.ndarray, inside: np.ndarray, longest: i
 
 
 def best_answers(
-    windows: Sequence[tuple[int, np.ndarray, np.ndarray]], texts: Mapping[int, str], longest: int
+    windows: Sequence[tuple[int, np.ndarray, np.ndarray]], texts: Mapping[int, str], longest: int, *, none: bool = False
 ) -> dict[int, str]:
     """The answer of each question: the best span over the windows of its text.
 
@@ -103,14 +117,18 @@ def best_answers(
       windows: (number of the question, scores (2, L), first and last character in the text of each token (L, 2), -1 outside).
       texts: number of the question -> its text.
       longest: tokens that an answer has at most.
+      none: whether it may be "": where each window scores its first token, twice, higher than the best span of any window, as
+        the scripts of transformers have it for SQuAD 2.
     """
     best: dict[int, tuple[float, str]] = {}
+    nothing: dict[int, float] = {}
     for question, scores, characters in windows:
+        nothing[question] = min(nothing.get(question, np.inf), float(scores[0, 0]) + float(scores[1, 0]))
         score, first, last = best_span(*scores, characters[:, 0] >= 0, longest)
         if question not in best or score > best[question][0]:
             answer = texts[question][characters[first, 0] : characters[last, 1]].strip() if score > -np.inf else ""
             best[question] = score, answer
-    return {question: answer for question, (_, answer) in best.items()}
+    return {question: "" if none and nothing[question] > score else answer for question, (score, answer) in best.items()}
 
 
 def _f1(found: list[str], right: list[str]) -> float:

@@ -38,7 +38,7 @@ _ROOT, _UNKNOWN = "root", "dep"
 _METRICS = {
     "classification": ("accuracy", "macro_f1"),
     "tagging": ("f1", "precision", "recall", "accuracy"),
-    "answers": ("f1", "exact_match"),
+    "answers": ("f1", "exact_match", "has_answer_f1", "has_answer_exact_match", "no_answer"),
     "parsing": ("las", "uas"),
     "roles": ("f1", "precision", "recall"),
 }
@@ -50,8 +50,9 @@ class LabelScores:
 
     Attributes:
       metrics: of all examples: "loss" in nats, and "accuracy" and "macro_f1" (classification), "accuracy" and of entities "f1",
-        "precision" and "recall" (tagging), "f1" and "exact_match" (answers), "las" and "uas" (parsing), or of arguments "f1",
-        "precision" and "recall" (roles); of `score_labelled` also "cut", how many texts were longer than a row, if any were.
+        "precision" and "recall" (tagging), "f1" and "exact_match" (answers, and those of `answer_scores` where questions have
+        none), "las" and "uas" (parsing), or of arguments "f1", "precision" and "recall" (roles); of `score_labelled` also
+        "cut", how many texts were longer than a row, if any were.
       metric: the name of the one that counts.
       places: (n,) file and line, or what else names each example.
       predicted: (n,) label, labels of the words, answer, or (head, relation) of each word; a probe of words has places and
@@ -132,7 +133,9 @@ def label_scores(
             for start, end in [rows.starts[row : row + 2]]
         ]
         texts = {int(rows.sources[row]): rows.examples[rows.sources[row]].texts[1] for row in found}
-        labelled = best_answers(windows, texts, _LONGEST_ANSWER)
+        # Where all questions have answers, to say nothing can only be wrong.
+        none = any(not example.target for example in rows.examples)
+        labelled = best_answers(windows, texts, _LONGEST_ANSWER, none=none)
         scores = answer_scores([[text for text, _ in answers] for answers in gold], [labelled[n] for n in whole], language)
         scores["items"] = [(one, 1.0) for one in scores["f1s"]]
     metrics = {"loss": float(total[0] / total[1])} | {name: scores[name] for name in _METRICS[rows.form] if name in scores}

@@ -57,8 +57,9 @@ def score_reading(
       limit: how many questions are asked at most.
 
     Returns:
-      Two dictionaries. Metrics: "items", "shots", "exact_match" and "f1", shares from 0 to 1, and "cut", how many prompts were
-      too long and lost their beginning. Items, arrays of n rows: "written", "exact_match" and "f1".
+      Two dictionaries. Metrics: "items", "shots", "exact_match" and "f1", shares from 0 to 1, those of questions with and
+      without an answer where there are both (see `answer_scores`), and "cut", how many prompts were too long and lost their
+      beginning. Items, arrays of n rows: "written", "exact_match" and "f1".
 
     Raises:
       UserError: a file is damaged or asks other questions, the model is masked or reads too few tokens, a language is unknown.
@@ -82,7 +83,7 @@ def score_reading(
     written, cut = continued(model, contexts, stop=["\n"], max_tokens=max_tokens)
     gold = [[text for text, _ in example.target] for example in examples[:limit]]
     found = answer_scores(gold, written, rules)
-    metrics = {name: found[name] for name in ("exact_match", "f1")}
+    metrics = {name: value for name, value in found.items() if isinstance(value, float)}
     items = {
         "written": np.array(written),
         "exact_match": np.array(found["correct"], float),
@@ -108,7 +109,8 @@ def reading_prompts(examples: Sequence[Example], words: str, shots: int = 0, lim
     for example in examples[:limit]:
         # Another question about the same text could give the answer away.
         others = itertools.islice((shot for shot in pool if shot.texts[1] != example.texts[1]), shots)
-        shown = [f"{prompt(shot)} {shot.target[0][0]}{_BETWEEN}" for shot in others]
+        # One without an answer ends where the model shall, too: with nothing on the line.
+        shown = ["".join([prompt(shot), *(f" {answer}" for answer, _ in shot.target[:1]), _BETWEEN]) for shot in others]
         if len(shown) < shots:
             raise UserError(f"shots {shots}: there are {len(shown)} other texts; expected as many; ask for fewer")
         prompts.append("".join(shown) + prompt(example))
