@@ -10,7 +10,6 @@ import transformers
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers import TransferPlan, regression
 from wechsel_jax.models import family
-from wechsel_jax.training import coordinates
 from wechsel_jax.training.coordinates import own_coordinates, read_coordinates, scale_by_coordinates, with_coordinates
 from wechsel_jax.training.groups import assign, read_groups
 
