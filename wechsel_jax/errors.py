@@ -47,6 +47,30 @@ def parsing(path: str | os.PathLike, expected: str, *others: type[Exception]) ->
         raise UserError(f"{os.fspath(path)}: cannot be read ({reason}); expected {expected}") from None
 
 
+@contextlib.contextmanager
+def from_extra(extra: str, purpose: str, otherwise: str = "") -> Iterator[None]:
+    """Around imports of packages that an extra installs: a missing one becomes one line that names the package and the extra.
+
+    Args:
+      extra: the extra in setup.py.
+      purpose: what the package is needed for, e.g. "to score entities".
+      otherwise: what to do instead, e.g. "or leave out --probe".
+
+    Raises:
+      UserError: a package is missing, or cannot be imported. What is wrong with this package itself passes as it is.
+    """
+    try:
+        yield
+    except ImportError as error:
+        package = (error.name or "").partition(".")[0]
+        # Without a name it is no package that is missing: numpy tells of an interrupt so.
+        if package in ("", "wechsel_jax"):
+            raise
+        how = "not installed" if isinstance(error, ModuleNotFoundError) else f"cannot be imported ({one_line(error)})"
+        advice = f"run `pip install 'wechsel-jax[{extra}]'` {otherwise}".rstrip()
+        raise UserError(f"{package}: {how}; expected it {purpose}; {advice}") from None
+
+
 def one_line(error: BaseException) -> str:
     """What an exception says, in one line of bounded length and printable characters."""
     text = printable(str(error)) or type(error).__name__

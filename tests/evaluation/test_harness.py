@@ -123,8 +123,8 @@ def test_a_missing_extra_is_one_line(monkeypatch, capsys):
     with pytest.raises(SystemExit) as ended:
         harness.main()
     assert ended.value.code == 2
-    expected = "lm_eval: error: lm_eval: not installed; expected EleutherAI's lm-eval: pip install 'wechsel-jax[eval]'\n"
-    assert capsys.readouterr().err == expected
+    expected = "expected it to run its tasks with these models; run `pip install 'wechsel-jax[eval]'`"
+    assert capsys.readouterr().err == f"lm_eval: error: lm_eval: not installed; {expected}\n"
 
 
 def arguments(path):

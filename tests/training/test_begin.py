@@ -227,7 +227,7 @@ def test_mistakes_leave_the_workdir_to_the_corrected_settings(settings, texts, f
     for changes, message in (
         ({"mesh__data": 3, "mesh__fsdp": 3}, "needs 9 devices and there are 8"),
         ({"batch_size": 6, "mesh__data": 4}, "which 4 devices cannot share"),
-        ({"trackers__wandb": "project"}, "wandb is not installed"),
+        ({"trackers__wandb": "project"}, "wandb: not installed"),
         (start_from(tmp_path / "nan"), "holds NaN or infinity"),
         ({"model__embeddings": str(tmp_path / "table.safetensors")}, "table.safetensors: tensor embeddings holds NaN or inf"),
         ({"data__validation": ("missing.txt",)}, "missing.txt"),

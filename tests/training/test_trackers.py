@@ -182,7 +182,8 @@ def test_a_tracker_that_fails_later_does_not_end_the_run(wandb, tmp_path):
 def test_a_missing_package_names_its_extra(settings, package, tmp_path, monkeypatch):
     for name in [package, *(name for name in sys.modules if name.startswith(f"{package}."))]:
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(UserError, match=rf'{package} is not installed; .*`pip install "wechsel-jax\[watch\]"`'):
+    advice = rf"run `pip install 'wechsel-jax\[watch\]'` or set trackers\.{package} to"
+    with pytest.raises(UserError, match=rf"{package}: not installed; .*{advice}"):
         session(tmp_path, settings, None, 1)
 
 

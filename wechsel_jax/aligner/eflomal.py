@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from wechsel_jax.errors import UserError
+from wechsel_jax.errors import from_extra
 
 
 def align_eflomal(first: Sequence[np.ndarray], second: Sequence[np.ndarray], directory: Path) -> tuple[Path, Path]:
@@ -22,13 +22,8 @@ def align_eflomal(first: Sequence[np.ndarray], second: Sequence[np.ndarray], dir
     Raises:
       UserError: the package is not installed.
     """
-    try:
+    with from_extra("align", "for --aligner=eflomal", "or take --aligner=diagonal"):
         import eflomal
-    except ImportError:
-        raise UserError(
-            "--aligner=eflomal: the package eflomal is not installed; pip install 'wechsel-jax[align]', or take "
-            "--aligner=diagonal"
-        ) from None
     forward, backward = directory / "forward", directory / "backward"
     texts = [[" ".join(map(str, sentence.tolist())) for sentence in side] for side in (first, second)]
     eflomal.Aligner().align(*texts, links_filename_fwd=str(forward), links_filename_rev=str(backward))

@@ -5,16 +5,13 @@ flags), `ARGUMENTS` (what stands without a flag; "..." at the end: any number of
 which makes up for a missing argument).
 """
 
-import contextlib
 import difflib
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from absl import flags
-
-from wechsel_jax.errors import UserError
 
 _LARGEST_SIZE = 1 << 62
 
@@ -52,17 +49,6 @@ def longest_document(values: flags.FlagValues) -> None:
 def picked(values: flags.FlagValues, *names: str) -> dict[str, Any]:
     """The values of some flags, as arguments of the same names."""
     return {name: values[name].value for name in names}
-
-
-@contextlib.contextmanager
-def needs_training() -> Iterator[None]:
-    """Around the imports of a verb that trains: a package that is missing is one line, which names the extra."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if error.name.startswith("wechsel_jax"):
-            raise
-        raise UserError(f"{error.name}: not installed; expected what trains models: pip install 'wechsel-jax[train]'") from None
 
 
 def nearest(given: str, known: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ again goes on where it stopped.
 
 from absl import flags
 
-from wechsel_jax.commands import needs_training
+from wechsel_jax.errors import from_extra
 
 REQUIRED = ("workdir",)
 
@@ -27,7 +27,7 @@ def define(values: flags.FlagValues) -> None:
 def run(values: flags.FlagValues, arguments: list[str]) -> None:
     """Compares; what it finds is printed and written by the comparison itself."""
     del arguments
-    with needs_training():
+    with from_extra("train", "to train models"):
         from wechsel_jax.comparison import compare
         from wechsel_jax.demo.settings import get_config
 

@@ -25,8 +25,8 @@ from pathlib import Path
 
 from absl import flags
 
-from wechsel_jax.commands import choice, needs_training, picked, size, sources
-from wechsel_jax.errors import UserError
+from wechsel_jax.commands import choice, picked, size, sources
+from wechsel_jax.errors import UserError, from_extra
 from wechsel_jax.files import refuse_file
 from wechsel_jax.records.run import CONFIG_FILE, EXPORT, METRICS_FILE
 
@@ -128,7 +128,7 @@ def averaged(run: str, count: int) -> Iterator[Path]:
     """
     if not (Path(run) / METRICS_FILE).exists():
         raise UserError(f"--average: {run} is no training run; expected runs alone; score it with a command of its own")
-    with needs_training():
+    with from_extra("train", "to train models"):
         from wechsel_jax.training.exports import export_checkpoint
     with tempfile.TemporaryDirectory() as place:
         # A fine-tuning is scored as it was trained.

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 from wechsel_jax.commands import choice, number
-from wechsel_jax.errors import UserError, one_line
+from wechsel_jax.errors import UserError, from_extra, one_line
 
 if TYPE_CHECKING:
     from wechsel_jax.evaluation.loaded import LoadedModel
@@ -147,10 +147,8 @@ def _turn(model: "LoadedModel", prompt: str) -> list[int]:
     tokenizer = model.tokenizer
     if not tokenizer.chat_template:
         raise UserError(f"{model.directory}: its tokenizer has no chat template; expected a chat model; leave out --chat")
-    try:
+    with from_extra("eval", "for --chat"):
         import jinja2
-    except ImportError:
-        raise UserError('--chat needs jinja2; install it: pip install "wechsel-jax[eval]"') from None
     try:
         talk = [{"role": "user", "content": prompt}]
         text = tokenizer.apply_chat_template(talk, tokenize=False, add_generation_prompt=True)

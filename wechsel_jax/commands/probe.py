@@ -11,9 +11,9 @@ The same command again goes on where it stopped.
 
 from absl import flags
 
-from wechsel_jax.commands import longest_document, needs_training, picked, size, sources
+from wechsel_jax.commands import longest_document, picked, size, sources
 from wechsel_jax.commands.evaluate import named
-from wechsel_jax.errors import UserError
+from wechsel_jax.errors import UserError, from_extra
 
 REQUIRED = ("text", "workdir")
 ARGUMENTS = "START..."
@@ -48,7 +48,7 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     except ValueError:
         raise UserError(f"--rates={','.join(values.rates)}: expected learning rates such as 1e-3,3e-3") from None
     starts = named(arguments, "start")
-    with needs_training():
+    with from_extra("train", "to train models"):
         from wechsel_jax.training.probe import probe
     names = ("validation", "recipes", "steps", "batch_size", "block_length", "eval_bytes", "seed", "text_bytes")
     settings = picked(values, *names, "text_field", "max_document_bytes")

@@ -12,8 +12,8 @@
 
 from absl import flags
 
-from wechsel_jax.commands import choice, longest_document, needs_training, number
-from wechsel_jax.errors import UserError
+from wechsel_jax.commands import choice, longest_document, number
+from wechsel_jax.errors import UserError, from_extra
 from wechsel_jax.initializers.registry import METHODS
 from wechsel_jax.transfers.settings import described_settings
 
@@ -70,6 +70,6 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
         return
     if method := settings.pop("method"):
         raise UserError(f"--probe_steps={steps}: the method is named ({method}); expected one of the two")
-    with needs_training():
+    with from_extra("train", "to train models"):
         from wechsel_jax.comparison.candidates import transfer_by_probe
     transfer_by_probe(steps=steps, **settings)

@@ -5,7 +5,7 @@
 lm-eval has no plug-ins, so its program has to be started from here for it to know the model.
 """
 
-from wechsel_jax.errors import UserError
+from wechsel_jax.errors import from_extra
 from wechsel_jax.program import program
 
 
@@ -19,10 +19,8 @@ def main(*, last: bool = False) -> None:
       SystemExit: with status 2 after a user's mistake, see `program`.
     """
     with program("lm_eval", last=last):
-        try:
+        with from_extra("eval", "to run its tasks with these models"):
             from lm_eval.__main__ import cli_evaluate
-        except ImportError:
-            raise UserError("lm_eval: not installed; expected EleutherAI's lm-eval: pip install 'wechsel-jax[eval]'") from None
         from wechsel_jax.evaluation import harness_model  # noqa: F401  registers the model
 
         cli_evaluate()

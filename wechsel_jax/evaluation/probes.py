@@ -11,7 +11,7 @@ import numpy as np
 
 from wechsel_jax.data.examples import Task, find_labels, read_examples
 from wechsel_jax.data.rows import LabelledRows, encode_examples, padding_id, with_special_tokens
-from wechsel_jax.errors import UserError
+from wechsel_jax.errors import UserError, from_extra
 from wechsel_jax.evaluation.labels import LabelScores
 from wechsel_jax.evaluation.loaded import LoadedModel
 from wechsel_jax.models import Family, ModelConfig
@@ -46,12 +46,10 @@ def probe(
     Raises:
       UserError: scikit-learn is not installed, or an example is not what it should be.
     """
-    try:
+    with from_extra("eval", "to train the probe"):
         from sklearn.linear_model import LogisticRegression
         from sklearn.pipeline import make_pipeline
         from sklearn.preprocessing import StandardScaler
-    except ImportError:
-        raise UserError("probe: expected the package scikit-learn to train it: pip install 'wechsel-jax[eval]'") from None
     if task.form not in ("classification", "tagging"):
         raise UserError(f"probe: {task.form} cannot be probed; expected classification or tagging; fine-tune the model")
     examples = [read_examples(names, task) for names in (train, test)]

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from wechsel_jax.errors import UserError
+from wechsel_jax.errors import from_extra
 
 Tags = Sequence[Sequence[str]]
 OUTSIDE = "O"
@@ -17,10 +17,8 @@ def has_entities(labels: Sequence[str]) -> bool:
 
 def require_seqeval(what: str) -> None:
     """Raises `UserError` where seqeval is not installed; `what` needs it."""
-    try:
+    with from_extra("eval", f"to score the entities of {what}"):
         import seqeval.metrics  # noqa: F401
-    except ImportError:
-        raise UserError(f"{what}: expected the package seqeval to score entities: pip install 'wechsel-jax[eval]'") from None
 
 
 def tagging_scores(gold: Tags, predicted: Tags, entities: bool) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 from wechsel_jax.data.padded import fitting_length
 from wechsel_jax.data.pairs import TranslationRows, ends
 from wechsel_jax.data.rows import padding_id
-from wechsel_jax.errors import UserError
+from wechsel_jax.errors import UserError, from_extra
 from wechsel_jax.evaluation.loaded import LoadedModel
 from wechsel_jax.models import ModelConfig
 from wechsel_jax.models.cache import Cache
@@ -179,10 +179,8 @@ def score_translations(
 
 def require_sacrebleu(what: str) -> None:
     """Raises `UserError` where sacrebleu is not installed; `what` needs it."""
-    try:
+    with from_extra("eval", f"for {what}"):
         import sacrebleu  # noqa: F401
-    except ImportError:
-        raise UserError(f"{what}: expected the package sacrebleu; run `pip install 'wechsel-jax[eval]'`") from None
 
 
 def writes_lowercase(tokenizer: "PreTrainedTokenizerFast") -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wechsel_jax.errors import UserError
+from wechsel_jax.errors import UserError, from_extra
 from wechsel_jax.initializers.transforms import scalar_moments, sinusoidal_positions
 from wechsel_jax.inspection.distribution import TableRows
 from wechsel_jax.search.threads import one_thread
@@ -177,13 +177,11 @@ def probe(rows: TableRows, positions: Positions, length: int, scale: float = 1.0
     Raises:
       UserError: scikit-learn is not installed, or the table has too few rows.
     """
-    try:
+    with from_extra("eval", "for --probe"):
         from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
         from sklearn.linear_model import RidgeCV
         from sklearn.pipeline import make_pipeline
         from sklearn.preprocessing import StandardScaler
-    except ImportError:
-        raise UserError("--probe: expected the package scikit-learn for it: pip install 'wechsel-jax[eval]'") from None
     generator = np.random.default_rng(seed)
     chosen = np.sort(generator.choice(rows.shape[0], min(_WORDS, rows.shape[0]), replace=False))
     if len(chosen) < 30:

@@ -16,12 +16,10 @@ In the order in which one explains the next:
 - `heads`: the same families with a head for labels in place of the one for tokens, or with that of `trees`.
 """
 
-from wechsel_jax.errors import UserError
+from wechsel_jax.errors import from_extra
 
-try:
+with from_extra("train", "to run a model"):
     import flax  # noqa: F401
-except ImportError:
-    raise UserError("flax: not installed; expected it to run a model; run `pip install 'wechsel-jax[train]'`") from None
 
 from wechsel_jax.models.config import ModelConfig
 from wechsel_jax.models.family import Family

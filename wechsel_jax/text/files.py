@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from wechsel_jax.errors import UserError, parsing
+from wechsel_jax.errors import UserError, from_extra, parsing
 from wechsel_jax.files import require_file
 
 # Bytes of the longest line, or document, that is read unless a setting says otherwise. A book has one to ten megabytes; what is
@@ -90,12 +90,8 @@ class _ZstdReader(io.RawIOBase):
     """The bytes of a file of zstd frames; the library's own reader takes a file cut short for its end."""
 
     def __init__(self, handle: IO[bytes], path: Path):
-        try:
+        with from_extra("train", f"to read {path}, which is compressed with zstd", "or `pip install zstandard`"):
             import zstandard
-        except ImportError:
-            raise UserError(
-                f"{path}: is compressed with zstd; expected the package zstandard to read it: pip install zstandard"
-            ) from None
         self._handle, self._error = handle, zstandard.ZstdError
         self._frames = zstandard.ZstdDecompressor(max_window_size=_LARGEST_ZSTD_WINDOW)
         self._frame, self._packed, self._plain = None, b"", memoryview(b"")

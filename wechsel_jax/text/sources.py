@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from wechsel_jax.errors import UserError, one_line, parsing
+from wechsel_jax.errors import UserError, from_extra, one_line, parsing
 from wechsel_jax.files import require_file
 from wechsel_jax.text.files import LONGEST_DOCUMENT
 
@@ -199,10 +199,8 @@ def file_hash(path: str | os.PathLike) -> str:
 
 def import_datasets(name: str) -> Any:
     """The package `datasets`, or a message that names it."""
-    try:
+    with from_extra("train", f"to read {name}"):
         import datasets
-    except ImportError:
-        raise UserError(f"{name}: expected the package datasets to read it: pip install 'wechsel-jax[train]'") from None
     return datasets
 
 

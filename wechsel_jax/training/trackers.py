@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from ml_collections import ConfigDict
 
-from wechsel_jax.errors import UserError
+from wechsel_jax.errors import UserError, from_extra
 from wechsel_jax.files import new_file
 
 EVENTS, WANDB = "tensorboard", "wandb.json"
@@ -147,14 +147,9 @@ class _TensorBoard:
 
 
 def _event_writer() -> tuple[Any, Any, Any]:
-    try:
+    with from_extra("watch", "for the event files", "or set trackers.tensorboard to False"):
         from tensorboard.compat.proto import event_pb2, summary_pb2
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
-    except ImportError as error:
-        raise UserError(
-            "trackers.tensorboard: tensorboard is not installed; expected it for the event files; run "
-            '`pip install "wechsel-jax[watch]"` or set trackers.tensorboard to False'
-        ) from error
     return event_pb2, summary_pb2, EventFileWriter
 
 
@@ -228,13 +223,8 @@ class _WeightsAndBiases:
 
 
 def _wandb() -> Any:
-    try:
+    with from_extra("watch", "for the upload", "or set trackers.wandb to an empty text"):
         import wandb
-    except ImportError as error:
-        raise UserError(
-            'trackers.wandb: wandb is not installed; expected it for the upload; run `pip install "wechsel-jax[watch]"` or '
-            "set trackers.wandb to an empty text"
-        ) from error
     return wandb
 
 

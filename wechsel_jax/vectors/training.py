@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING
 
 from tqdm import tqdm
 
-from wechsel_jax.errors import UserError
+from wechsel_jax.errors import UserError, from_extra
 from wechsel_jax.files import temporary_directory
 from wechsel_jax.text.files import LONGEST_DOCUMENT
 from wechsel_jax.text.parts import source_lines
@@ -91,7 +91,8 @@ def train_vectors(
     _check_settings(model, dim, epochs, smallest_ngram, largest_ngram, buckets, min_count, threads)
     texts = [files] if isinstance(files, str | os.PathLike) else list(files)
     sources = find_sources(texts, text_field, max_document_bytes)
-    fasttext = _import_fasttext()
+    with from_extra("vectors", "to train word vectors"):
+        import fasttext
     if isinstance(tokenizer, str | os.PathLike):
         tokenizer = load_tokenizer(tokenizer)
     output = Path(output)
@@ -219,11 +220,3 @@ def _check_settings(model, dim, epochs, smallest, largest, buckets, min_count, t
         raise UserError(
             f"n-grams of {smallest} to {largest} characters, {buckets} buckets; expected 1 <= smallest <= largest, 1 <= buckets"
         )
-
-
-def _import_fasttext():
-    try:
-        import fasttext
-    except ImportError:
-        raise UserError('training word vectors needs fastText; install it with: pip install "wechsel-jax[vectors]"') from None
-    return fasttext
