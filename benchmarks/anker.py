@@ -28,6 +28,7 @@ from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.checkpoint.tensors import write_tensors
 from wechsel_jax.files import new_directory, new_file
 from wechsel_jax.records import read_run
+from wechsel_jax.records.names import CONFIG_FILE, EXPORT, METRICS_FILE, RECORD_FILE
 from wechsel_jax.report import steps_needed
 from wechsel_jax.text.files import read_lines
 from wechsel_jax.vectors import read_dictionary
@@ -92,7 +93,7 @@ def write_trained_rows(run: Path, output: Path) -> None:
 
     No initialiser knows rows as good as these, so they tell how much any could save.
     """
-    start, end = Checkpoint.open(run / "transfer"), Checkpoint.open(run / "export")
+    start, end = Checkpoint.open(run / "transfer"), Checkpoint.open(run / EXPORT)
     tensors = {name: start.read(name) for name in start.names()}
     for tensor in start.vocabulary_tensors():
         tensors[tensor.name] = end.read(tensor.name).astype(tensors[tensor.name].dtype)
@@ -110,13 +111,13 @@ def gather(folder: Path, earlier: dict | None = None) -> dict:
     earlier = earlier or {"languages": {}, "step_zero": {}, "machines": [], "training": None}
     runs, before = (defaultdict(dict, earlier[name]) for name in ("languages", "step_zero"))
     machines, training = set(earlier["machines"]), earlier["training"]
-    for file in sorted(folder.glob("*/config.json")):
+    for file in sorted(folder.glob(f"*/{CONFIG_FILE}")):
         workdir = file.parent
         language, seed = workdir.name.split("-")[:2]
         config = json.loads(file.read_text(encoding="utf-8"))
         start, place = setting_of(language, config["training"])
         # Of a comparison that goes on or was stopped, what there is.
-        methods = {name: _method(workdir / name) for name in config["methods"] if (workdir / name / "metrics.jsonl").exists()}
+        methods = {name: _method(workdir / name) for name in config["methods"] if (workdir / name / METRICS_FILE).exists()}
         methods = {name: method for name, method in methods.items() if method["evaluations"]}
         if (workdir / "comparison.json").exists():
             machines.add(json.loads((workdir / "comparison.json").read_text(encoding="utf-8"))["machine"])
@@ -178,7 +179,7 @@ def _told(other: str) -> str:
 
 
 def _method(run: Path) -> dict:
-    record = json.loads((run / "transfer" / "transfer.json").read_text(encoding="utf-8"))
+    record = json.loads((run / "transfer" / RECORD_FILE).read_text(encoding="utf-8"))
     alignment = record["alignment"] or {}
     rounds = alignment.get("rounds") if isinstance(alignment.get("rounds"), list) else []
     return {

@@ -30,6 +30,7 @@ from benchmarks.real_models import machine
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.files import new_file
 from wechsel_jax.models import family
+from wechsel_jax.records.names import CONFIG_FILE, EXPORT
 from wechsel_jax.tokens import load_tokenizer
 
 OUTPUT = Path(__file__).with_name("anker_probe.json")
@@ -155,14 +156,14 @@ def measure(data: Path, runs: Path, earlier: dict | None = None) -> dict:
     found: dict = defaultdict(lambda: defaultdict(dict))
     for setting, methods in (earlier or {"settings": {}})["settings"].items():
         found[setting].update(methods)
-    for file in sorted(runs.glob("*/config.json")):
+    for file in sorted(runs.glob(f"*/{CONFIG_FILE}")):
         workdir = file.parent
         language, seed = workdir.name.split("-")[:2]
         training = json.loads(file.read_text(encoding="utf-8"))["training"]
         setting = anker.setting_of(language, training)[1]
         for method in METHODS if language in TASKS and training["steps"] > 1 else ():
-            for step, place in ((0, "transfer"), (training["steps"], "export")):
-                if (workdir / method / "export").exists() and (workdir / method / place).exists():
+            for step, place in ((0, "transfer"), (training["steps"], EXPORT)):
+                if (workdir / method / EXPORT).exists() and (workdir / method / place).exists():
                     encoder = Encoder(workdir / method / place)
                     scores = {task: probe(encoder, data, language, task) for task in TASKS[language]}
                     found[setting][method].setdefault(seed, {})[str(step)] = scores

@@ -19,6 +19,7 @@ from benchmarks.real_models import machine
 from configs.anker import DICTIONARIES
 from wechsel_jax import demo
 from wechsel_jax.files import new_file
+from wechsel_jax.records.names import RECORD_FILE
 
 OUTPUT = Path(__file__).with_name("anker_time.json")
 ROUNDS = 3
@@ -49,7 +50,7 @@ def measure(arguments: list[str], tokenizer: Path) -> dict:
         seconds = time.perf_counter() - started
         if status:
             raise SystemExit(f"transfer {' '.join(arguments)}: failed")
-        record = json.loads((output / "transfer.json").read_text(encoding="utf-8"))
+        record = json.loads((output / RECORD_FILE).read_text(encoding="utf-8"))
     cpu = usage.ru_utime + usage.ru_stime
     return {"seconds": round(seconds, 2), "cpu": round(cpu, 2), "peak_mb": usage.ru_maxrss // 1000, "steps": record["timings"]}
 

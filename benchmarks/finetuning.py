@@ -19,6 +19,7 @@ from typing import Any
 from benchmarks.machine import installed, processor
 from configs.finetune import get_config
 from wechsel_jax.files import new_file
+from wechsel_jax.records.names import EXPORT
 from wechsel_jax.text.files import read_lines
 from wechsel_jax.tokens.training import train_tokenizer
 from wechsel_jax.training import train
@@ -58,7 +59,7 @@ def main() -> None:
         config, data = open_labelled(config, given.work / "data", print)
         rows = [data.train.drawn(step, config.batch_size, config.seed) for step in range(config.steps)]
         positions = sum(data.train.positions(step, config.batch_size, config.seed) for step in range(config.steps))
-        theirs = torch_pass(workdir / "export", [data.train.padded(each, int(data.train.sizes(each).max())) for each in rows])
+        theirs = torch_pass(workdir / EXPORT, [data.train.padded(each, int(data.train.sizes(each).max())) for each in rows])
         result[name] = {
             "steps": config.steps,
             "tokens": int(sum(data.train.sizes(each).sum() for each in rows)),

@@ -21,6 +21,7 @@ from wechsel_jax.evaluation.loaded import LoadedModel
 from wechsel_jax.evaluation.text import score_text
 from wechsel_jax.records import read_run
 from wechsel_jax.records.machine import versions
+from wechsel_jax.records.names import EXPORT
 
 OUTPUT = Path(__file__).with_name("forgetting.json")
 # A part of the text: a sixth of a bit between two models is many times its standard error.
@@ -49,14 +50,14 @@ def gather(workdirs: list[tuple[str, Path]], before: dict[str, Any]) -> dict[str
     runs = before.get("runs", {})
     for language, workdir in workdirs:
         for place in sorted(workdir.iterdir()):
-            if not (place / "export").is_dir():
+            if not (place / EXPORT).is_dir():
                 continue
             run = read_run(place)
             print(f"{place} ...", flush=True)
             rate = run.config["optimizer"]["peak_learning_rate"]
             runs.setdefault(f"{language}/{run.planned_steps}/{place.name}/{rate:g}", {})[str(run.config["seed"])] = [
-                score(place / "export"),
-                body_score(place / "export"),
+                score(place / EXPORT),
+                body_score(place / EXPORT),
             ]
     return {"versions": versions(), "characters": CHARACTERS, "source": score(demo.path("english-gpt2")), "runs": runs}
 

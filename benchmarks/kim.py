@@ -30,6 +30,7 @@ from wechsel_jax.evaluation.loaded import LoadedModel
 from wechsel_jax.evaluation.translation import score_translations, translate
 from wechsel_jax.files import new_file
 from wechsel_jax.records.machine import versions
+from wechsel_jax.records.names import EXPORT, METRICS_FILE
 from wechsel_jax.records.run import read_metrics
 from wechsel_jax.text.files import read_lines
 from wechsel_jax.training.metrics import best_evaluation
@@ -262,14 +263,14 @@ def run(name: str, init: str, setting: str, seed: int, given: argparse.Namespace
     began = time.perf_counter()
     train(config, workdir)
     seconds = time.perf_counter() - began
-    lines = read_metrics(workdir / "metrics.jsonl")
+    lines = read_metrics(workdir / METRICS_FILE)
     evaluations = [line for line in lines if line["kind"] == "eval" and line["step"]]
     best = best_evaluation(lines)
     metrics = ("loss", "bleu") if task.target else ("loss", "accuracy")
     found = {"best_epoch": evaluations.index(best) + 1, "seconds": round(seconds)}
     found |= {metric: [line[metric] for line in evaluations] for metric in metrics}
     if task.target:
-        model = LoadedModel.open(workdir / "export", translation=True)
+        model = LoadedModel.open(workdir / EXPORT, translation=True)
         sources, references = (
             [line for _, line in read_lines(data / f"test_2016_flickr.{side}.gz", "")] for side in ("en", task.target)
         )

@@ -25,6 +25,7 @@ from absl import app, flags
 
 from wechsel_jax.checkpoint.tensors import ComputedTensor, TensorFiles, write_shards
 from wechsel_jax.files import new_file
+from wechsel_jax.records.names import RECORD_FILE
 
 _GIGABYTES = flags.DEFINE_float("gigabytes", 20, "Size of the source's weights, in 10^9 bytes.", lower_bound=0.01)
 _VOCABULARY = flags.DEFINE_integer("vocabulary", 128_256, "V_s and V_t.", lower_bound=600)
@@ -123,7 +124,7 @@ def measure(source: Path, tokenizer: Path, output: Path, method: str) -> dict:
     if process.returncode:
         raise SystemExit(f"{method}: the transfer failed with exit status {process.returncode}")
     usage: resource.struct_rusage = finished[2]
-    record = json.loads((output / "transfer.json").read_text(encoding="utf-8"))
+    record = json.loads((output / RECORD_FILE).read_text(encoding="utf-8"))
     return {
         "method": method,
         "counts": record["counts"],

@@ -23,6 +23,7 @@ from absl import app, flags
 
 from benchmarks.machine import processor
 from wechsel_jax.files import new_file
+from wechsel_jax.records.names import MANIFEST
 from wechsel_jax.text.parts import read_documents
 
 _TEXT = flags.DEFINE_string("text", None, "A text file, a document a line.", required=True)
@@ -116,7 +117,7 @@ def prepare(text: Path, output: Path) -> dict[str, float]:
     seconds = time.perf_counter() - started
     if status:
         raise SystemExit(f"prepare ended with status {status}")
-    tokens = json.loads((output / "manifest.json").read_text())["tokens"]
+    tokens = json.loads((output / MANIFEST).read_text())["tokens"]
     processor_seconds = used.ru_utime + used.ru_stime
     return {"seconds": seconds, "processor_seconds": processor_seconds, "tokens": tokens, "peak_resident_bytes": peak}
 

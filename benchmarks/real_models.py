@@ -24,6 +24,7 @@ from absl import flags
 
 from benchmarks.machine import installed, processor
 from wechsel_jax.errors import UserError
+from wechsel_jax.records.names import PLAN_FILE
 
 VALUES = flags.FlagValues()
 flags.DEFINE_list("models", [], "Directories of the source models.", flag_values=VALUES)
@@ -261,7 +262,7 @@ def check(source: Path, target: Path) -> dict:
 
     from wechsel_jax import Checkpoint, TransferPlan, Vocabulary, load_tokenizer
 
-    plan = TransferPlan.load(target / "transfer_plan.npz")
+    plan = TransferPlan.load(target / PLAN_FILE)
     vocabularies = [Vocabulary.from_tokenizer(load_tokenizer(directory)) for directory in (source, target)]
     tables = {tensor.name for tensor in Checkpoint.open(source).vocabulary_tensors()}
     copied = torch.from_numpy(np.flatnonzero(plan.copy >= 0))

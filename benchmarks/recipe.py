@@ -26,7 +26,7 @@ from benchmarks.origin import joined
 from wechsel_jax.files.json import read_json
 from wechsel_jax.initializers import TransferPlan
 from wechsel_jax.records import read_run
-from wechsel_jax.records.transfer import PLAN_FILE
+from wechsel_jax.records.names import PLAN_FILE
 from wechsel_jax.training import default_config, train
 from wechsel_jax.training.coordinates import OWN
 from wechsel_jax.training.groups import RECIPES

@@ -22,6 +22,7 @@ from benchmarks.real_models import machine, perplexity
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file
 from wechsel_jax.program import program
+from wechsel_jax.records.names import EXPORT, METRICS_FILE
 from wechsel_jax.training.metrics import read_metrics
 
 VALUES = flags.FlagValues()
@@ -85,11 +86,11 @@ def trained(method: str, place: Path, tokenizer: Path, text: str) -> dict:
     arguments = f"model={transferred},text={VALUES.text},validation={VALUES.validation}"
     arguments += f",steps={VALUES.steps},rows={VALUES.rows}"
     run_program("train.pretrain", f"--config=configs/smollm2.py:{arguments}", f"--workdir={run}")
-    lines = read_metrics(run / "metrics.jsonl")
+    lines = read_metrics(run / METRICS_FILE)
     training = [line for line in lines if line["kind"] == "train"]
     found = {
         "options": METHODS[method],
-        "torch": {"0": perplexity(transferred, text, 128), str(VALUES.steps): perplexity(run / "export", text, 128)},
+        "torch": {"0": perplexity(transferred, text, 128), str(VALUES.steps): perplexity(run / EXPORT, text, 128)},
         "held_out": [[line["step"], line["perplexity"]] for line in lines if line["kind"] == "eval"],
         "seconds": training[-1]["seconds"],
         "tokens_per_second": training[-1]["tokens_per_second"],

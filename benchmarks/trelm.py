@@ -44,6 +44,7 @@ from wechsel_jax.evaluation.text import score_text
 from wechsel_jax.evaluation.translation import score_translations
 from wechsel_jax.files import new_directory, new_file
 from wechsel_jax.program import program
+from wechsel_jax.records.names import EXPORT, METRICS_FILE
 from wechsel_jax.records.run import read_metrics
 from wechsel_jax.tokens import load_tokenizer
 from wechsel_jax.tokens.extension import unreached_from
@@ -212,7 +213,7 @@ def _parse(model: Path, seed: int, workdir: Path) -> dict[str, float]:
     config.eval_every = config.checkpoint_every = PARSER_STEPS
     config.compilation_cache = str(workdir.parent / "compiled")
     train(config, workdir)
-    last = [line for line in read_metrics(workdir / "metrics.jsonl") if line["kind"] == "eval"][-1]
+    last = [line for line in read_metrics(workdir / METRICS_FILE) if line["kind"] == "eval"][-1]
     return {"uas": last["uas"], "las": last["las"]}
 
 
@@ -339,8 +340,8 @@ def _models(data: Path, seed: int) -> Iterator[tuple[str, str, Path]]:
             config.data.train, config.data.validation = ((str(place),) for place in (text, data / "valid.txt"))
             _fit(config, data, seed, _steps())
             train(config, workdir)
-            yield name, "end", workdir / "export"
-            yield name, "parsing", workdir / "export"
+            yield name, "end", workdir / EXPORT
+            yield name, "parsing", workdir / EXPORT
             continue
         pairs, given = data / "pairs", {}
         if rows == "apart":
@@ -353,7 +354,7 @@ def _models(data: Path, seed: int) -> Iterator[tuple[str, str, Path]]:
             _fit(config[phase], data, seed, config[phase].steps)
         found = train_trelm(config, workdir)
         for phase in PHASES[:3]:
-            yield name, phase, workdir / phase / "export"
+            yield name, phase, workdir / phase / EXPORT
         yield name, "end", workdir / found["model"]
         yield name, "parsing", workdir / found["model"]
 

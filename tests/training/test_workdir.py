@@ -11,8 +11,9 @@ from wechsel_jax import comparison
 from wechsel_jax.comparison import check
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import RECORD, new_directory
+from wechsel_jax.records.names import LOCK_FILE
 from wechsel_jax.training import record_config, train
-from wechsel_jax.training.workdir import LOCK, has_begun, only_run
+from wechsel_jax.training.workdir import has_begun, only_run
 
 
 @pytest.fixture(scope="module")
@@ -88,14 +89,14 @@ def test_a_place_for_the_export_is_made_sure_of_before_training(make_config, tmp
     (workdir / "export" / "mine.txt").write_text("mine")
     with pytest.raises(UserError, match="export: it holds no record of that"):
         train(make_config(mesh__data=1), workdir)
-    assert sorted(path.name for path in workdir.iterdir()) == [LOCK, "export"]
+    assert sorted(path.name for path in workdir.iterdir()) == [LOCK_FILE, "export"]
 
 
 def test_a_directory_is_a_runs_from_the_moment_that_it_is_locked(make_config, tmp_path):
     place = tmp_path / "run"
     place.mkdir()
     assert not has_begun(place)
-    (place / LOCK).write_text("of some other program")
+    (place / LOCK_FILE).write_text("of some other program")
     (place / "config.json").write_text(json.dumps({"model_type": "gpt2", "n_layer": 2}))
     assert not has_begun(place)
     (place / "config.json").unlink()
@@ -106,7 +107,7 @@ def test_a_directory_is_a_runs_from_the_moment_that_it_is_locked(make_config, tm
         with pytest.raises(UserError, match=f"process {os.getpid()} on .* is at work here"), only_run(tmp_path / "other"):
             pass
         # Whoever closes the file elsewhere in this process does not end the lock.
-        (tmp_path / "other" / LOCK).read_text()
+        (tmp_path / "other" / LOCK_FILE).read_text()
         with pytest.raises(UserError, match="is at work here"), only_run(tmp_path / "other"):
             pass
     assert has_begun(tmp_path / "other")

@@ -27,7 +27,7 @@ from wechsel_jax.checkpoint.tensors import (
 from wechsel_jax.errors import UserError
 from wechsel_jax.files.hub import HUB_ID, download
 from wechsel_jax.files.json import read_json, write_json
-from wechsel_jax.records.run import EXPORT, METRICS_FILE
+from wechsel_jax.records.names import EXPORT, METRICS_FILE
 from wechsel_jax.tokens import load_tokenizer
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from absl import flags
 from wechsel_jax.commands import choice, picked, size, sources
 from wechsel_jax.errors import UserError, from_extra
 from wechsel_jax.files import refuse_file
-from wechsel_jax.records.run import CONFIG_FILE, EXPORT, METRICS_FILE
+from wechsel_jax.records.names import CONFIG_FILE, EXPORT, METRICS_FILE
 
 ARGUMENTS = "MODEL..."
 # Form -> the flags that it reads.

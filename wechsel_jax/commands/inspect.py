@@ -19,6 +19,7 @@ from absl import flags
 
 from wechsel_jax.commands import picked
 from wechsel_jax.errors import UserError
+from wechsel_jax.records.names import RECORD_FILE
 from wechsel_jax.records.run import exported_model
 
 ARGUMENTS = "DIR"
@@ -57,7 +58,7 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     if directory is not None and (directory / "config.json").exists():
         _print_checkpoint(directory, values.all)
     print(*lines(facts), sep="\n")
-    if directory is not None and (directory / "transfer.json").exists():
+    if directory is not None and (directory / RECORD_FILE).exists():
         _print_rules(directory)
     for token in facts.get("tokens") or ():
         print(origin_line(token))

@@ -17,6 +17,7 @@ from wechsel_jax.files import new_directory, refuse_directory, refuse_workdir
 from wechsel_jax.initializers import METHODS
 from wechsel_jax.models import family
 from wechsel_jax.records import TransferRecord
+from wechsel_jax.records.names import CONFIG_FILE, LOCK_FILE
 from wechsel_jax.report.card import model_card
 from wechsel_jax.text.sources import find_sources
 from wechsel_jax.tokens import load_tokenizer
@@ -24,7 +25,7 @@ from wechsel_jax.training import record_config
 from wechsel_jax.training.config import as_dict
 from wechsel_jax.training.groups import DEFAULT as RECIPE
 from wechsel_jax.training.probe import RATES, probe
-from wechsel_jax.training.workdir import CONFIG, LOCK, has_begun, only_run
+from wechsel_jax.training.workdir import has_begun, only_run
 from wechsel_jax.transfers.choice import DEFAULT
 from wechsel_jax.transfers.job import transfer
 from wechsel_jax.transfers.record import to_stderr
@@ -90,7 +91,7 @@ def transfer_by_probe(
             # Nothing has been trained: what depends on the settings is made again.
             for name in CANDIDATES:
                 shutil.rmtree(place / name, ignore_errors=True)
-            (place / CONFIG).unlink()
+            (place / CONFIG_FILE).unlink()
             record_config(described, place)
         for name in candidates:
             if not (place / name).exists():
@@ -123,7 +124,7 @@ def transfer_by_probe(
             (directory / "README.md").write_text(model_card(record), encoding="utf-8")
     for name in (*candidates, "probe"):
         shutil.rmtree(place / name)
-    for name in (CONFIG, LOCK):
+    for name in (CONFIG_FILE, LOCK_FILE):
         (place / name).unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         # Somebody may have put something there.

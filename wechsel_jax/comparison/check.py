@@ -16,14 +16,13 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.files import foreign, remove_leftovers, require_file
 from wechsel_jax.files.json import is_number
 from wechsel_jax.initializers import METHODS
+from wechsel_jax.records.names import CONFIG_FILE
 from wechsel_jax.text.parallel import PARALLEL
 from wechsel_jax.text.sources import find_sources
 from wechsel_jax.training import record_config, validate
 from wechsel_jax.training.config import as_dict
 from wechsel_jax.training.workdir import differences
 from wechsel_jax.transfers.settings import ALIGNED, IDENTICAL, described_settings
-
-SETTINGS = "config.json"
 
 
 def validate_comparison(config: ConfigDict, workdir: Path) -> None:
@@ -112,13 +111,13 @@ def settle(config: ConfigDict, workdir: Path) -> None:
       UserError: a method has been trained with other settings, or what depends on them holds what somebody added. (A helper
         that has been trained stays; its own training refuses other settings.)
     """
-    if (workdir / "tuning").exists() or any((workdir / method / SETTINGS).exists() for method in config.methods):
+    if (workdir / "tuning").exists() or any((workdir / method / CONFIG_FILE).exists() for method in config.methods):
         record_config(config, workdir)
         return
-    remove_leftovers(workdir / SETTINGS)
+    remove_leftovers(workdir / CONFIG_FILE)
     old, now = {}, json.loads(json.dumps(as_dict(config)))
     with contextlib.suppress(OSError, ValueError):
-        old = dict(json.loads((workdir / SETTINGS).read_bytes()))
+        old = dict(json.loads((workdir / CONFIG_FILE).read_bytes()))
 
     fields = [name for name, _, _ in differences(old, now)]
     changed = {name.split(".")[0].split("[")[0] for name in fields}
@@ -148,5 +147,5 @@ def settle(config: ConfigDict, workdir: Path) -> None:
     for name in ("source", "target", "native", "sample"):
         if old and differ("text", "tokenizer", "vectors", *(("training",) if name == "sample" else ())):
             (workdir / "vectors" / f"{name}.bin").unlink(missing_ok=True)
-    (workdir / SETTINGS).unlink(missing_ok=True)
+    (workdir / CONFIG_FILE).unlink(missing_ok=True)
     record_config(config, workdir)

@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 from wechsel_jax.comparison.settings import SAMPLE, TEXT, helper_config, needs_of_all
 from wechsel_jax.data.sample import write_sample
 from wechsel_jax.files import temporary_directory
+from wechsel_jax.records.names import EXPORT
 from wechsel_jax.training import train
 from wechsel_jax.vectors import train_vectors
 
@@ -43,7 +44,7 @@ def make_inputs(config: ConfigDict, workdir: Path, seconds: dict[str, float]) ->
         if not config.helper.checkpoint:
             with timed(seconds, "helper"):
                 train(helper_config(config, workdir), workdir / "helper")
-            inputs["helper"] = str(workdir / "helper" / "export")
+            inputs["helper"] = str(workdir / "helper" / EXPORT)
     return inputs
 
 

@@ -17,6 +17,7 @@ from wechsel_jax.files import new_directory, refuse_workdir, temporary_directory
 from wechsel_jax.records import ComparisonRecord, read_run
 from wechsel_jax.records.comparison import COMPARISON_FILE
 from wechsel_jax.records.machine import machine
+from wechsel_jax.records.names import EXPORT
 from wechsel_jax.report import comparison_table, write_report
 from wechsel_jax.report.curves import BASELINE, steps_needed
 from wechsel_jax.tokens import load_tokenizer
@@ -137,5 +138,5 @@ def _write_results(config: ConfigDict, workdir: Path, seconds: dict[str, float],
     result.write(workdir)
     print(comparison_table(runs), flush=True)
     report = write_report(runs, workdir / "report.html")
-    print(f"report: {report}\nmodels: " + ", ".join(str(run / "export") for run in runs), flush=True)
+    print(f"report: {report}\nmodels: " + ", ".join(str(run / EXPORT) for run in runs), flush=True)
     return vars(result)

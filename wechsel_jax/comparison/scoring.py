@@ -7,6 +7,7 @@ from ml_collections import ConfigDict
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.evaluation.tasks import Task, evaluate, tasks_of
+from wechsel_jax.records.names import EXPORT
 from wechsel_jax.report.scores_table import read_scores, scores_text, write_scores
 from wechsel_jax.text.sources import find_sources
 from wechsel_jax.training import default_config as default_training_config
@@ -27,7 +28,7 @@ def scored_models(config: ConfigDict, workdir: Path) -> dict[str, Path]:
     asked = config.evaluation
     stages = {" untrained": "transfer"} if asked.before else {}
     stages |= {f" {100 * part:g} %": f"{STAGES}/{round(part * config.training.steps)}" for part in asked.during}
-    stages |= {"": "export"} if asked.after else {}
+    stages |= {"": EXPORT} if asked.after else {}
     models = [("source", Path(config.source))]
     models += [(f"{name}{stage}", workdir / name / place) for stage, place in stages.items() for name in config.methods]
     folders = [_folder(label) for label, _ in models]

@@ -12,7 +12,7 @@ from wechsel_jax.comparison.settings import training_config
 from wechsel_jax.data import prepare_split
 from wechsel_jax.errors import UserError
 from wechsel_jax.records import read_run
-from wechsel_jax.records.run import METRICS_FILE
+from wechsel_jax.records.names import CHECKPOINTS, EXPORT, METRICS_FILE, RECORD_FILE
 from wechsel_jax.training import train
 from wechsel_jax.training.config import as_dict
 
@@ -37,7 +37,7 @@ def tune(config: ConfigDict, workdir: Path) -> dict[str, list]:
     done: dict[str, list] = {}
     for method in config.methods:
         base = training_config(config, method, workdir / method, workdir)
-        record = (workdir / method / "transfer" / "transfer.json").read_bytes()
+        record = (workdir / method / "transfer" / RECORD_FILE).read_bytes()
         alike = tuning_config(config, base, data, tuning.rates[0], 1.0)
         alike.model.checkpoint = ""
         if (key := repr((record, as_dict(alike)))) in done:
@@ -60,7 +60,7 @@ def tune(config: ConfigDict, workdir: Path) -> dict[str, list]:
                     print(f"== {method}: rate {rate:g}, of the tables {tables * rate:g}", flush=True)
                     train(settings, run)
                     loss = _loss_after(run, tuning.steps)
-                for name in ("checkpoints", "export"):
+                for name in (CHECKPOINTS, EXPORT):
                     shutil.rmtree(run / name, ignore_errors=True)
                 if math.isfinite(loss):
                     done[key].append([rate, tables, round(loss, 5)])

@@ -13,9 +13,10 @@ import numpy as np
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import require_directory
+from wechsel_jax.records.names import MANIFEST
 
 FORMAT = 1
-MANIFEST, TOKENS, SENTENCES = "manifest.json", "tokens.bin", "sentences.bin"
+TOKENS, SENTENCES = "tokens.bin", "sentences.bin"
 DTYPES = {"uint16": 2, "uint32": 4}
 _NOTICE_SECONDS = 60
 # Whoever waits for the reading of more than this is told so.

@@ -26,7 +26,8 @@ from wechsel_jax.files.json import read_json
 from wechsel_jax.models.heads import stated_head
 from wechsel_jax.models.layers import pin
 from wechsel_jax.objectives.labels import LabelObjective, label_objective
-from wechsel_jax.records.run import EXPORT, METRICS_FILE, exported_model
+from wechsel_jax.records.names import CONFIG_FILE, EXPORT, METRICS_FILE
+from wechsel_jax.records.run import exported_model
 
 # Tokens of an answer, as the scripts of transformers have it.
 _LONGEST_ANSWER = 30
@@ -213,7 +214,7 @@ def score_labelled(
     if workdir.name == EXPORT and (workdir.parent / METRICS_FILE).exists():
         workdir = workdir.parent
     if directory != workdir:
-        recorded = read_json(workdir / "config.json", "the settings of a fine-tuning")
+        recorded = read_json(workdir / CONFIG_FILE, "the settings of a fine-tuning")
         settings = {"length": recorded.get("block_length"), **(recorded.get("task") or {})}
         if texts is not None or label is not None:
             # Another file, whose columns are others.

@@ -25,7 +25,8 @@ from wechsel_jax.files import held
 from wechsel_jax.files.json import read_json
 from wechsel_jax.models.vanilla import MODEL_TYPE
 from wechsel_jax.records.machine import versions
-from wechsel_jax.records.run import METRICS_FILE, SEEDS_FILE, exported_model, read_run, seed_runs
+from wechsel_jax.records.names import CONFIG_FILE, METRICS_FILE, RECORD_FILE, SEEDS_FILE
+from wechsel_jax.records.run import exported_model, read_run, seed_runs
 from wechsel_jax.records.scores import Score, ScoresRecord
 from wechsel_jax.text.documents import KINDS
 from wechsel_jax.text.parts import read_documents
@@ -400,8 +401,8 @@ def _weights(place: str | os.PathLike) -> str:
 
 def _facts(place: str | os.PathLike) -> dict[str, Any]:
     # Of several seeds these are written when all have ended.
-    ended = any((Path(place) / name).exists() for name in (SEEDS_FILE, "config.json"))
-    if not ended and (begun := sorted(Path(place).glob("seed-*/config.json"))):
+    ended = any((Path(place) / name).exists() for name in (SEEDS_FILE, CONFIG_FILE))
+    if not ended and (begun := sorted(Path(place).glob(f"seed-*/{CONFIG_FILE}"))):
         found = ", ".join(path.parent.name for path in begun)
         raise UserError(
             f"{place}: a fine-tuning that is unfinished ({found} have begun); expected all of its seeds; the same "
@@ -421,7 +422,7 @@ def _facts(place: str | os.PathLike) -> dict[str, Any]:
         sizes = {name: count for name, count in sizes.items() if name not in checkpoint.tied_copies()}
         tables = [tensor.name for tensor in checkpoint.vocabulary_tensors()]
         size = checkpoint.vocabulary_size
-    transfer = directory / "transfer.json"
+    transfer = directory / RECORD_FILE
     # Not as `TransferRecord`, which refuses those of newer versions: such models can be scored.
     recorded = read_json(transfer, "what a transfer recorded") if transfer.is_file() else {}
     if "method" not in recorded and (Path(first) / METRICS_FILE).exists() and (begun := read_run(first).transfer):

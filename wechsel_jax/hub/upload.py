@@ -18,8 +18,7 @@ from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import require_directory
 from wechsel_jax.records import TransferRecord, read_run
-from wechsel_jax.records.run import METRICS_FILE
-from wechsel_jax.records.transfer import RECORD_FILE
+from wechsel_jax.records.names import METRICS_FILE, RECORD_FILE
 from wechsel_jax.report.card import PLACEHOLDER, PROJECT, check_names, completed_card, model_card
 from wechsel_jax.report.card_sections import HUB_ID
 from wechsel_jax.report.markdown import one_line

@@ -9,7 +9,7 @@ from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.errors import UserError
 from wechsel_jax.inspection.origins import require_fit, rows_by_origin, source_here
 from wechsel_jax.records import TransferRecord
-from wechsel_jax.records.transfer import PLAN_FILE, RECORD_FILE
+from wechsel_jax.records.names import PLAN_FILE, RECORD_FILE
 
 NEIGHBORS = 10
 # Tokens whose nearest source tokens are looked up.

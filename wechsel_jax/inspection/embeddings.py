@@ -17,7 +17,7 @@ from wechsel_jax.inspection.origins import require_fit, rows_by_origin
 from wechsel_jax.inspection.verdict import worst_first
 from wechsel_jax.records import Finding
 from wechsel_jax.records.embeddings import Absorption, Analogies, Distribution, Embeddings
-from wechsel_jax.records.transfer import PLAN_FILE
+from wechsel_jax.records.names import PLAN_FILE
 
 # Deviations of table 2 over those of Xavier's draws for table 5's vocabularies: BERT's, 3 to 5 times as spread out, trained
 # as well or better; GloVe's, 24 to 74 times, trained worse, and T5's, 700 to 2,500 times, hardly.

@@ -14,7 +14,7 @@ from wechsel_jax.files import require_directory
 from wechsel_jax.inspection.origins import origin, require_fit, source_here
 from wechsel_jax.inspection.verdict import verdict
 from wechsel_jax.records import ORIGINS, Finding, Mixture, TransferRecord
-from wechsel_jax.records.transfer import PLAN_FILE, RECORD_FILE
+from wechsel_jax.records.names import PLAN_FILE, RECORD_FILE
 
 if TYPE_CHECKING:
     from wechsel_jax.checkpoint import Checkpoint, VocabularyTensor

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.records import TransferRecord
-from wechsel_jax.records.transfer import PLAN_FILE, RECORD_FILE
+from wechsel_jax.records.names import PLAN_FILE, RECORD_FILE
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,6 +9,7 @@ from typing import Any, Self
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file
 from wechsel_jax.files.json import ANY, NUMBER, TEXT, mismatch, read_json
+from wechsel_jax.records.names import METRICS_FILE
 from wechsel_jax.records.run import RunRecord, seed_runs
 
 COMPARISON_FILE = "comparison.json"
@@ -70,7 +71,7 @@ class ComparisonRecord:
 def expand(path: str | Path) -> list[Path]:
     """Returns the runs of a comparison's workdir or of a fine-tuning with several seeds; others stand for themselves."""
     path = Path(path)
-    if (path / "metrics.jsonl").exists() or not (path / COMPARISON_FILE).exists():
+    if (path / METRICS_FILE).exists() or not (path / COMPARISON_FILE).exists():
         return seed_runs(path)
     return [path / name for name in ComparisonRecord.read(path).methods]
 

@@ -12,12 +12,10 @@ from typing import Any, Self
 from wechsel_jax.errors import UserError, one_line
 from wechsel_jax.files import require_directory
 from wechsel_jax.files.json import NUMBER, TEXT, WHOLE, is_number, mismatch, parse_json, read_json
+from wechsel_jax.records.names import CONFIG_FILE, EXPORT, MACHINE_FILE, MANIFEST, METRICS_FILE, RECORD_FILE, SEEDS_FILE
 from wechsel_jax.records.state import DONE, FINISHED, State, find_state
-from wechsel_jax.records.transfer import RECORD_FILE, TransferRecord
+from wechsel_jax.records.transfer import TransferRecord
 
-CONFIG_FILE, METRICS_FILE, MACHINE_FILE, EXPORT = "config.json", "metrics.jsonl", "machine.json", "export"
-# Of a fine-tuning with several seeds, beside their workdirs.
-SEEDS_FILE = "seeds.json"
 SIDES = ("train", "validation")
 # Where `train.compare` puts the transfer of a run, the directory of a transfer itself, a copy of what the run began with.
 _TRANSFERS = ("transfer", ".", "model")
@@ -202,7 +200,7 @@ def read_run(path: str | Path) -> RunRecord:
     if not metrics.exists() and not places:
         inside = ", ".join(sorted(str(file.parent) for file in path.glob(f"*/{METRICS_FILE}")))
         advice = f"such as the runs in it: {inside}" if inside else "name the run's own directory"
-        raise UserError(f"{path}: holds no metrics.jsonl and no transfer.json; expected {_RUN}; {advice}")
+        raise UserError(f"{path}: holds no {METRICS_FILE} and no {RECORD_FILE}; expected {_RUN}; {advice}")
     # The config.json of a directory that transfer wrote is the model's.
     file = path / CONFIG_FILE
     config = read_json(file, "the settings of the run") if file.exists() and places[:1] != [path / RECORD_FILE] else {}
@@ -299,7 +297,7 @@ def _read_manifest(path: Path, config: Mapping[str, Any], side: str) -> Mapping[
     named = [] if mismatch(config, _CONFIG) else (config.get("data") or {}).get(side) or []
     # A directory of somebody's text may hold a manifest of its own; the run's own outlives its tokens.
     places = [path / "data" / side, *(place for place in map(Path, named) if (place / "tokens.bin").is_file())]
-    file = next((place / "manifest.json" for place in places if (place / "manifest.json").is_file()), None)
+    file = next((place / MANIFEST for place in places if (place / MANIFEST).is_file()), None)
     if file is None:
         return None
     content = read_json(file, "the manifest of prepared text", "prepare the text again")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from wechsel_jax.files.json import is_number
+from wechsel_jax.records.names import LOCK_FILE, METRICS_FILE
 
 RUNNING, STOPPED, FINISHED = "running", "stopped", "finished"
 # Where no lock tells, a run whose metrics were silent for longer than this, and than ten of its pauses, has stopped.
@@ -50,7 +51,7 @@ def find_state(workdir: Path, lines: Sequence[Mapping[str, Any]], planned: int |
     """
     if ended or planned is None or last is None or last >= planned:
         return DONE
-    silent = max(0.0, time.time() - (workdir / "metrics.jsonl").stat().st_mtime)
+    silent = max(0.0, time.time() - (workdir / METRICS_FILE).stat().st_mtime)
     pace = seconds_per_step(lines)
     left = None if pace is None else pace * (planned - last)
     alive = _lock_held(workdir)
@@ -74,7 +75,7 @@ def seconds_per_step(lines: Sequence[Mapping[str, Any]]) -> float | None:
 
 def _lock_held(workdir: Path) -> bool | None:
     """Whether a process of this machine is at work in a workdir; None where that cannot be told from here."""
-    file = workdir / ".lock"
+    file = workdir / LOCK_FILE
     try:
         holder = re.search(r"on (\S+)", file.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -9,8 +9,8 @@ from typing import Any, Self
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.files.json import ANY, NUMBER, TEXT, WHOLE, mismatch, read_json, write_json
+from wechsel_jax.records.names import RECORD_FILE
 
-RECORD_FILE, PLAN_FILE = "transfer.json", "transfer_plan.npz"
 # What the number of the format promises: fields may be added, which earlier versions do not read; none changes its meaning.
 FORMAT = 1
 ORIGINS = ("copied", "mixed", "random")

@@ -18,11 +18,12 @@ import jax
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import damage, new_file, seal, sync_directory
+from wechsel_jax.records.names import MANIFEST
 from wechsel_jax.training.compilation import out_of_memory
 from wechsel_jax.training.distributed import broadcast_from_first
 from wechsel_jax.training.step import TrainState
 
-_STATE, _MANIFEST = "state", "manifest.json"
+_STATE = "state"
 # The names of what is not a checkpoint yet, or any more.
 _HIDDEN = re.compile(r"\.\d+\.(\d+\.saving|removed)")
 _NONE, _ALL_DAMAGED = -1, -2
@@ -200,7 +201,7 @@ class Checkpoints:
 
     def _whole(self, step: int) -> bool:
         place = self.directory / str(step)
-        what = damage(place, _MANIFEST)
+        what = damage(place, MANIFEST)
         if what is None and (saved := read_facts(place)["step"]) != step:
             what = f"it was saved as the checkpoint of step {saved}"
         if what is not None:
@@ -228,7 +229,7 @@ class Checkpoints:
         try:
             self._checkpointer.wait_until_finished()
             if self._first:
-                seal(place, {"step": step, **facts}, _MANIFEST)
+                seal(place, {"step": step, **facts}, MANIFEST)
                 final = self.directory / str(step)
                 if final.exists():
                     self._remove(final)
@@ -277,7 +278,7 @@ class Checkpoints:
 
 def note(place: Path, facts: Mapping[str, Any]) -> None:
     """Replaces what a checkpoint was saved with, see `Checkpoints.note`."""
-    file = place / _MANIFEST
+    file = place / MANIFEST
     manifest = json.loads(file.read_bytes())
     if manifest != {**manifest, **facts}:
         with new_file(file, "w") as handle:
@@ -287,7 +288,7 @@ def note(place: Path, facts: Mapping[str, Any]) -> None:
 def read_facts(place: Path) -> dict[str, Any]:
     """Returns what a checkpoint was saved with: "step" and the facts given to `save`; without where it cannot be read."""
     try:
-        manifest = json.loads((place / _MANIFEST).read_bytes())
+        manifest = json.loads((place / MANIFEST).read_bytes())
         return {"step": None} | {name: value for name, value in manifest.items() if name not in ("format", "files")}
     except (OSError, ValueError, AttributeError, RecursionError):
         return {"step": None}

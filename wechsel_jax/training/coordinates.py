@@ -15,7 +15,7 @@ from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers import TransferPlan
 from wechsel_jax.initializers.regression import white
-from wechsel_jax.records.transfer import PLAN_FILE
+from wechsel_jax.records.names import PLAN_FILE
 from wechsel_jax.search.threads import one_thread
 
 # In `optimizer.groups`: of the plan that lies in the checkpoint that a run begins from, if any; the rows of that checkpoint's

@@ -17,6 +17,7 @@ from wechsel_jax.files import new_directory, refuse_directory, require_directory
 from wechsel_jax.files.json import read_json, write_json
 from wechsel_jax.models.weights import flatten, unflatten
 from wechsel_jax.records import read_run
+from wechsel_jax.records.names import CHECKPOINTS, CONFIG_FILE, METRICS_FILE, RECORD_FILE
 from wechsel_jax.report.card import model_card
 from wechsel_jax.tokens import load_tokenizer
 from wechsel_jax.training.checkpoints import Checkpoints
@@ -25,7 +26,6 @@ from wechsel_jax.training.metrics import best_evaluation, checked_metrics
 from wechsel_jax.training.run_spec import ModelSpec, described_model, named_model, strip
 
 STARTED_FROM = "model"
-_RECORD = "transfer.json"
 _NEWEST, _BEST = "newest", "best"
 _EXPORT_DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
@@ -73,9 +73,9 @@ def record_model(model: ModelSpec, config: ConfigDict, workdir: str | Path) -> N
         model.tokenizer.save_pretrained(directory)
         if model.target_tokenizer is not None:
             model.target_tokenizer.save_pretrained(directory / TARGET_TOKENIZER)
-        record = Path(config.model.checkpoint or ".") / _RECORD
+        record = Path(config.model.checkpoint or ".") / RECORD_FILE
         if config.model.checkpoint and record.is_file():
-            shutil.copyfile(record, directory / _RECORD)
+            shutil.copyfile(record, directory / RECORD_FILE)
 
 
 def export_checkpoint(
@@ -117,14 +117,14 @@ def export_checkpoint(
         raise UserError(f"dtype: is {dtype!r}; expected {', '.join(EXPORT_DTYPES)}")
     config = _settings(workdir)
     number = _choose(workdir, step, say)
-    steps = [one for one in Checkpoints(workdir / "checkpoints", keep=1, read_only=True).steps() if one <= number][-average:]
+    steps = [one for one in Checkpoints(workdir / CHECKPOINTS, keep=1, read_only=True).steps() if one <= number][-average:]
     if not 1 <= average == len(steps):
         raise UserError(
-            f"average: is {average}, and {workdir / 'checkpoints'} has {len(steps)} up to step {number}; expected as "
+            f"average: is {average}, and {workdir / CHECKPOINTS} has {len(steps)} up to step {number}; expected as "
             "many at most; keep and keep_every of the run's settings keep more"
         )
     model = _model(workdir, config)
-    run = read_run(workdir) if (workdir / "metrics.jsonl").exists() else None
+    run = read_run(workdir) if (workdir / METRICS_FILE).exists() else None
     record = run.transfer if run else None
     params = _parameters(workdir, number, model)
     for count, other in enumerate((_choose(workdir, one, say) for one in steps[:-1]), start=2):
@@ -132,7 +132,7 @@ def export_checkpoint(
     with new_directory(output, "export", overwrite) as directory:
         write_model(model, params, dtype or config.export_dtype, directory)
         if record:
-            shutil.copyfile(record.file, directory / _RECORD)
+            shutil.copyfile(record.file, directory / RECORD_FILE)
         written = read_json(directory / "config.json", "a config.json")
         card = model_card(record, run, number, model=written, license=license, language=language)
         if average > 1:
@@ -144,7 +144,7 @@ def export_checkpoint(
 
 def _settings(workdir: Path) -> ConfigDict:
     """The run's settings; fields that it was made without have their defaults."""
-    file = require_file(workdir / "config.json", "the settings of a training run")
+    file = require_file(workdir / CONFIG_FILE, "the settings of a training run")
     recorded = read_json(file, "the settings of a training run")
     if "steps" not in recorded or "model" not in recorded:
         raise UserError(f"{file}: holds no settings of a training run; expected the workdir of one")
@@ -159,7 +159,7 @@ def _filled(defaults: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str,
 
 def _choose(workdir: Path, step: str | int, say: Callable[[str], None]) -> int:
     """The step of a whole checkpoint."""
-    place = require_directory(workdir / "checkpoints", "the checkpoints of a training run")
+    place = require_directory(workdir / CHECKPOINTS, "the checkpoints of a training run")
     checkpoints = Checkpoints(place, keep=1, say=say, read_only=True)
     steps = checkpoints.steps()
     if not steps:
@@ -171,7 +171,7 @@ def _choose(workdir: Path, step: str | int, say: Callable[[str], None]) -> int:
             raise UserError(f"{place}: every checkpoint is damaged; expected a whole one; put one back from a copy")
         return whole
     if step == _BEST:
-        best = best_evaluation(checked_metrics(workdir / "metrics.jsonl"))
+        best = best_evaluation(checked_metrics(workdir / METRICS_FILE))
         if best is None:
             raise UserError(f"{workdir}: nothing has been evaluated yet; expected an evaluation; use --step=newest")
         number = best["step"]
@@ -203,7 +203,7 @@ def _parameters(workdir: Path, step: int, model: ModelSpec) -> dict[str, Any]:
     """Reads the parameters alone, as numpy arrays."""
     import orbax.checkpoint as ocp
 
-    place = workdir.resolve() / "checkpoints" / str(step)
+    place = workdir.resolve() / CHECKPOINTS / str(step)
     shapes = model.family.shapes(model.device_config)
     wanted = {"params": unflatten({path: jax.ShapeDtypeStruct(shape, np.float32) for path, shape in shapes.items()})}
     how = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), wanted)

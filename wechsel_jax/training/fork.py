@@ -12,12 +12,13 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.files import damage, new_file, require_directory, temporary_directory
 from wechsel_jax.files.json import read_json
 from wechsel_jax.records import encode_line, read_metrics
+from wechsel_jax.records.names import CHECKPOINTS, CONFIG_FILE, MACHINE_FILE, MANIFEST, METRICS_FILE
 from wechsel_jax.training.checkpoints import note, read_facts
 from wechsel_jax.training.config import as_dict
 from wechsel_jax.training.groups import read_groups
 from wechsel_jax.training.metrics import best_evaluation, metrics_facts, require_lines
 from wechsel_jax.training.schedules import make_phases, phase_at
-from wechsel_jax.training.workdir import CONFIG, MACHINE, differences, record_config
+from wechsel_jax.training.workdir import differences, record_config
 
 # What may differ between a run and the one that it is forked from, as far as the steps before the checkpoint are the same.
 _LENGTH = ("steps", "phases", "fork", "patience")
@@ -37,14 +38,14 @@ def fork(config: ConfigDict, workdir: Path, say: Callable[[str], None] = print) 
     Raises:
       UserError: there is no such checkpoint, it is damaged, or the settings would not have led to it.
     """
-    if any(path.name.isdecimal() for path in (workdir / "checkpoints").glob("*")):
+    if any(path.name.isdecimal() for path in (workdir / CHECKPOINTS).glob("*")):
         return
     place = require_directory(config.fork, "a checkpoint of a run, such as runs/de/checkpoints/600")
     earlier = place.resolve().parents[1]
-    facts, what = read_facts(place), damage(place, "manifest.json")
+    facts, what = read_facts(place), damage(place, MANIFEST)
     if facts["step"] is None or what is not None:
         raise UserError(f"fork: {place}: {what or 'is no checkpoint'}; expected a whole one, such as runs/de/checkpoints/600")
-    recorded, step = read_json(earlier / CONFIG, "the settings of the run", "fork another one"), facts["step"]
+    recorded, step = read_json(earlier / CONFIG_FILE, "the settings of the run", "fork another one"), facts["step"]
     now = as_dict(config)
     for name, old, new in differences(recorded, now):
         if name.split("[")[0] not in _LENGTH:
@@ -61,7 +62,7 @@ def fork(config: ConfigDict, workdir: Path, say: Callable[[str], None] = print) 
             f"alike until step {step}: warmup_steps, not warmup, and a decay_fraction that begins later; "
             "take an earlier checkpoint, or more steps"
         )
-    metrics, lines = earlier / "metrics.jsonl", []
+    metrics, lines = earlier / METRICS_FILE, []
     require_lines(metrics, facts)
     if metrics.exists() and "metrics" in facts:
         held = read_metrics(metrics)[: facts["metrics"]["lines"]]
@@ -72,17 +73,17 @@ def fork(config: ConfigDict, workdir: Path, say: Callable[[str], None] = print) 
         with new_file(workdir / metrics.name, "w") as handle:
             handle.writelines(map(encode_line, lines))
     # The text must be the same, whoever makes it into tokens; how long the steps took is told of both runs.
-    for name in (MACHINE, "data/fingerprints.json"):
+    for name in (MACHINE_FILE, "data/fingerprints.json"):
         if (earlier / name).exists():
             (workdir / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(earlier / name, workdir / name)
     record_config(config, workdir)
-    checkpoints = workdir / "checkpoints"
+    checkpoints = workdir / CHECKPOINTS
     checkpoints.mkdir(exist_ok=True)
     # The last one at once: what a kill leaves is forked again.
-    for source in (earlier / "checkpoints" / str(best), place) if best not in (None, step) else (place,):
+    for source in (earlier / CHECKPOINTS / str(best), place) if best not in (None, step) else (place,):
         target = checkpoints / source.name
-        if source != place and (target.exists() or damage(source, "manifest.json") is not None):
+        if source != place and (target.exists() or damage(source, MANIFEST) is not None):
             if not target.exists():
                 say(f"{source}: its evaluation is the best so far, and it is not whole; later weights are exported")
             continue

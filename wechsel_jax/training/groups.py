@@ -10,7 +10,7 @@ import numpy as np
 from wechsel_jax.errors import UserError
 from wechsel_jax.files.json import is_number
 from wechsel_jax.models import Family, ModelConfig
-from wechsel_jax.records.transfer import PLAN_FILE
+from wechsel_jax.records.names import PLAN_FILE
 from wechsel_jax.training.coordinates import BEST, OWN, TRANSFER, own_coordinates, read_coordinates
 from wechsel_jax.training.schedules import NAMED, Phase
 

@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 from wechsel_jax.data.examples import FORMS
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import RECORD, damage, new_directory, refuse_directory, refuse_workdir, remove_leftovers
+from wechsel_jax.records.names import CHECKPOINTS, CONFIG_FILE, EXPORT, METRICS_FILE
 from wechsel_jax.training import devices, distributed, sharding
 from wechsel_jax.training.checkpoints import Checkpoints
 from wechsel_jax.training.compilation import compile_step, compiled_programs, enough_memory, memory_line
@@ -70,11 +71,11 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
         validate(config)
     check_config(config, workdir)
     progress = Progress(config.steps, quiet=not first)
-    finished = final_metrics(workdir / "metrics.jsonl", config.steps)
+    finished = final_metrics(workdir / METRICS_FILE, config.steps)
     # Killed before that line, a run has exported, perhaps, and not said what; it does so again.
-    said = finished is not None and any(line["kind"] == "end" for line in read_metrics(workdir / "metrics.jsonl"))
-    if said and broadcast_from_first(int(first and _exported(workdir / "export", progress.say))):
-        stop, ending = early_stop(read_metrics(workdir / "metrics.jsonl")), f"all {config.steps:,} steps are done"
+    said = finished is not None and any(line["kind"] == "end" for line in read_metrics(workdir / METRICS_FILE))
+    if said and broadcast_from_first(int(first and _exported(workdir / EXPORT, progress.say))):
+        stop, ending = early_stop(read_metrics(workdir / METRICS_FILE)), f"all {config.steps:,} steps are done"
         if stop is not None:
             early = f"stopped early at step {stop['step']:,} of {config.steps:,}"
             ending = f"{early}; the best was step {stop['best_step']:,}"
@@ -84,7 +85,7 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
         stack.enter_context(distributed.abort_together())
         if first:
             # Before days of training: what it ends with must have a place.
-            refuse_directory(workdir / "export", "training", overwrite=True)
+            refuse_directory(workdir / EXPORT, "training", overwrite=True)
             stack.enter_context(only_run(workdir, progress.say))
             if config.fork:
                 fork(config, workdir, progress.say)
@@ -114,27 +115,27 @@ class _Run:
         first, say = distributed.is_first(), progress.say
         self.losses: dict[int, float] = {}
         self.checkpoints = Checkpoints(
-            workdir / "checkpoints", config.keep, keep_every=config.keep_every, losses=self.losses, say=say
+            workdir / CHECKPOINTS, config.keep, keep_every=config.keep_every, losses=self.losses, say=say
         )
         # What needs no data comes before the data, which may take hours.
         require_packages(config.trackers)
         begun = bool(broadcast_from_first(int(first and bool(self.checkpoints.steps()))))
-        if begun and not (workdir / "config.json").exists():
+        if begun and not (workdir / CONFIG_FILE).exists():
             raise UserError(
-                f"{workdir / 'config.json'}: no such file, but there are checkpoints; expected the settings that they were "
+                f"{workdir / CONFIG_FILE}: no such file, but there are checkpoints; expected the settings that they were "
                 "trained with; put it back from a copy, or use another workdir"
             )
         self.spec = build_run(config, weights=not begun)
         self.placement = Placement(config, self.spec, say)
         self.restored = self.checkpoints.find()
-        unused = not begun and not (workdir / "config.json").exists()
+        unused = not begun and not (workdir / CONFIG_FILE).exists()
         self.data = labelled or open_data(config, self.spec.model, workdir, fresh=unused, say=say)
         given = {"say": say, "coordinates": self.placement.coordinates}
         check_data(self.data, self.spec.model.tokenizer, workdir, fresh=self.restored is None, **given)
         if labelled and first:
             record_labelled(config, labelled)
         facts = self.checkpoints.facts(self.restored) if begun and first else None
-        metrics = MetricsFile(workdir / "metrics.jsonl", self.restored, facts, write=first, say=say)
+        metrics = MetricsFile(workdir / METRICS_FILE, self.restored, facts, write=first, say=say)
         if facts:
             # The file may have been removed since.
             self.checkpoints.note(self.restored, metrics.facts())
@@ -282,7 +283,7 @@ class _Run:
                 state = self.placement.restore(self.checkpoints, exported)
             params = sharding.to_host(state.params)
             if distributed.is_first():
-                place = self.workdir / "export"
+                place = self.workdir / EXPORT
                 try:
                     with new_directory(place, "training", overwrite=True, checksums=True) as directory:
                         write_model(self.spec.model, params, self.config.export_dtype, directory)

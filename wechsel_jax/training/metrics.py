@@ -12,6 +12,7 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file
 from wechsel_jax.files.json import TEXT, WHOLE, mismatch
 from wechsel_jax.records import Evaluation, encode_line, read_metrics
+from wechsel_jax.records.names import CHECKPOINTS
 from wechsel_jax.training.checkpoints import newest_facts
 
 # Fields that tell how long something took. All others are the same whenever the same run is made again.
@@ -155,7 +156,7 @@ def require_lines(path: str | Path, facts: Mapping[str, Any]) -> None:
 
 def checked_metrics(path: str | Path) -> list[dict[str, Any]]:
     """As `read_metrics`; raises `UserError` where the newest checkpoint of the run was saved with other lines."""
-    require_lines(path, newest_facts(Path(path).parent / "checkpoints"))
+    require_lines(path, newest_facts(Path(path).parent / CHECKPOINTS))
     return read_metrics(path)
 
 

@@ -18,6 +18,7 @@ from wechsel_jax.files import new_file, refuse_workdir
 from wechsel_jax.models import family
 from wechsel_jax.records import ComparisonRecord, read_run
 from wechsel_jax.records.machine import machine
+from wechsel_jax.records.names import CONFIG_FILE
 from wechsel_jax.report import comparison_table
 from wechsel_jax.text.files import LONGEST_DOCUMENT
 from wechsel_jax.text.parts import read_documents
@@ -26,7 +27,7 @@ from wechsel_jax.training.config import default_config, validate
 from wechsel_jax.training.groups import DEFAULT, RECIPES
 from wechsel_jax.training.loop import train
 from wechsel_jax.training.schedules import one_phase
-from wechsel_jax.training.workdir import CONFIG, has_begun, only_run
+from wechsel_jax.training.workdir import has_begun, only_run
 
 RATES = (1e-3, 3e-3)
 _EVALUATIONS = 5
@@ -125,7 +126,7 @@ def probe(
     if len({config.objective for config in configs.values()}) > 1:
         raise UserError("starts: causal and masked models cannot be compared; expected one kind")
     with only_run(workdir):
-        if not any(workdir.glob(f"*/{CONFIG}")):
+        if not any(workdir.glob(f"*/{CONFIG_FILE}")):
             # Nothing was scored on it: after a mistake, other text may take its place.
             shutil.rmtree(workdir / _HELD_OUT, ignore_errors=True)
         written = workdir / f"{_HELD_OUT}.jsonl"

@@ -17,6 +17,7 @@ import wechsel_jax
 from wechsel_jax.data import Dataset
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file
+from wechsel_jax.records.names import CHECKPOINTS
 from wechsel_jax.training.config import as_dict
 from wechsel_jax.training.metrics import MetricsFile, best_evaluation, early_stop, skipped_steps
 from wechsel_jax.training.progress import Clock, Progress
@@ -199,7 +200,7 @@ def stop_report(
         "blocks": chosen.tolist(),
         "tokens_sha256": hashlib.sha256(tokens.tobytes()).hexdigest(),
         "data": {"directory": str(data.directory), "fingerprint": data.fingerprint},
-        "checkpoint": None if checkpoint is None else str(workdir / "checkpoints" / str(checkpoint)),
+        "checkpoint": None if checkpoint is None else str(workdir / CHECKPOINTS / str(checkpoint)),
         "skipped_before": skipped,
         "versions": {"wechsel_jax": wechsel_jax.__version__, "jax": jax.__version__},
         "config": as_dict(config),

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from wechsel_jax.data.examples import FORMS
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file, refuse_workdir
-from wechsel_jax.records.run import SEEDS_FILE
+from wechsel_jax.records.names import SEEDS_FILE
 from wechsel_jax.training import distributed
 from wechsel_jax.training.config import validate
 from wechsel_jax.training.loop import train

@@ -22,6 +22,7 @@ from wechsel_jax.models.family import Params
 from wechsel_jax.models.registry import FAMILIES
 from wechsel_jax.models.trilayer import PREFIX, begin, combine, fold
 from wechsel_jax.models.weights import flatten, unflatten
+from wechsel_jax.records.names import CONFIG_FILE, EXPORT, RECORD_FILE
 from wechsel_jax.tokens import Vocabulary, load_tokenizer
 from wechsel_jax.tokens.extension import place_beside
 from wechsel_jax.training import distributed
@@ -114,7 +115,7 @@ def train_trelm(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
         _once(workdir / "combined", lambda place: _combine(config, workdir, place))
         if not config.fold_first:
             results["language"] = _train("language", runs, workdir)
-        unfolded = workdir / ("combined" if config.fold_first else "language/export")
+        unfolded = workdir / ("combined" if config.fold_first else f"language/{EXPORT}")
         _once(workdir / "folded", lambda place: _fold(unfolded, place))
         losses = {"tri_layer": unfolded, "folded": workdir / "folded"}
         if not broadcast_from_first(int(first and (workdir / FOLDING).exists())):
@@ -126,7 +127,7 @@ def train_trelm(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
         if config.fold_first:
             results["language"] = _train("language", runs, workdir)
         found = {
-            "model": "language/export" if config.fold_first else "folded",
+            "model": f"language/{EXPORT}" if config.fold_first else "folded",
             "phases": results,
             "folding": json.loads((workdir / FOLDING).read_text(encoding="utf-8")),
         }
@@ -149,8 +150,8 @@ def phase_settings(config: ConfigDict, workdir: Path) -> dict[str, ConfigDict]:
         raise UserError("source: is empty; expected the directory of an encoder with the vocabulary of both languages")
     begins = {
         "commonality": workdir / "start",
-        "forward": workdir / "commonality" / "export",
-        "backward": workdir / "commonality" / "export",
+        "forward": workdir / "commonality" / EXPORT,
+        "backward": workdir / "commonality" / EXPORT,
         "language": workdir / ("folded" if config.fold_first else "combined"),
     }
     runs = {}
@@ -257,7 +258,7 @@ def _beside(source: Checkpoint, params: Params, place: str) -> tuple[Params, dic
 
 
 def _combine(config: ConfigDict, workdir: Path, place: Path) -> None:
-    (source, forward, of_model), (_, backward, _) = (_read(workdir / name / "export") for name in ("forward", "backward"))
+    (source, forward, of_model), (_, backward, _) = (_read(workdir / name / EXPORT) for name in ("forward", "backward"))
     params, described, tokenizer = combine(forward, backward), source.config, None
     if config.first:
         # What follows reads and writes the second language alone.
@@ -290,7 +291,7 @@ def _write(
     tokenizer = tokenizer or load_tokenizer(source.directory)
     model = described_model(described, source.generation_config, tokenizer, default_config())
     write_model(model, params, "float32", place)
-    record = source.directory / "transfer.json"
+    record = source.directory / RECORD_FILE
     if record.is_file():
         shutil.copyfile(record, place / record.name)
 
@@ -304,7 +305,7 @@ def _held_out_loss(run: ConfigDict, model: Path, workdir: Path) -> float:
         # Heads that are new in the last phase are not measured here, so nothing is said of them.
         spec = dataclasses.replace(build_run(run), notes=())
         placement = Placement(run, spec, print)
-        data = open_data(run, spec.model, workdir, fresh=not (workdir / "config.json").exists())
+        data = open_data(run, spec.model, workdir, fresh=not (workdir / CONFIG_FILE).exists())
     with jax.set_mesh(placement.mesh):
         scores = placement.evaluate(placement.initial().params, data.validation)
     return scores["mlm_loss"] if run.objective == "mlm_nsp" else scores["loss"]

@@ -21,6 +21,7 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file
 from wechsel_jax.files.json import read_json
 from wechsel_jax.records.machine import versions
+from wechsel_jax.records.names import CONFIG_FILE, LOCK_FILE, MACHINE_FILE
 from wechsel_jax.training import distributed
 from wechsel_jax.training.config import as_dict, default_config
 from wechsel_jax.training.run_data import Data
@@ -28,7 +29,6 @@ from wechsel_jax.training.run_data import Data
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-LOCK, CONFIG, MACHINE = ".lock", "config.json", "machine.json"
 # A lock of the open file, where there are such (Linux), is not lost as one of the process is when another descriptor of the
 # file is closed: a process may write a report on its own run.
 _TAKE = getattr(fcntl, "F_OFD_SETLK", fcntl.F_SETLK)
@@ -70,7 +70,7 @@ def only_run(workdir: str | Path, say: Callable[[str], None] = print) -> Iterato
     workdir = Path(workdir)
     try:
         workdir.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(workdir / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        descriptor = os.open(workdir / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         raise UserError(
             f"{workdir}: cannot be made or written ({error.strerror}); expected a directory for the run; choose another one"
@@ -97,10 +97,10 @@ def only_run(workdir: str | Path, say: Callable[[str], None] = print) -> Iterato
 def has_begun(workdir: Path) -> bool:
     """Whether a run or a comparison has begun in a directory: it holds the lock's file, or the settings, of one."""
     with contextlib.suppress(OSError):
-        if (workdir / LOCK).read_bytes().startswith(b"process "):
+        if (workdir / LOCK_FILE).read_bytes().startswith(b"process "):
             return True
     with contextlib.suppress(OSError, ValueError, AttributeError, RecursionError):
-        names = json.loads((workdir / "config.json").read_bytes()).keys()
+        names = json.loads((workdir / CONFIG_FILE).read_bytes()).keys()
         return {"steps", "model", "optimizer"} <= names or {"methods", "training"} <= names
     return False
 
@@ -114,14 +114,14 @@ def record_config(config: ConfigDict, workdir: str | Path) -> None:
       UserError: the recorded settings differ; the message names them.
     """
     check_config(config, workdir)
-    with new_file(Path(workdir) / "config.json", "w") as handle:
+    with new_file(Path(workdir) / CONFIG_FILE, "w") as handle:
         json.dump(as_dict(config), handle, indent=1, sort_keys=True)
         handle.write("\n")
 
 
 def check_config(config: ConfigDict, workdir: str | Path) -> None:
     """Raises `UserError` where `workdir/config.json` records other settings; the message names them."""
-    file = Path(workdir) / "config.json"
+    file = Path(workdir) / CONFIG_FILE
     new = json.loads(json.dumps(as_dict(config)))
     if file.exists():
         recorded = read_json(file, "the settings of an earlier run", "use another workdir")
@@ -214,7 +214,7 @@ def record_start(workdir: str | Path, step: int, seconds: float, devices: Sequen
       seconds: of the run so far, as its metrics count them.
       devices: of all processes.
     """
-    file = Path(workdir) / MACHINE
+    file = Path(workdir) / MACHINE_FILE
     start = {
         "step": step,
         "seconds": round(seconds, 3),
@@ -233,7 +233,7 @@ def record_start(workdir: str | Path, step: int, seconds: float, devices: Sequen
 def read_starts(workdir: str | Path) -> list[dict]:
     """Returns the starts of a run, the oldest first; empty where they were not recorded or the file is damaged."""
     try:
-        starts = json.loads((Path(workdir) / MACHINE).read_text(encoding="utf-8"))["starts"]
+        starts = json.loads((Path(workdir) / MACHINE_FILE).read_text(encoding="utf-8"))["starts"]
     except (OSError, ValueError, KeyError, TypeError):
         return []
     return [start for start in starts if isinstance(start, dict)] if isinstance(starts, list) else []

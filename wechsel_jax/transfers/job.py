@@ -14,7 +14,8 @@ from wechsel_jax.initializers import METHODS, Side, TransferPlan, shuffle, stand
 from wechsel_jax.initializers.wechsel import nearest_similarity
 from wechsel_jax.inspection import measure, verdict
 from wechsel_jax.records.machine import versions
-from wechsel_jax.records.transfer import PLAN_FILE, TransferRecord
+from wechsel_jax.records.names import PLAN_FILE
+from wechsel_jax.records.transfer import TransferRecord
 from wechsel_jax.report.card import model_card
 from wechsel_jax.tokens.files import reloads_alike
 from wechsel_jax.transfers.calibration import calibrate, require_family

@@ -1,0 +1,12 @@
+"""What the files of a run and of a transfer are named. Who writes or reads one takes its name from here."""
+
+# In the workdir of a run; that of a comparison has settings of its own. A model's config.json is named by transformers instead.
+CONFIG_FILE, METRICS_FILE, MACHINE_FILE, LOCK_FILE = "config.json", "metrics.jsonl", "machine.json", ".lock"
+# Directories there: of checkpoints, one a step, and of the trained model.
+CHECKPOINTS, EXPORT = "checkpoints", "export"
+# Of a fine-tuning with several seeds, beside their workdirs.
+SEEDS_FILE = "seeds.json"
+# Beside the tokens of prepared text, and in each checkpoint: what they are of, with the checksums of the files.
+MANIFEST = "manifest.json"
+# Beside a model whose vocabulary was exchanged.
+RECORD_FILE, PLAN_FILE = "transfer.json", "transfer_plan.npz"
