@@ -7,13 +7,21 @@ import pytest
 from scipy.sparse import csr_array
 
 from wechsel_jax.errors import UserError
+from wechsel_jax.initializers.anker import vectors
 from wechsel_jax.initializers.anker.anchors import Candidates
 from wechsel_jax.initializers.anker.contexts import count_neighbors
 from wechsel_jax.initializers.anker.decomposition import decompose
-from wechsel_jax.initializers.anker.vectors import AnchorSettings, Counted, anchored_vectors
+from wechsel_jax.initializers.anker.vectors import Counted, anchored_vectors
 
 WORDS = 120
-SETTINGS = AnchorSettings(dimensions=24, frequent=100, held_out=0.0, rounds=2)
+SETTINGS = {"dimensions": 24, "rounds": 2}
+
+
+@pytest.fixture(autouse=True)
+def few_words(monkeypatch):
+    """Of so few words some shall be rare, and none is held out where that is not asked for."""
+    monkeypatch.setattr(vectors, "_FREQUENT", 100)
+    monkeypatch.setattr(vectors, "_HELD_OUT", 0.0)
 
 
 def text(seed: int, tokens: int = 60_000) -> np.ndarray:
@@ -80,8 +88,8 @@ def test_tokens_that_are_no_anchors_find_their_twins_and_self_learning_finds_mor
     source, target, permutation = languages
     known = np.argsort(-source.tokens)[:40:2]
     few = pairs_of(known, permutation[known])
-    without = anchored_vectors(source, target, few, dataclasses.replace(SETTINGS, rounds=0))
-    learned = anchored_vectors(source, target, few, SETTINGS)
+    without = anchored_vectors(source, target, few, dimensions=24, rounds=0)
+    learned = anchored_vectors(source, target, few, **SETTINGS)
     assert found(without, permutation, known) > 0.5
     assert found(learned, permutation, known) > found(without, permutation, known)
     right = permutation[learned.anchors.source] == learned.anchors.target
@@ -94,27 +102,27 @@ def test_shuffled_pairs_find_nothing(languages):
     source, target, permutation = languages
     known = np.argsort(-source.tokens)[:40]
     shuffled = permutation[np.random.default_rng(0).permutation(known)]
-    assert found(anchored_vectors(source, target, pairs_of(known, shuffled), SETTINGS), permutation, known) < 0.1
+    assert found(anchored_vectors(source, target, pairs_of(known, shuffled), **SETTINGS), permutation, known) < 0.1
 
 
-def test_precision_is_measured_on_words_that_were_held_out(languages):
+def test_precision_is_measured_on_words_that_were_held_out(languages, monkeypatch):
     source, target, permutation = languages
     known = np.argsort(-source.tokens)[:80]
-    chosen = dataclasses.replace(SETTINGS, held_out=0.25)
-    report = anchored_vectors(source, target, pairs_of(known, permutation[known]), chosen).report
+    monkeypatch.setattr(vectors, "_HELD_OUT", 0.25)
+    report = anchored_vectors(source, target, pairs_of(known, permutation[known]), **SETTINGS).report
     assert report["held_out_words"] == 20 and report["precision_at_1"] > 0.5 and report["precision_at_1_csls"] > 0.5
     wrong = np.roll(permutation[known], 7)
-    report = anchored_vectors(source, target, pairs_of(known, wrong), chosen).report
+    report = anchored_vectors(source, target, pairs_of(known, wrong), **SETTINGS).report
     assert report["precision_at_1"] < 0.2
 
 
-def test_the_same_bytes_again_and_rare_or_unusable_tokens_have_none(languages):
+def test_the_same_bytes_again_and_rare_or_unusable_tokens_have_none(languages, monkeypatch):
     source, target, permutation = languages
     known = np.argsort(-source.tokens)[:40]
     unusable = int(np.argsort(-source.tokens)[50])
     source = dataclasses.replace(source, usable=np.arange(WORDS) != unusable)
-    chosen = dataclasses.replace(SETTINGS, least_count=200)
-    once, again = (anchored_vectors(source, target, pairs_of(known, permutation[known]), chosen) for _ in range(2))
+    monkeypatch.setattr(vectors, "_LEAST_COUNT", 200)
+    once, again = (anchored_vectors(source, target, pairs_of(known, permutation[known]), **SETTINGS) for _ in range(2))
     assert once.source.tobytes() == again.source.tobytes() and once.target.tobytes() == again.target.tobytes()
     np.testing.assert_array_equal(once.source.any(axis=1), (source.tokens >= 200) & source.usable)
 
@@ -123,4 +131,4 @@ def test_without_a_pair_there_is_one_line(languages):
     source, target, _ = languages
     nothing = pairs_of(np.zeros(0, np.int64), np.zeros(0, np.int64))
     with pytest.raises(UserError, match="none of the 0 pairs"):
-        anchored_vectors(source, target, nothing, SETTINGS)
+        anchored_vectors(source, target, nothing, **SETTINGS)

@@ -10,7 +10,7 @@ import numpy as np
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers.anker.anchors import FEW_ANCHORS, Candidates, find_candidates
 from wechsel_jax.initializers.anker.contexts import LARGEST_WINDOW, count_neighbors
-from wechsel_jax.initializers.anker.vectors import AnchorSettings, Counted, anchored_vectors
+from wechsel_jax.initializers.anker.vectors import Counted, anchored_vectors
 from wechsel_jax.initializers.method import Setting
 from wechsel_jax.initializers.plan import Side
 from wechsel_jax.text.files import LONGEST_DOCUMENT
@@ -66,7 +66,7 @@ def text_sides(
       pairs: of a dictionary.
       dictionary: its file, for notes.
       window: how far from a token its contexts reach.
-      rounds: of self-learning, see `AnchorSettings`.
+      rounds: of self-learning, see `anchored_vectors`.
       dimensions: m, of the vectors.
       seed: of the choice of the words that P@1 is measured on.
       text_bytes: how many bytes of text are read per language, at most and about; 0: all.
@@ -105,9 +105,10 @@ def text_sides(
                 f"{dictionary}: of its {len(pairs)} pairs only those of {used} source words are single tokens of both "
                 f"vocabularies{hint}; expected a source word, a tab and a target word on each line."
             )
-    chosen = AnchorSettings(dimensions=dimensions, rounds=rounds, seed=seed)
     try:
-        made = anchored_vectors(source_counts, target_counts, candidates, chosen, log)
+        made = anchored_vectors(
+            source_counts, target_counts, candidates, dimensions=dimensions, rounds=rounds, seed=seed, progress=log
+        )
     except UserError as error:
         raise UserError(f"{', '.join((*source.text, *target.text))}: {error}") from None
     made_of = (source, made.source, source_counts), (target, made.target, target_counts)

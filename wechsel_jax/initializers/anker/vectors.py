@@ -17,34 +17,18 @@ from wechsel_jax.initializers.anker.anchors import RULES, Anchors, Candidates, c
 from wechsel_jax.initializers.anker.contexts import context_counts, positive_pmi
 from wechsel_jax.initializers.anker.decomposition import decompose
 
+# Rows and columns of what is decomposed: the most frequent tokens of each language, which the axes are fitted on and pairs are
+# learned among, and the most frequent anchors.
+_FREQUENT, _MOST_ANCHORS = 8192, 4096
+# Tokens that occur less often have no vector and cannot be anchors: what stands around one or two places says little.
+_LEAST_COUNT = 3
+# The share of the dictionary's words, and the most of them, that P@1 is measured on.
+_HELD_OUT, _MOST_HELD_OUT = 0.1, 500
 # Tokens whose contexts are in memory at once while all are projected.
 _PROJECTED_ROWS = 4096
 # Over which CSLS takes the mean similarity of a word to the other language (Lample et al., 2018); as in `search.csls`, which
 # brings JAX.
 _NEIGHBORHOOD = 10
-
-
-@dataclasses.dataclass(frozen=True)
-class AnchorSettings:
-    """How contexts become vectors.
-
-    Attributes:
-      dimensions: m, of the vectors.
-      rounds: of self-learning: how often mutual nearest neighbors become anchors.
-      frequent: how many of the most frequent tokens of each language the axes are fitted on, and pairs are learned among.
-      most_anchors: the largest number of anchors; the most frequent ones are taken.
-      least_count: tokens that occur less often have no vector and cannot be anchors.
-      held_out: share of the dictionary's words that P@1 is measured on, at most 500; 0 measures nothing.
-      seed: of the choice of the held-out words.
-    """
-
-    dimensions: int = 128
-    rounds: int = 1
-    frequent: int = 8192
-    most_anchors: int = 4096
-    least_count: int = 3
-    held_out: float = 0.1
-    seed: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,14 +55,14 @@ class Counted:
         """(V,) twice: how often each token stands before any, and after any."""
         return self.after.sum(axis=1), self.after.sum(axis=0)
 
-    def known(self, least: int) -> np.ndarray:
+    def known(self) -> np.ndarray:
         """bool (V,): the token may be used and occurs often enough."""
-        return self.usable & (self.tokens >= least)
+        return self.usable & (self.tokens >= _LEAST_COUNT)
 
-    def frequent(self, most: int, least: int) -> np.ndarray:
+    def frequent(self) -> np.ndarray:
         """Ids of the most frequent tokens that are known, most frequent first."""
         order = np.argsort(-self.tokens, kind="stable")
-        return order[self.known(least)[order]][:most]
+        return order[self.known()[order]][:_FREQUENT]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +87,10 @@ def anchored_vectors(
     source: Counted,
     target: Counted,
     candidates: Candidates,
-    settings: AnchorSettings = AnchorSettings(),
+    *,
+    dimensions: int = 128,
+    rounds: int = 1,
+    seed: int = 0,
     progress: Callable[[str], None] | None = None,
 ) -> Anchored:
     """Makes comparable vectors of all tokens of two vocabularies.
@@ -115,17 +102,19 @@ def anchored_vectors(
 
     Some words of the dictionary are held out until the last decomposition. P@1 is measured on the vectors before it, which have
     not seen these words, so it tends to underestimate the vectors returned. The pairs that were learned without these words
-    stay, so another choice of them (`AnchorSettings.seed`) gives other vectors: with 16 MiB of English and of German novels, it
+    stay, so another choice of them (`seed`) gives other vectors: with 16 MiB of English and of German novels, it
     moves the rows that the plan makes by 21 % of their length (median).
 
-    Everything stays sparse. Memory holds the counts twice, and the contexts of 2 x `frequent` tokens a few times, 8 bytes per
+    Everything stays sparse. Memory holds the counts twice, and the contexts of 2 x 8,192 tokens a few times, 8 bytes per
     entry (4 million entries for 16 MiB of text per language and 8,192 tokens).
 
     Args:
       source: V_s tokens counted.
       target: V_t tokens counted.
       candidates: pairs that may be anchors from the start.
-      settings: see there.
+      dimensions: m, of the vectors.
+      rounds: of self-learning: how often mutual nearest neighbors become anchors.
+      seed: of the choice of the held-out words.
       progress: called with a line for every round.
 
     Returns:
@@ -136,34 +125,34 @@ def anchored_vectors(
     """
     say = progress or (lambda line: None)
     report = {"candidates": len(candidates.source), "held_out_words": 0, "precision_at_1": None, "precision_at_1_csls": None}
-    given = _chosen(source, target, candidates, settings)
+    given = _chosen(source, target, candidates)
     if not len(given):
         raise UserError(
             f"none of the {len(candidates.source)} pairs of tokens that a dictionary or equal spelling suggests occurs in both "
             "texts; expected some tokens to start from; give a dictionary, or more text"
         )
-    tested, first = _held_out(source, target, candidates, settings)
+    tested, first = _held_out(source, target, candidates, seed)
     if tested is None:
         first = given
-    anchors, rounds = first, []
+    anchors, told = first, []
     # P@1 takes a decomposition that has not seen all of the dictionary, even where nothing is learned from it.
-    for number in range(settings.rounds or int(tested is not None)):
-        fitted = _fit(source, target, anchors, settings)
-        if settings.rounds:
-            rounds.append(_told(number, anchors, say))
-            anchors = first.joined(_mutual(fitted)).take(slice(settings.most_anchors))
+    for number in range(rounds or int(tested is not None)):
+        fitted = _fit(source, target, anchors, dimensions)
+        if rounds:
+            told.append(_told(number, anchors, say))
+            anchors = first.joined(_mutual(fitted)).take(slice(_MOST_ANCHORS))
     if tested is not None:
         report |= _measure(fitted, tested)
         say(f"  P@1 of {report['held_out_words']} held-out words: {report['precision_at_1']:.3f}")
     learned = anchors.take(anchors.rule == RULES.index("learned"))
-    anchors = given.joined(learned).take(slice(settings.most_anchors))
-    fitted = _fit(source, target, anchors, settings)
-    rounds.append(_told(settings.rounds, anchors, say))
+    anchors = given.joined(learned).take(slice(_MOST_ANCHORS))
+    fitted = _fit(source, target, anchors, dimensions)
+    told.append(_told(rounds, anchors, say))
     vectors = [
-        _project(*side, fitted.axes, known, settings)
+        _project(*side, fitted.axes, known)
         for side, known in zip(_sides(source, target, anchors), zip(fitted.ids, fitted.vectors, strict=True), strict=True)
     ]
-    return Anchored(*vectors, anchors, report | {"anchors": anchors.counts(), "rounds": rounds})
+    return Anchored(*vectors, anchors, report | {"anchors": anchors.counts(), "rounds": told})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,9 +191,9 @@ class _Fitted:
         return tuple(found)
 
 
-def _chosen(source: Counted, target: Counted, candidates: Candidates, settings: AnchorSettings) -> Anchors:
+def _chosen(source: Counted, target: Counted, candidates: Candidates) -> Anchors:
     counts = (np.where(side.usable, side.tokens, 0) for side in (source, target))
-    return choose_anchors(candidates, *counts, least_count=settings.least_count, most=settings.most_anchors)
+    return choose_anchors(candidates, *counts, least_count=_LEAST_COUNT, most=_MOST_ANCHORS)
 
 
 def _told(number: int, anchors: Anchors, say: Callable[[str], None]) -> dict:
@@ -217,11 +206,11 @@ def _sides(source: Counted, target: Counted, anchors: Anchors) -> list[tuple[Cou
     return [(source, anchors.source), (target, anchors.target)]
 
 
-def _fit(source: Counted, target: Counted, anchors: Anchors, settings: AnchorSettings) -> _Fitted:
+def _fit(source: Counted, target: Counted, anchors: Anchors, dimensions: int) -> _Fitted:
     sides = _sides(source, target, anchors)
-    ids = tuple(side.frequent(settings.frequent, settings.least_count) for side, _ in sides)
+    ids = tuple(side.frequent() for side, _ in sides)
     rows = vstack([_contexts(side, columns, wanted) for (side, columns), wanted in zip(sides, ids, strict=True)], format="csr")
-    axes, values = decompose(rows, settings.dimensions)
+    axes, values = decompose(rows, dimensions)
     # Vectors are the left singular vectors times the square roots of the singular values.
     axes /= np.sqrt(np.maximum(values, 1e-6))
     vectors = rows @ axes
@@ -234,13 +223,11 @@ def _contexts(side: Counted, columns: np.ndarray, rows: np.ndarray) -> csr_array
     return positive_pmi(context_counts(side.before, side.after, rows, columns), totals)
 
 
-def _project(
-    side: Counted, columns: np.ndarray, axes: np.ndarray, fitted: tuple[np.ndarray, np.ndarray], settings: AnchorSettings
-) -> np.ndarray:
+def _project(side: Counted, columns: np.ndarray, axes: np.ndarray, fitted: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
     """Vectors (V, m) of all tokens of one language: those (ids, vectors) that the axes were fitted on, and the rest's."""
     vectors = np.zeros((len(side.tokens), axes.shape[1]), np.float32)
     vectors[fitted[0]] = fitted[1]
-    wanted = np.setdiff1d(np.flatnonzero(side.known(settings.least_count)), fitted[0])
+    wanted = np.setdiff1d(np.flatnonzero(side.known()), fitted[0])
     for start in range(0, len(wanted), _PROJECTED_ROWS):
         rows = wanted[start : start + _PROJECTED_ROWS]
         vectors[rows] = _contexts(side, columns, rows) @ axes
@@ -259,23 +246,20 @@ def _mutual(fitted: _Fitted) -> Anchors:
 
 
 def _held_out(
-    source: Counted, target: Counted, candidates: Candidates, settings: AnchorSettings
+    source: Counted, target: Counted, candidates: Candidates, seed: int
 ) -> tuple[Candidates, Anchors] | tuple[None, None]:
     """All pairs of a random share of the dictionary's words of which both tokens are frequent, and the anchors without them.
 
     None where there is no such word, or nothing left without them.
     """
-    frequent = [
-        np.isin(ids, side.frequent(settings.frequent, settings.least_count))
-        for ids, side in ((candidates.source, source), (candidates.target, target))
-    ]
+    frequent = [np.isin(ids, side.frequent()) for ids, side in ((candidates.source, source), (candidates.target, target))]
     usable = (candidates.group >= 0) & frequent[0] & frequent[1]
     groups = np.unique(candidates.group[usable])
-    wanted = min(round(settings.held_out * len(groups)), 500)
-    chosen = np.random.default_rng(settings.seed).permutation(groups)[:wanted]
+    wanted = min(round(_HELD_OUT * len(groups)), _MOST_HELD_OUT)
+    chosen = np.random.default_rng(seed).permutation(groups)[:wanted]
     tested = candidates.take(usable & np.isin(candidates.group, chosen))
     rest = candidates.take(~np.isin(candidates.source, tested.source) & ~np.isin(candidates.target, tested.target))
-    anchors = _chosen(source, target, rest, settings)
+    anchors = _chosen(source, target, rest)
     return (tested, anchors) if wanted and len(anchors) else (None, None)
 
 
