@@ -38,20 +38,32 @@ _PIECE = 1000
 _RANGES = {
     "epochs": (0, 10_000),
     "iterations": (1, 10**8),
-    "batch_size": (1, 1 << 16),
     "most_frequent": (0, 1 << 31),
     "hidden": (1, 1 << 14),
-    "discriminator_steps": (1, 1000),
     "restarts": (1, 1000),
-    **dict.fromkeys(("leak", "discriminator_learning_rate", "learning_rate", "decay", "shrink", "orthogonality"), (0, 100)),
 }
 # They are counted in int32.
 _MOST_STEPS = 2**31 - 1
+# The rest of the training is MUSE's: words of either language in a batch, and steps of the discriminator before one of the map.
+_BATCH_SIZE, _DISCRIMINATOR_STEPS = 32, 5
+# The learning rate of the map at first, its factor after each epoch, a further one after an epoch whose criterion is below the
+# best, from the second such epoch on, and the rate below which training ends.
+_LEARNING_RATE, _DECAY, _SHRINK, _MIN_LEARNING_RATE = 0.1, 0.98, 0.5, 1e-6
+# The share of the discriminator's inputs that is set to zero while it learns; its labels, `smoothing` and 1 - `smoothing`; the
+# slope of its leaky rectifier below zero; b of W <- (1 + b) W - b W W^T W, taken after each step of the map. They are an
+# argument of the jitted steps, so that a test can write one out in which nothing is dropped.
+_NUMBERS = {
+    "input_dropout": 0.1,
+    "smoothing": 0.1,
+    "leak": 0.2,
+    "discriminator_learning_rate": 0.1,
+    "orthogonality": 0.001,
+}
 
 
 @dataclass(frozen=True)
 class AdversarialSettings:
-    """How the map and the discriminator are trained; the values are MUSE's. TreLM has `epochs=50, most_frequent=0`.
+    """How the map and the discriminator are trained; MUSE's values. TreLM has `epochs=50, most_frequent=0, order="vocabulary"`.
 
     Attributes:
       start: the map that training begins with. "identity" is MUSE's, and with it each further restart begins with a random
@@ -60,21 +72,10 @@ class AdversarialSettings:
       epochs: the criterion is measured, and the learning rate changed, after each; 0 takes the start as it is, which must then
         be "similarities".
       iterations: of an epoch; MUSE sees a million words of batches of 32.
-      batch_size: words of either language in a batch.
       most_frequent: only so many of the most frequent words of either language are drawn, each as often; 0 draws from all.
       order: which words are the most frequent: "frequency" goes by their counts, where the vectors have them; "vocabulary"
         takes them as they come, like TreLM.
       hidden: width of the discriminator's two hidden layers.
-      discriminator_steps: steps of the discriminator before one of the map.
-      input_dropout: share of the discriminator's inputs that is set to zero while it learns.
-      smoothing: its labels are `smoothing` and 1 - `smoothing`.
-      leak: slope of its leaky rectifier below zero.
-      discriminator_learning_rate: constant.
-      learning_rate: of the map, at first.
-      decay: factor of the map's learning rate after each epoch.
-      shrink: a further factor after an epoch whose criterion is below the best, from the second such epoch on.
-      min_learning_rate: training ends once the map's learning rate is below.
-      orthogonality: b of W <- (1 + b) W - b W W^T W, taken after each step of the map.
       restarts: trainings of which the criterion chooses one.
       refinement: what follows the training, see `Refinement`; its words are also those of the criterion.
     """
@@ -82,20 +83,9 @@ class AdversarialSettings:
     start: str = "identity"
     epochs: int = 5
     iterations: int = 31_250
-    batch_size: int = 32
     most_frequent: int = 75_000
     order: str = "frequency"
     hidden: int = 2048
-    discriminator_steps: int = 5
-    input_dropout: float = 0.1
-    smoothing: float = 0.1
-    leak: float = 0.2
-    discriminator_learning_rate: float = 0.1
-    learning_rate: float = 0.1
-    decay: float = 0.98
-    shrink: float = 0.5
-    min_learning_rate: float = 1e-6
-    orthogonality: float = 0.001
     restarts: int = 1
     refinement: Refinement = field(default_factory=Refinement)
 
@@ -110,9 +100,6 @@ class AdversarialSettings:
         if self.epochs * self.iterations > _MOST_STEPS:
             steps = f"{self.epochs:,} epochs of {self.iterations:,} iterations"
             raise UserError(f"{steps}: expected at most {_MOST_STEPS:,} steps in all; lower one of the two")
-        for name in ("input_dropout", "smoothing"):
-            if not 0 <= getattr(self, name) < 1:
-                raise UserError(f"{name} is {getattr(self, name)}; expected 0 or more, and less than 1")
         if self.order not in ORDERS:
             raise UserError(f"order {self.order!r}; expected one of {', '.join(ORDERS)}")
 
@@ -229,9 +216,9 @@ def _train_once(
     if learned:
         state["map"] = jnp.asarray(similarity_map(*ranked, generator, progress=tell), jnp.float32)
     best, history = _Best(None, -math.inf, restart), []
-    rate, highest, dropped = settings.learning_rate, -math.inf, False
+    rate, highest, dropped = _LEARNING_RATE, -math.inf, False
     for epoch in range(0 if learned else 1, settings.epochs + 1):
-        if rate < settings.min_learning_rate:
+        if rate < _MIN_LEARNING_RATE:
             break
         loss = None
         if epoch:
@@ -251,9 +238,9 @@ def _train_once(
         if criterion > best.criterion:
             best = _Best(rotation, criterion, restart)
         if epoch:
-            rate = max(settings.min_learning_rate, rate * settings.decay)
+            rate = max(_MIN_LEARNING_RATE, rate * _DECAY)
             if criterion < highest:
-                rate, dropped = rate * settings.shrink if dropped else rate, True
+                rate, dropped = rate * _SHRINK if dropped else rate, True
         highest = max(highest, criterion)
     return best, history
 
@@ -262,12 +249,11 @@ def _train_epoch(
     state: dict, drawn: list, settings: AdversarialSettings, key: jax.Array, epoch: int, rate: float, bar: tqdm
 ) -> tuple[dict, float]:
     """Returns the state after an epoch, from 1, and the discriminator's mean loss."""
-    run = _trainer(settings.batch_size, settings.discriminator_steps)
-    numbers = {name: getattr(settings, name) for name in _NUMBERS}
+    run = _trainer(_BATCH_SIZE, _DISCRIMINATOR_STEPS)
     total, end = 0.0, epoch * settings.iterations
     for first in range(end - settings.iterations, end, _PIECE):
         last = min(first + _PIECE, end)
-        state, loss = run(state, *drawn, key, first, last, rate, numbers)
+        state, loss = run(state, *drawn, key, first, last, rate, _NUMBERS)
         total += float(loss)
         bar.update(last - first)
     return state, total / settings.iterations
@@ -307,9 +293,6 @@ def _first_state(generator: np.random.Generator, size: int, hidden: int, random_
         # The signs make the draw uniform over all orthogonal matrices (Mezzadri, 2007).
         matrix = q * np.sign(np.diag(r))
     return {"map": jnp.asarray(matrix, jnp.float32), "discriminator": layers}
-
-
-_NUMBERS = ("input_dropout", "smoothing", "leak", "discriminator_learning_rate", "orthogonality")
 
 
 @functools.lru_cache(maxsize=8)
