@@ -245,7 +245,7 @@ def test_the_token_is_never_shown(hub, model, path, status, capfd, caplog, monke
     for method in ("POST", "PUT"):
         hub.fail(method, path, status, times=99, headers=echo, body=body)
     monkeypatch.setenv("HF_TOKEN", TOKEN)
-    monkeypatch.setattr("wechsel_jax.hub.upload.TRIES", 2)
+    monkeypatch.setattr("wechsel_jax.hub.TRIES", 2)
     with pytest.raises(UserError) as caught:
         push(model, REPO, endpoint=hub.endpoint)
     shown = capfd.readouterr()
