@@ -13,8 +13,7 @@ import pytest
 from wechsel_jax.data.examples import Task, read_examples
 from wechsel_jax.errors import UserError
 from wechsel_jax.evaluation.answers import answer_scores, best_answers, best_span, normalized
-from wechsel_jax.evaluation.classification import classification_scores
-from wechsel_jax.evaluation.tagging import tagging_scores
+from wechsel_jax.evaluation.label_scores import classification_scores, tagging_scores
 
 ENTITIES = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 

@@ -8,8 +8,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from wechsel_jax.data.examples import Task, read_examples
+from wechsel_jax.evaluation.label_scores import arguments, role_scores
 from wechsel_jax.evaluation.labels import score_labelled
-from wechsel_jax.evaluation.roles import arguments, role_scores
 
 seqeval = pytest.importorskip("seqeval.metrics")
 

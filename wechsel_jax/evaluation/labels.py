@@ -16,12 +16,17 @@ from wechsel_jax.data.examples import Task, read_examples
 from wechsel_jax.data.rows import LabelledRows, encode_examples, padding_id
 from wechsel_jax.errors import UserError
 from wechsel_jax.evaluation.answers import answer_scores, best_answers
-from wechsel_jax.evaluation.classification import classification_scores
+from wechsel_jax.evaluation.label_scores import (
+    OUTSIDE,
+    classification_scores,
+    has_entities,
+    require_seqeval,
+    role_scores,
+    tagging_scores,
+)
 from wechsel_jax.evaluation.loaded import LoadedModel
 from wechsel_jax.evaluation.parsing import best_tree, parsing_scores
 from wechsel_jax.evaluation.perplexity import one_behind
-from wechsel_jax.evaluation.roles import role_scores
-from wechsel_jax.evaluation.tagging import OUTSIDE, has_entities, require_seqeval, tagging_scores
 from wechsel_jax.files.json import read_json
 from wechsel_jax.models.heads import stated_head
 from wechsel_jax.models.layers import pin

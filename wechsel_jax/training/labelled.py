@@ -17,7 +17,7 @@ from wechsel_jax.data.pairs import encode_pairs
 from wechsel_jax.data.prepare import SIDES
 from wechsel_jax.data.rows import encode_examples, padding_id
 from wechsel_jax.errors import UserError, one_line
-from wechsel_jax.evaluation.tagging import has_entities, require_seqeval
+from wechsel_jax.evaluation.label_scores import has_entities, require_seqeval
 from wechsel_jax.evaluation.translation import require_sacrebleu
 from wechsel_jax.files import new_file
 from wechsel_jax.models.heads import stated_head
