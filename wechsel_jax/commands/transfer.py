@@ -14,7 +14,7 @@ from absl import flags
 
 from wechsel_jax.commands import choice, longest_document, number
 from wechsel_jax.errors import UserError, from_extra
-from wechsel_jax.initializers.registry import METHODS
+from wechsel_jax.initializers import METHODS
 from wechsel_jax.transfers.settings import described_settings
 
 REQUIRED = ("source", "target_tokenizer", "output")

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import require_file
+from wechsel_jax.initializers import METHODS
 from wechsel_jax.initializers.method import Method, Own, Setting
 from wechsel_jax.initializers.noise import KINDS as NOISES
-from wechsel_jax.initializers.registry import METHODS
 from wechsel_jax.initializers.transforms import SHUFFLES, STANDARDIZATIONS
 from wechsel_jax.text.files import LONGEST_DOCUMENT
 from wechsel_jax.text.parallel import BESIDE, PARALLEL
