@@ -183,14 +183,14 @@ def test_both_matrices_train_every_method_alike():
 def test_another_warm_up_is_for_all_methods():
     config = load("anker", "lang=sw,methods=anker+wechsel,warmup=0.1")
     assert phases(config.training)[0].warmup_steps == 20 and not config.overrides
-    with pytest.raises(UserError, match=r"warmup=soon: expected a share of the steps"):
+    with pytest.raises(UserError, match=r"'warmup=soon' behind the colon; expected warmup to be a number"):
         load("anker", "lang=sw,warmup=soon")
 
 
 def test_another_rate_is_for_all_methods():
     config = load("anker", "lang=sw,methods=anker+full_rand,rate=0.003")
     assert phases(config.training)[0].peak == 3e-3 and set(config.overrides["full_rand"]) == {"phases"}
-    with pytest.raises(UserError, match=r"rate=fast: expected a learning rate"):
+    with pytest.raises(UserError, match=r"'rate=fast' behind the colon; expected rate to be a number"):
         load("anker", "lang=sw,rate=fast")
 
 
