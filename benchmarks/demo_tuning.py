@@ -20,13 +20,13 @@ from ml_collections import ConfigDict
 from configs.demo import get_config
 from wechsel_jax.comparison import compare
 from wechsel_jax.training import one_phase, trans_inner_phases
-from wechsel_jax.training.groups import RECIPES
+from wechsel_jax.training.groups import DEFAULT, RECIPES
 
 OUTPUT = Path(__file__).with_name("demo_tuning.json")
 SEED = 100
 PHASES = {"trans_inner": lambda warmup: trans_inner_phases(warmup=warmup)}
 _WORKDIR = flags.DEFINE_string("workdir", "runs/tuning", "Where the runs go; those that are there are not run again.")
-_RECIPE = flags.DEFINE_enum("recipe", "muon_shared", [*RECIPES], "Optimizer and rates of the groups, see docs/recipe.md.")
+_RECIPE = flags.DEFINE_enum("recipe", DEFAULT, [*RECIPES], "Optimizer and rates of the groups, see docs/recipe.md.")
 _METHODS = flags.DEFINE_list("methods", ["full_rand", "trans_inner", "wechsel_tfr"], "What to tune.")
 _PEAKS = flags.DEFINE_list("peaks", ["1.5e-3"], "Peak learning rates.")
 _WARMUPS = flags.DEFINE_list("warmups", ["0.1", "0.3", "0.5"], "Warm-up, fractions of the (last) phase.")

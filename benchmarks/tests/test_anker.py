@@ -1,4 +1,4 @@
-"""What `configs/anker.py` compares and `benchmarks/anker.py` makes of it: `pytest benchmarks/tests`, by hand."""
+"""What `configs/anker.py` compares and `benchmarks/anker.py` makes of it."""
 
 import json
 import shutil

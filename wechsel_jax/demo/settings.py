@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from wechsel_jax import demo
 from wechsel_jax.comparison import default_config
 from wechsel_jax.training import one_phase, trans_inner_phases
-from wechsel_jax.training.groups import RECIPES
+from wechsel_jax.training.groups import DEFAULT, RECIPES
 
 
 def get_config() -> ConfigDict:
@@ -32,11 +32,12 @@ def get_config() -> ConfigDict:
     training.batch_size = 16
     training.block_length = 128
     training.model.dropout = 0.0
-    training.optimizer.update({"peak_learning_rate": 3e-3, "groups": RECIPES["muon_shared"]})
+    training.optimizer.update({"peak_learning_rate": 2e-3, "groups": RECIPES[DEFAULT]})
     training.phases = one_phase(warmup=0.3)
     training.eval_every = 25
     training.checkpoint_every = 50
     training.log_every = 10
+    config.overrides.wechsel_tfr = ConfigDict({"optimizer": {"peak_learning_rate": 4e-3}})
     fast = {"optimizer": {"peak_learning_rate": 6e-3}}
     config.overrides.trans_inner = ConfigDict({"phases": trans_inner_phases(warmup=0.3), **fast})
     config.overrides.full_rand = ConfigDict(fast)
