@@ -1,5 +1,6 @@
 """lm-eval's whole run with this package's models beside its own with torch, and the native scorer beside both."""
 
+import functools
 import json
 import os
 import subprocess
@@ -135,6 +136,8 @@ def arguments(path):
 
 @pytest.mark.slow
 def test_a_broken_file_ends_the_command_with_one_line(tmp_path, monkeypatch, capsys):
+    # lm-eval's program lists its own thousands of tasks first, which takes it eight seconds and is none of ours.
+    monkeypatch.setattr(TaskManager, "__init__", functools.partialmethod(TaskManager.__init__, include_defaults=False))
     path = tmp_path / "a.tsv"
     path.write_text("sen\twrong_sen\nThe dog\n", encoding="utf-8")
     monkeypatch.setattr(sys, "argv", ["lm_eval", *arguments(path)])
@@ -146,7 +149,7 @@ def test_a_broken_file_ends_the_command_with_one_line(tmp_path, monkeypatch, cap
 
 
 WITHOUT_TORCH = """
-import importlib.util, sys
+import functools, importlib.util, sys
 
 class Blocked:
     def find_spec(self, name, path=None, target=None):
@@ -156,6 +159,9 @@ class Blocked:
 found = importlib.util.find_spec
 importlib.util.find_spec = lambda name, *more: None if name == "torch" else found(name, *more)
 sys.meta_path.insert(0, Blocked())
+from lm_eval.tasks import TaskManager
+# As above.
+TaskManager.__init__ = functools.partialmethod(TaskManager.__init__, include_defaults=False)
 from wechsel_jax.evaluation.harness import main
 main()
 """
