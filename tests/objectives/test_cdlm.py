@@ -31,6 +31,10 @@ ROWS, LENGTH = 8, 20
 KEY = jax.random.key(5)
 
 
+# One program in place of dozens, one for each operation.
+masked_by = jax.jit(mask_tokens, static_argnums=(4, 5))
+
+
 def random_params(config, seed=0):
     rng = np.random.default_rng(seed)
     flat = {path: 0.3 * rng.normal(size=shape) + path.endswith("scale") for path, shape in TRI.shapes(config).items()}
@@ -94,7 +98,7 @@ def expected(batch, parity=False):
     torch = pytest.importorskip("torch")
     mask_key, _ = jax.random.split(KEY)
     eligible = (batch["tokens"] > 3) & batch["mask"] & batch["masked"][:, None]
-    masked = mask_tokens(mask_key, batch["tokens"], eligible, jnp.arange(4, 64), MASK, 0.15)
+    masked = masked_by(mask_key, batch["tokens"], eligible, jnp.arange(4, 64), MASK, 0.15)
     chosen = np.zeros(eligible.shape, bool)
     for row, (positions, real) in enumerate(zip(np.asarray(masked.positions), np.asarray(masked.chosen), strict=True)):
         chosen[row, positions[real]] = True
@@ -147,12 +151,18 @@ def test_the_mlm_rows_are_those_of_mlm_alone():
     assert float(loss) - float(metrics["cdlm_loss"]) == pytest.approx(float(alone), rel=1e-4)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("shape", [(2, 2, 2), (8, 1, 1)])
-def test_a_mesh_gives_the_same_loss_and_gradients(shape):
+@pytest.fixture(scope="module")
+def on_one():
+    """(function, its loss, its gradients) on one device."""
     run = objective()
     gradient = jax.value_and_grad(lambda params, batch: run(params, batch, KEY, train=True)[0])
-    value, grads = jax.jit(gradient)(PARAMS, BATCH)
+    return gradient, *jax.jit(gradient)(PARAMS, BATCH)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", [(2, 2, 2), (8, 1, 1)])
+def test_a_mesh_gives_the_same_loss_and_gradients(on_one, shape):
+    gradient, value, grads = on_one
     mesh = sharding.make_mesh(dict(zip(sharding.AXES, shape, strict=True)))
     where, _ = sharding.parameter_shardings(mesh, TRI.sharding_rules, TRI.shapes(CONFIG))
     with jax.set_mesh(mesh):
@@ -188,7 +198,7 @@ def test_brlm_predicts_a_masked_token_from_the_one_that_it_is_linked_with():
     masks = BATCH["mask"], BATCH["target_mask"] & ~BATCH["masked"][:, None]
     joined = np.concatenate([BATCH["tokens"], BATCH["targets"]], 1)
     mask_key, _ = jax.random.split(KEY)
-    masked = mask_tokens(mask_key, joined, np.concatenate(masks, 1) & (joined > 3), jnp.arange(4, 64), MASK, 0.15)
+    masked = masked_by(mask_key, joined, np.concatenate(masks, 1) & (joined > 3), jnp.arange(4, 64), MASK, 0.15)
     languages = [np.repeat(BATCH[name][:, None], LENGTH, 1) for name in ("languages", "target_languages")]
     crossing = Crossing(np.concatenate(languages, 1), positions=np.tile(np.arange(LENGTH), (ROWS, 2)))
 

@@ -34,6 +34,8 @@ KEY = jax.random.key(5)
 BERT = with_next_sentence(family("bert"))
 CONFIG = BERT.config(FIELDS)
 OBJECTIVE = make_objective("mlm_nsp", BERT, CONFIG, mask_token_id=MASK, special_ids=(0, 1, 2, 3))
+# One program in place of dozens, one for each operation.
+masked_by = jax.jit(mask_tokens, static_argnums=(4, 5))
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +72,7 @@ def torchs(reference, batch, key=KEY):
     """The outputs of BertForPreTraining on the same masked tokens."""
     mask_key, _ = jax.random.split(key)
     eligible = (batch["tokens"] > 3) & batch["mask"] & (batch.get("weights", np.ones(len(batch["mask"])))[:, None] > 0)
-    masked = mask_tokens(mask_key, batch["tokens"], eligible, jnp.arange(4, 64), MASK, 0.15)
+    masked = masked_by(mask_key, batch["tokens"], eligible, jnp.arange(4, 64), MASK, 0.15)
     labels = np.full(batch["tokens"].shape, -100)
     for row, (positions, chosen) in enumerate(zip(np.asarray(masked.positions), np.asarray(masked.chosen), strict=True)):
         labels[row, positions[chosen]] = batch["tokens"][row, positions[chosen]]
