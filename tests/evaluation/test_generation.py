@@ -256,6 +256,12 @@ def mistake(capsys, *arguments) -> str:
     return err
 
 
+@pytest.fixture
+def one_device(monkeypatch):
+    """What a verb opens stands on one device: its programs compile sooner, and those of `model` serve it too."""
+    monkeypatch.setattr(jax, "local_devices", lambda: jax.devices()[:1])
+
+
 @pytest.fixture(scope="module")
 def chat_model(tmp_path_factory):
     """The bundled model with a template that writes turns in plain text, and defaults that draw."""
@@ -268,7 +274,7 @@ def chat_model(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_the_verb_prints_text_and_json(model, greedy, capsys, tmp_path):
+def test_the_verb_prints_text_and_json(model, greedy, one_device, capsys, tmp_path):
     place = model.directory
     assert call(capsys, place, f"--prompt={PROMPTS[0]}", LENGTH) == PROMPTS[0] + greedy[0].text + "\n"
     (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS) + "\n", encoding="utf-8")
@@ -280,7 +286,7 @@ def test_the_verb_prints_text_and_json(model, greedy, capsys, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_verb_chats_with_the_defaults_of_the_model(chat_model, capsys):
+def test_the_verb_chats_with_the_defaults_of_the_model(chat_model, one_device, capsys):
     question = "Who was it?"
     turn = f"user: {question}\nanswer:"
     loaded = LoadedModel.open(chat_model)
