@@ -77,7 +77,7 @@ def test_a_probe_needs_rows_and_scikit_learn(monkeypatch):
     with pytest.raises(UserError, match="t: 20 rows are too few for a probe"):
         probe(TableRows.of(table(20), "t"), sinusoidal("paired", LENGTH, DIMENSION), LENGTH)
     monkeypatch.setitem(sys.modules, "sklearn.linear_model", None)
-    with pytest.raises(UserError, match=r"scikit-learn .* pip install 'wechsel-jax\[eval\]'"):
+    with pytest.raises(UserError, match=r"sklearn: not installed; .* for --probe; .*'wechsel-jax\[eval\]'"):
         probe(TableRows.of(table(), "t"), sinusoidal("paired", LENGTH, DIMENSION), LENGTH)
 
 
