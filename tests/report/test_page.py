@@ -401,7 +401,7 @@ def test_a_failure_leaves_nothing_behind(tmp_path, runs, monkeypatch):
     with pytest.raises(UserError, match="is a directory"):
         write_report(runs, tmp_path)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(UserError, match=re.escape('pip install "wechsel-jax[report]"')):
+    with pytest.raises(UserError, match=re.escape("pip install 'wechsel-jax[report]'")):
         write_report(runs, tmp_path / "out" / "report.html")
     assert not (tmp_path / "out").exists()
     monkeypatch.undo()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wechsel_jax.errors import UserError
+from wechsel_jax.errors import from_extra
 from wechsel_jax.report.display import number, plural, printable, shortened
 from wechsel_jax.report.palette import INK, LINE, MUTED, ORIGIN, PAGE, hue, is_dashed, marker, variables
 from wechsel_jax.report.plots import HeatMap, Histograms, Intervals, Lines, Spreads, Stacks
@@ -55,12 +55,8 @@ def drawn(figure: Figure, width: int) -> "Canvas":
     Raises:
       UserError: matplotlib is not installed.
     """
-    try:
+    with from_extra("report", "for the drawings"):
         import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise UserError(
-            'matplotlib: not installed; expected it for the drawings; run `pip install "wechsel-jax[report]"`'
-        ) from error
     # Without pyplot, which would choose a backend for the whole process.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Canvas
