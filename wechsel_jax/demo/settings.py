@@ -1,9 +1,9 @@
 """What the demonstration compares, and how each method is trained.
 
-The optimizer is `muon_shared` of docs/recipe.md. Each method has the best of its highest rates (benchmarks/demo_tuning.json):
-anker 3e-3, tried beside 1.5e-3; WECHSEL 3e-3 and the baselines 6e-3, tried beside both and each other's. Warm-up is 30 %;
-FullRand, which suffers most from a short one, ends no better with 50 %. Word vectors are scaled to length 1 and centred before
-the alignment, which the paper does not do and which helps here.
+The optimizer is `muon_soap` of docs/recipe.md. Each method has the best of its highest rates (benchmarks/demo_tuning.json):
+anker 2e-3, level with 3e-3; WECHSEL 4e-3, tried beside 2e-3 and 6e-3; the baselines 6e-3, tried beside 3e-3. Warm-up is 30 %;
+FullRand, which suffers most from a short one, ended no better with 50 % by `muon_shared`. Word vectors are scaled to length 1
+and centred before the alignment, which the paper does not do and which helps here.
 """
 
 from ml_collections import ConfigDict
