@@ -106,6 +106,7 @@ def regressed(plan: TransferPlan, source: Side, target: Side, share: float | np.
     return mixed.with_regression(fitted.target - part @ fitted.source, fitted.basis).with_copies(plan.copy)
 
 
+@one_thread()
 def white(x: np.ndarray, rows: int) -> np.ndarray:
     """Returns X (X' X)^(-1/2), scaled to a mean square of 1 for the length of the rows that are not zero.
 

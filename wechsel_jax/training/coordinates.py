@@ -16,7 +16,6 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.initializers import TransferPlan
 from wechsel_jax.initializers.regression import white
 from wechsel_jax.records.names import PLAN_FILE
-from wechsel_jax.search.threads import one_thread
 
 # In `optimizer.groups`: of the plan that lies in the checkpoint that a run begins from, if any; the rows of that checkpoint's
 # input table; the former where there are some, else the latter.
@@ -104,7 +103,6 @@ def with_coordinates(opt_state: Any, coordinates: Mapping[str, np.ndarray], shar
     return jax.tree_util.tree_map_with_path(placed, opt_state, shardings)
 
 
-@one_thread()
 def read_coordinates(place: str | os.PathLike, tokens: int, rows: int, required: bool = True) -> np.ndarray | None:
     """Reads the coordinates of a transfer's tokens and makes them white, see `white`.
 

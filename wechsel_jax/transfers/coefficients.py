@@ -49,7 +49,7 @@ def tune_coefficients(
     text_field: str = "text",
     max_document_bytes: int = LONGEST_DOCUMENT,
     seed: int = 0,
-    log: Callable[[str], None] = lambda line: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:
     """Fits what a transfer just wrote to text, and changes its tables in place where that helps.
 
@@ -70,7 +70,7 @@ def tune_coefficients(
       text_field: which field holds the text of JSON lines and tables.
       max_document_bytes: text with a longer line or row is refused.
       seed: of the order of the text and of the masks.
-      log: called with a line now and then.
+      progress: called with (done, steps) after each.
 
     Returns:
       {"coordinates": r, "steps", "tokens" read by them, "held_out" tokens, "flops" of the steps' matrix products, "loss":
@@ -139,9 +139,10 @@ def tune_coefficients(
     batches = itertools.chain.from_iterable(_batches(fitted[generator.permutation(len(fitted))]) for _ in itertools.count())
     for number, batch in enumerate(itertools.islice(batches, steps), 1):
         step_key = jax.random.fold_in(key, number)
-        coefficients, state, value = _step(optimizer, objective, coefficients, state, base, x, model, batch, step_key)
-        if number % 50 == 0 or number == steps:
-            log(f"  step {number} of {steps}: loss {float(value):.4f}")
+        coefficients, state = _step(optimizer, objective, coefficients, state, base, x, model, batch, step_key)
+        # Steps that are only queued are not done.
+        jax.block_until_ready(coefficients)
+        progress(number, steps)
     last = loss(coefficients)
     kept = last < first
     if kept:
@@ -182,9 +183,8 @@ def _step(optimizer, objective, coefficients, state, base, x, model, batch, key)
         total, weight, _ = _sums(objective, moved(base, x, coefficients), model, batch, key)
         return total / weight
 
-    value, gradient = jax.value_and_grad(mean)(coefficients)
-    updates, state = optimizer.update(gradient, state)
-    return jax.tree.map(jnp.add, coefficients, updates), state, value
+    updates, state = optimizer.update(jax.grad(mean)(coefficients), state)
+    return jax.tree.map(jnp.add, coefficients, updates), state
 
 
 def _batches(rows: np.ndarray) -> list[dict[str, np.ndarray]]:

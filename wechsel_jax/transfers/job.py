@@ -222,7 +222,7 @@ def _tuning(job: Job, plan: TransferPlan, directory: Path, steps: Steps) -> None
             job.target,
             settings.target_text,
             steps=settings.tune_coefficients,
-            log=steps.log,
+            progress=steps.counter("steps"),
             **_of_text(settings),
         )
     job.notes.append(

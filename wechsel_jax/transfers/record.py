@@ -39,14 +39,15 @@ class Steps:
         self.seconds[name] = round(time.monotonic() - start, 3)
 
     def counter(self, what: str) -> Callable[[int, int], None]:
-        """Returns a function of (done, of all) that logs at most every two seconds."""
-        last = time.monotonic()
+        """Returns a function of (done, of all) that logs at most every two seconds, with what is left at the rate so far."""
+        start = last = time.monotonic()
 
         def progress(done: int, total: int) -> None:
             nonlocal last
-            if time.monotonic() - last >= _REPORT_EVERY:
-                last = time.monotonic()
-                self.log(f"  {what}: {done} of {total}")
+            if (now := time.monotonic()) - last >= _REPORT_EVERY:
+                last = now
+                left = (now - start) * (total - done) / max(1, done)
+                self.log(f"  {what}: {done} of {total}, {left:.0f} s left")
 
         return progress
 
