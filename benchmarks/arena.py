@@ -17,7 +17,6 @@ from typing import Any
 
 from benchmarks.anker import NAMES
 from benchmarks.origin import joined
-from configs.compare_initializers import REGRESSION
 from wechsel_jax.comparison import BASELINE
 from wechsel_jax.errors import UserError
 from wechsel_jax.records import ComparisonRecord, read_run
@@ -54,7 +53,8 @@ def gather(workdirs: Sequence[tuple[str, Path]], before: dict[str, Any]) -> dict
             }
             recipe = "_".join(name for name in used if used[name]) or "adamw"
             name = place.name if recipe == "adamw" else f"{place.name} {recipe}"
-            start = f"{run.method}{REGRESSION}" if place.name.endswith(REGRESSION) else run.method
+            # Longer runs of FullRand are named after their length, others after their start.
+            start = run.method if run.method == BASELINE else place.name
             described = {"start": start, "recipe": recipe, "steps": run.planned_steps, "seeds": {}}
             runs = found["runs"].setdefault(name, described)
             runs["origins"] = joined(runs.get("origins", {}), str(run.config["seed"]), run)
@@ -181,7 +181,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
             name = run["start"] if run["recipe"] == "adamw" else f"{run['start']}, {run['recipe']}"
             label = {} if longer and len(baseline) > 1 else {"label": f"{name}  {curve[-1][1]:.3f}"}
             look = {"color": "0.6" if run["start"] == BASELINE else palette[starts.index(run["start"]) % len(palette)]}
-            look["linestyle"] = "-" if run["recipe"] == "adamw" else ":"
+            look["linestyle"] = {"adamw": "-", "muon_soap": "--"}.get(run["recipe"], ":")
             # The first point, before training, has no place on a logarithmic axis.
             axes.plot(*zip(*curve[1:], strict=True), linewidth=1.4, marker="o", markersize=2.5, **look, **label)
         if baseline:

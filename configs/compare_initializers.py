@@ -110,10 +110,12 @@ def of_language(language: str, data: str, steps: int) -> ConfigDict:
 
 def variant(start: str) -> ConfigDict:
     """The settings of a start such as `anker`, `wechsel-regression` or `anker-tuned100`, as `variants` has them."""
-    start, _, steps = start.partition(TUNED)
-    settings = {"method": start.removesuffix(REGRESSION)} | ({"regression": True} if start.endswith(REGRESSION) else {})
-    if steps:
-        settings["tune_coefficients"] = config_arguments(f"steps={steps}", steps=0)["steps"]
+    method, tuned, steps = start.partition(TUNED)
+    if tuned and not steps.isdecimal():
+        raise UserError(f"--config: start {start}: expected a number of steps behind {TUNED}, as in {method}{TUNED}50")
+    settings = {"method": method.removesuffix(REGRESSION)}
+    settings |= {"regression": True} if method.endswith(REGRESSION) else {}
+    settings |= {"tune_coefficients": int(steps)} if tuned else {}
     return ConfigDict(settings)
 
 

@@ -112,6 +112,16 @@ def test_wechsel_schedules_are_the_papers():
     assert (low.eval_every, low.patience, low.data.max_bytes) == (2_500, 10_000, 16 * 2**20)
 
 
+def test_what_stands_behind_a_start_is_a_setting_of_its_transfer():
+    config = load("recipe", "starts=anker-tuned50+wechsel_tfr-regression-tuned7,recipes=muon_soap")
+    one, other = (config.variants[name] for name in config.methods)
+    assert dict(one) == {"method": "anker", "tune_coefficients": 50}
+    assert dict(other) == {"method": "wechsel_tfr", "regression": True, "tune_coefficients": 7}
+    for start in ("anker-tuned", "anker-tunedx"):
+        with pytest.raises(UserError, match=f"start {start}: expected a number of steps behind -tuned, as in anker-tuned50"):
+            load("recipe", f"starts={start},recipes=muon_soap")
+
+
 def test_arena_tunes_every_start_alike_and_trains_full_rand_longer(tmp_path):
     config = load("arena", "starts=anker+fvt+full_rand,steps=80,lengths=1+4,rates=1e-3+2e-3+4e-3,tables=1+2.5,seed=3")
     validate_comparison(config, tmp_path)

@@ -64,6 +64,13 @@ def test_a_line_says_what_full_rand_needs_and_which_rate_is_at_the_edge(tmp_path
     assert "2.000 ± 0.000" in cells[("`anker`", "0.20 M")] and "de 0, 1" in lines[-1]
 
 
+def test_a_start_is_told_with_what_was_done_to_its_rows(tmp_path):
+    runs = {name: (name.split("-")[0], 100, 2e-3, 3.0, 2.0) for name in ("wechsel_tfr-regression", "anker-tuned50")}
+    runs["full_rand_x4"] = ("full_rand", 400, 2e-3, 4.0, 2.25)
+    found = gather([("de", write(tmp_path, runs, 0))], {})["languages"]["de"]["runs"]
+    assert [run["start"] for run in found.values()] == ["wechsel_tfr-regression", "anker-tuned50", "full_rand"]
+
+
 def test_what_was_gathered_before_stays(tmp_path):
     first = gather([("de", write(tmp_path / "a", {"anker": ("anker", 100, 2e-3, 3.0, 2.0)}, 0))], {})
     both = gather([("de", write(tmp_path / "b", {"fvt": ("fvt", 100, 2e-3, 3.5, 2.5)}, 0))], json.loads(json.dumps(first)))

@@ -441,6 +441,7 @@ def test_names_are_text_in_latex():
     [
         (["--output={}/a.md", "--heat_map"], "--heat_map: has no effect on --output="),
         (["--output={}/a.md", "--grid=a,b"], "--grid: has no effect on --output="),
+        (["--output={}/a.png", "--grid=a,b", "--heat_map"], "--heat_map: has no effect with --grid"),
         (["--output={}/a.csv", "--title=x"], "--title: has no effect on --output="),
     ],
 )

@@ -50,6 +50,8 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     for flag, works, expected in (("title", page, "a page (.html)"), ("heat_map", *drawing), ("grid", *drawing)):
         if values[flag].value and not works:
             raise UserError(f"--{flag}: has no effect on --output={output}; expected {expected}; leave it out")
+    if values.grid and values.heat_map:
+        raise UserError("--heat_map: has no effect with --grid, which is one; leave it out")
     if embeddings and output.suffix == ".md" and len(embeddings) == len(arguments):
         from wechsel_jax.report.embeddings_sections import write_embeddings
 

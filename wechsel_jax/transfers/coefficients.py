@@ -23,7 +23,7 @@ from wechsel_jax.text.files import LONGEST_DOCUMENT
 from wechsel_jax.tokens import Vocabulary
 from wechsel_jax.tokens.text import read_token_ids
 from wechsel_jax.transfers.calibration import require_family
-from wechsel_jax.transfers.samples import as_stream
+from wechsel_jax.transfers.samples import full_rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -100,19 +100,15 @@ def tune_coefficients(
         raise UserError("tune_coefficients: every token is copied, so no row may move; leave tune_coefficients out")
     x = jnp.asarray(white(x, len(tables["input"])))
     ids = read_token_ids(tokenizer, text, text_bytes, text_field, max_document_bytes)
-    ids, *around = as_stream(ids, tokenizer, vocabulary, family.causal)
-    content = min(_LENGTH, config.max_length) - sum(map(len, around))
-    rows = ids[: len(ids) // content * content].reshape(-1, content)
-    before, after = (np.tile(np.array(part, np.int32), (len(rows), 1)) for part in around)
-    rows = np.concatenate([before, rows, after], axis=1)
-    generator = np.random.default_rng(seed)
-    order = generator.permutation(len(rows))
-    held = min(-(-len(rows) // _HELD_OUT), _MOST_HELD_OUT)
-    if len(rows) - held < 1:
+    rows = full_rows(ids, tokenizer, vocabulary, family.causal, min(_LENGTH, config.max_length))
+    if len(rows) < 2:
         raise UserError(
             f"{', '.join(text)}: {len(rows)} rows of {rows.shape[1]} tokens; expected at least 2 to tune coefficients on; give "
             "more target_text, or leave tune_coefficients out"
         )
+    generator = np.random.default_rng(seed)
+    order = generator.permutation(len(rows))
+    held = min(-(-len(rows) // _HELD_OUT), _MOST_HELD_OUT)
     judged, fitted = rows[order[:held]], rows[order[held:]]
     objective = make_objective(
         "clm" if family.causal else "mlm",

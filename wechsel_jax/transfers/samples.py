@@ -60,7 +60,7 @@ def split_text(
     Raises:
       UserError: there are not three rows.
     """
-    ids, before, after = as_stream(ids, tokenizer, vocabulary, causal)
+    ids, before, after = _as_stream(ids, tokenizer, vocabulary, causal)
     content = min(_LENGTH, most) - len(before) - len(after)
     wanted = _ROWS[causal] + _HELD_OUT[causal]
     step = content + causal
@@ -84,7 +84,29 @@ def split_text(
     return parts[0], parts[1], counts.astype(np.float64)
 
 
-def as_stream(
+def full_rows(
+    ids: np.ndarray, tokenizer: "PreTrainedTokenizerFast", vocabulary: Vocabulary, causal: bool, length: int
+) -> np.ndarray:
+    """Cuts all of a text into rows; what is left behind the last full one is dropped.
+
+    Args:
+      ids: int32 (n,), see `tokens.text.read_token_ids`.
+      tokenizer: puts its special tokens around each row, as in `split_text`.
+      vocabulary: its V tokens.
+      causal: whether the model predicts the next token.
+      length: L, special tokens among them.
+
+    Returns:
+      int32 (rows, L).
+    """
+    ids, before, after = _as_stream(ids, tokenizer, vocabulary, causal)
+    content = length - len(before) - len(after)
+    rows = ids[: len(ids) // content * content].reshape(-1, content)
+    parts = (np.tile(np.array(part, np.int32), (len(rows), 1)) for part in (before, after))
+    return np.concatenate([next(parts), rows, next(parts)], axis=1)
+
+
+def _as_stream(
     ids: np.ndarray, tokenizer: "PreTrainedTokenizerFast", vocabulary: Vocabulary, causal: bool
 ) -> tuple[np.ndarray, list[int], list[int]]:
     """Documents one behind the other, with the tokenizer's separator between them, and what stands around each row of them.
