@@ -2,7 +2,7 @@
 
 Command:  python -m train.compare --config=configs/demo.py --workdir=runs/demo
           (`wechsel-jax demo --workdir=runs/demo` is the same without these files; here every setting may be another)
-Cost:     10 to 16 minutes on 2 CPU cores.
+Cost:     10 to 20 minutes on 2 CPU cores.
 Expected: anker's perplexity is lower than WECHSEL's, and WECHSEL's than both baselines', at every evaluation; figures of three
           seeds are in benchmarks/demo.json.
 

@@ -2,7 +2,7 @@
 
   wechsel-jax demo --workdir=runs/demo
 
-Takes 10 to 16 minutes on 2 CPU cores, and writes a table, DIR/report.html and the models, DIR/METHOD/export/. The same command
+Takes 10 to 20 minutes on 2 CPU cores, and writes a table, DIR/report.html and the models, DIR/METHOD/export/. The same command
 again goes on where it stopped.
 """
 
