@@ -109,6 +109,32 @@ def test_links_from_files_are_those_of_the_files(text, tokenizer, tmp_path):
     assert one["linked"][1] == facts["linked"][1] and one["linked"][0] < 1
 
 
+def test_the_error_rate_on_peoples_links_is_nltks(text, tokenizer, tmp_path, capsys):
+    from nltk.translate.metrics import alignment_error_rate
+
+    some, found, gold = (tmp_path / name for name in ("en-de.tsv", "found", "gold"))
+    first, second, third = text.read_text().splitlines()[:3]
+    some.write_text("\n".join([first, "\t", second, third]) + "\n")
+    found.write_text("0-2 1-1 2-0\n\n0-2 1-2 2-0\n0-0\n")
+    gold.write_text("0-2 1-1 2p0\n\n0-2 1-1 0p1 1p2\n\n")
+    command = ["align", f"--input={some}", f"--tokenizer={tokenizer}", "--units=words", f"--links={found}", f"--gold={gold}"]
+    main([*command, f"--output={tmp_path / 'pairs'}"])
+    sure = {(0, 0, 2), (0, 1, 1), (1, 0, 2), (1, 1, 1)}
+    possible = sure | {(0, 2, 0), (1, 0, 1), (1, 1, 2)}
+    # Of two links of a word the last counts: the second sentences' word 2 has 1-2.
+    ours = [{(0, 0, 2), (0, 1, 1), (0, 2, 0), (1, 0, 2), (1, 1, 2), (1, 2, 0)}]
+    ours += [ours[0] - {(1, 0, 2)}]
+    rates = [alignment_error_rate(sure, one, possible) for one in ours]
+    facts = json.loads((tmp_path / "pairs" / "pairs.json").read_text())["aligner"]["gold"]
+    assert facts["pairs"] == 2 and facts["error_rates"] == pytest.approx(rates) and rates[0] != rates[1]
+    assert f"on 2 pairs that people linked: {rates[0]:.1%} of en, {rates[1]:.1%} of de" in capsys.readouterr().out
+    for wrong, message in (("0p0\n\n\n\n", "gold: no link that people are sure of"), ("0-3\n\n\n\n", "gold: line 1: link 0-3 is out")):
+        gold.write_text(wrong)
+        with pytest.raises(SystemExit):
+            main([*command, f"--output={tmp_path / 'again'}"])
+        assert message in capsys.readouterr().err and not (tmp_path / "again").exists()
+
+
 def test_tokens_of_another_tokenizer_are_refused(text, tokenizer, tmp_path):
     align_pairs([text], tokenizer, tmp_path / "pairs")
     rows, loaded = ParallelRows.open(tmp_path / "pairs", 64), load_tokenizer(tokenizer)

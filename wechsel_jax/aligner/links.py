@@ -51,6 +51,7 @@ def read_links(
     lines: Sequence[int] | None = None,
     read: int | None = None,
     to: int | None = None,
+    sure: bool = False,
 ) -> Links:
     """Reads links in the format of fast_align, eflomal and Moses ("Pharaoh"): "i-j", i in the first sentence, both from 0.
 
@@ -64,6 +65,7 @@ def read_links(
       read: how many lines there must be; n where None.
       to: 0 or 1, the side whose tokens have at most one link each, as one direction of an aligner has; a file in which only the
         other side's have is refused as that of the other direction. None: any links.
+      sure: leave out the possible links of a file of people's, "ipj" and "i?j".
 
     Raises:
       UserError: the file is missing, has another number of lines, a link is no link or out of range (file and line are named),
@@ -90,7 +92,8 @@ def read_links(
                     f"{second_sizes[pair]} tokens; expected places from 0, of the same tokens (see --units)"
                     + (swapped if j < first_sizes[pair] and i < second_sizes[pair] else "")
                 )
-            places.append((i, j))
+            if not sure or match[2] == "-":
+                places.append((i, j))
         starts.append(len(places))
     if number != expected:
         raise UserError(f"{path}: has {number} lines; expected {expected}, one for each line of the parallel text")

@@ -41,6 +41,8 @@ def define(values: flags.FlagValues) -> None:
     choice(values, "symmetry", "none", joined, "How the links of both directions are joined")
     links = "Files of links (0-0 1-2) instead of an aligner: one, or fast_align's and its -r's with a comma between."
     flags.DEFINE_list("links", [], links, **to)
+    gold = "Links that people drew, of --units: a line for each line of text (0-0 1p2); prints the error rate (AER)."
+    flags.DEFINE_string("gold", None, gold, **to)
     held_out = "Share of the pairs that becomes OUTPUT/validation; the others become OUTPUT/train."
     number(values, "validation_fraction", 0.0, held_out, 0.0, 1.0)
     flags.DEFINE_boolean("drop_empty", False, "Leave out pairs of which one side is blank, which are refused otherwise.", **to)
@@ -70,6 +72,10 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
             for share, tokens, code in zip(facts["linked"], facts["tokens"], (first, second), strict=True)
         )
         print(f"{Path(values.output) / side}: {facts['pairs']:,} pairs; linked are {shares}")
+    if "gold" in facts["aligner"]:
+        known = facts["aligner"]["gold"]
+        rates = ", ".join(f"{rate:.1%} of {code}" for rate, code in zip(known["error_rates"], (first, second), strict=True))
+        print(f"alignment error rate on {known['pairs']:,} pairs that people linked: {rates}")
     for reason, count in facts["dropped"].items():
         if count:
             print(f"left out ({reason.replace('_', ' ')}): {count:,} pairs")

@@ -14,7 +14,7 @@ import tokenizers
 
 from wechsel_jax.aligner.diagonal import align_diagonal
 from wechsel_jax.aligner.eflomal import align_eflomal
-from wechsel_jax.aligner.links import SYMMETRIES, last_links, read_links, symmetrize
+from wechsel_jax.aligner.links import SYMMETRIES, Links, alignment_error_rate, last_links, read_links, symmetrize
 from wechsel_jax.data.parallel import NO_ALIGNER, Sentences, vocabulary_hash, write_pairs
 from wechsel_jax.data.prepare import SIDES
 from wechsel_jax.data.selection import TRAIN, VALIDATION, facts, side_of
@@ -46,6 +46,7 @@ def align_pairs(
     units: str = "tokens",
     symmetry: str = "none",
     links: Sequence[str | os.PathLike] = (),
+    gold: str | os.PathLike | None = None,
     validation_fraction: float = 0.0,
     drop_empty: bool = False,
     max_document_bytes: int = LONGEST_DOCUMENT,
@@ -69,6 +70,8 @@ def align_pairs(
       symmetry: how both directions are joined, one of `SYMMETRIES`; "none": the tokens of either side have their own link, as
         in TreLM. Where a token has several links, the last counts.
       links: files of another aligner instead: one, for both directions; or two, that of fast_align and that of its -r.
+      gold: people's links of the units, to count the error rate on (`alignment_error_rate`): a line for each line of the text, as
+        `read_links` has them, "1p2" for possible ones; pairs of empty lines are not counted.
       validation_fraction: share of the pairs that becomes output/validation, the others output/train; by their text alone.
       drop_empty: leave out pairs of which one side is blank; otherwise they are refused.
       max_document_bytes: a longer line is refused.
@@ -76,11 +79,12 @@ def align_pairs(
       log: called with progress lines.
 
     Returns:
-      What pairs.json says, for "" or for "train" and "validation".
+      What pairs.json says, for "" or for "train" and "validation"; with `gold` "aligner" has "gold": the "pairs" that are counted
+      and the "error_rates" of the links of the first and of the second sentences' units.
 
     Raises:
-      UserError: as `read_pairs` and `read_links`; the tokenizer has no padding token, a package is missing, or a side of the
-        split is empty.
+      UserError: as `read_pairs` and `read_links`; the tokenizer has no padding token, a package is missing, a side of the split
+        is empty, or `gold` has no links.
     """
     output = Path(output)
     for name, value, known in (("aligner", aligner, ALIGNERS), ("units", units, UNITS), ("symmetry", symmetry, SYMMETRIES)):
@@ -93,7 +97,7 @@ def align_pairs(
     if units == "special_tokens" and not links:
         raise UserError("units 'special_tokens': is for links from files; expected 'tokens' or 'words', or files of links")
     files = [part for name in texts for part in os.fspath(name).split(BESIDE)]
-    read = [*files, *links, tokenizer, *([] if first_tokenizer is None else [first_tokenizer])]
+    read = [*files, *links, tokenizer, *(one for one in (first_tokenizer, gold) if one is not None)]
     refuse_directory(output, "align", overwrite, read)
     codes = language_codes(languages, texts)
     loaded = load_tokenizer(tokenizer)
@@ -121,6 +125,7 @@ def align_pairs(
     extra = len(before) + len(after) if units == "special_tokens" else 0
     log("aligning")
     found = _found(pairs, sides, aligner, symmetry, links, extra, output, log)
+    known = None if gold is None else _error_rates(found, gold, pairs, [side.units.sizes + extra for side in sides])
     if extra:
         found = [_without(one, sides, to, len(before), extra) for to, one in enumerate(found)]
     if units == "words":
@@ -142,6 +147,8 @@ def align_pairs(
     }
     if first_tokenizer is not None:
         described["tokenizer"]["first"] = Path(first_tokenizer).name
+    if known is not None:
+        described["aligner"]["gold"] = known | {"inputs": identify(find_sources([gold]), 1)[1]}
     if links:
         described["aligner"]["links"] = identify(find_sources(list(links)), 1)[1]
     sizes = np.stack([side.tokens.sizes for side in sides])
@@ -250,6 +257,23 @@ def _found(
         joined = symmetrize(found[0], starts[0], found[1], starts[1], symmetry)
         found = [last_links(joined, starts[to], to) for to in (0, 1)]
     return found
+
+
+def _error_rates(found: Sequence[np.ndarray], gold: str | os.PathLike, pairs: Pairs, sizes: Sequence[np.ndarray]) -> dict:
+    """The error rates of both sides' links, on the pairs that people have linked."""
+    sure, possible = (read_links(gold, *sizes, lines=pairs.lines, read=pairs.read, sure=one) for one in (True, False))
+    linked = np.diff(possible.starts) > 0
+    if not len(sure.places):
+        raise UserError(f"{gold}: no link that people are sure of; expected some, as 0-0 1-2, on the lines of their pairs")
+    rates = []
+    for to, one in enumerate(found):
+        pair = np.repeat(np.arange(len(linked)), sizes[to])
+        own = np.arange(len(one)) - np.repeat(np.cumsum(sizes[to]) - sizes[to], sizes[to])
+        kept = (one >= 0) & linked[pair]
+        places = np.stack([own, one] if to == 0 else [one, own], axis=1)[kept]
+        starts = np.concatenate([[0], np.cumsum(np.bincount(pair[kept], minlength=len(linked)))])
+        rates.append(alignment_error_rate(Links(places, starts), sure, possible))
+    return {"pairs": int(linked.sum()), "error_rates": rates}
 
 
 def _without(found: np.ndarray, sides: Sequence[_Encoded], to: int, before: int, extra: int) -> np.ndarray:
