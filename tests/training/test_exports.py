@@ -200,6 +200,7 @@ def test_the_card_tells_what_was_recorded(bare, tmp_path):
     seconds = max(line["seconds"] for line in lines if line["kind"] == "train" and line["step"] <= 10)
     assert start["seconds"] == 0 and start["devices"] == 1
     assert f"| devices | 1 x {jax.devices()[0].device_kind} |" in card
+    assert f"| FLOPs of the model | {start['flops_per_token'] * 1280:.3g} |" in card
     assert f"| device hours | {seconds / 3600:.3g} |" in card and "Energy was not measured" in card
     assert str(tmp_path) not in card
 
@@ -227,9 +228,9 @@ def test_a_run_that_began_with_a_transfer_keeps_its_record(run, bare, tmp_path):
 def test_starts_that_came_to_nothing_are_not_counted(tmp_path):
     device = jax.devices()[:1]
     for step, seconds in ((0, 0.0), (10, 100.0), (10, 100.0), (30, 300.0), (20, 200.0)):
-        record_start(tmp_path, step, seconds, device)
+        record_start(tmp_path, step, seconds, device, 6e6)
     assert [(start["step"], start["seconds"]) for start in read_starts(tmp_path)] == [(0, 0.0), (10, 100.0), (20, 200.0)]
-    record_start(tmp_path, 0, 0.0, device)
+    record_start(tmp_path, 0, 0.0, device, 6e6)
     (start,) = read_starts(tmp_path)
     assert (
         start["devices"] == 1 and start["device_kind"] == device[0].device_kind and start["versions"]["jax"] == jax.__version__

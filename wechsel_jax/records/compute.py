@@ -17,6 +17,8 @@ class Compute:
       devices: what they were, e.g. "8 x TPU v3"; several where the run went on elsewhere.
       tokens_per_second: median over the lines of the metrics; None without lines.
       utilisation: median of the model FLOPs utilisation, from 0 to 1; None where the devices' peak is not known.
+      flops: of the model's matrix products, forward and backward, for all tokens trained on, whatever of them was frozen; None
+        where they or the tokens were not recorded.
     """
 
     seconds: float
@@ -24,6 +26,7 @@ class Compute:
     devices: tuple[str, ...] = ()
     tokens_per_second: float | None = None
     utilisation: float | None = None
+    flops: float | None = None
 
 
 def compute(run: RunRecord) -> Compute | None:
@@ -39,7 +42,9 @@ def compute(run: RunRecord) -> Compute | None:
         device_seconds = sum(part * start["devices"] for part, start in zip(parts, run.starts, strict=True))
         worked = [start for part, start in zip(parts, run.starts, strict=True) if part > 0] or run.starts[-1:]
         used = tuple(dict.fromkeys(f"{start['devices']} x {start.get('device_kind') or 'device'}" for start in worked))
-    return Compute(seconds, device_seconds, used, median(run, "tokens_per_second"), median(run, "mfu"))
+    each = run.starts[-1].get("flops_per_token") if run.starts else None
+    flops = None if each is None or run.tokens is None else each * run.tokens
+    return Compute(seconds, device_seconds, used, median(run, "tokens_per_second"), median(run, "mfu"), flops)
 
 
 def median(run: RunRecord, field: str) -> float | None:

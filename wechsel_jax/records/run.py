@@ -26,7 +26,11 @@ _CONFIG = {
     "optimizer?": {"groups?": [{}]},
     "phases?": [{}],
 }
-_STARTS = {"starts": [{"seconds?": NUMBER, "devices?": WHOLE, "device_kind?": TEXT, "versions?": {"*": TEXT}}]}
+_STARTS = {
+    "starts": [
+        {"seconds?": NUMBER, "devices?": WHOLE, "device_kind?": TEXT, "flops_per_token?": NUMBER, "versions?": {"*": TEXT}}
+    ]
+}
 _MANIFEST = {
     "inputs?": [{"name?": TEXT, "bytes?": WHOLE, "sha256?": TEXT}],
     **{"documents?": WHOLE, "tokens?": WHOLE, "sha256?": TEXT, "tokenizer?": {"sha256": TEXT}},
@@ -107,7 +111,7 @@ class RunRecord:
       others: the lines of all other kinds but "eval", in their order: updates that were skipped, an early stop, the end.
       state: whether it is still going.
       transfer: how the model that the run started from was made; None where that was not recorded.
-      starts: what machine.json holds of every start: "step", "seconds", "devices", "device_kind", "versions".
+      starts: what machine.json holds of every start: "step", "seconds", "devices", "device_kind", "flops_per_token", "versions".
       data: "train" and "validation" -> the manifest of the text, where it was prepared.
     """
 
@@ -136,6 +140,17 @@ class RunRecord:
     def last_step(self) -> int | None:
         """The last step that anything was recorded of."""
         return _last_step(self.evaluations, self.training, self.others)
+
+    @property
+    def tokens(self) -> int | None:
+        """Tokens trained on, WECHSEL's measure of effort (Minixhofer et al., 2022, table 1): batch x sequence length x steps.
+
+        None where settings or steps are not known, or where rows are examples, which are shorter.
+        """
+        sizes = [self.config.get("batch_size"), self.config.get("block_length"), self.last_step]
+        if self.config.get("objective") not in ("clm", "mlm") or not all(is_number(size) for size in sizes):
+            return None
+        return math.prod(sizes)
 
     @property
     def planned_steps(self) -> int | None:

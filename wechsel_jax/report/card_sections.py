@@ -159,7 +159,8 @@ def _settings(run: RunRecord, step: int) -> list[Block]:
     batch, length = config.get("batch_size"), config.get("block_length")
     if is_number(batch) and is_number(length):
         rows.append(("batch", f"{batch:,} x {length:,} = {batch * length:,} tokens"))
-        rows.append(("tokens seen", f"{step * batch * length:,}"))
+    if run.tokens:
+        rows.append(("tokens seen", f"{run.tokens:,}"))
     optimizer = config.get("optimizer") or {}
     if is_number(optimizer.get("peak_learning_rate")):
         rows.append(("peak learning rate", f"{optimizer['peak_learning_rate']:g}"))
@@ -188,6 +189,8 @@ def _compute(run: RunRecord) -> list[Block]:
         rows.append(("device hours", _hours(used.device_seconds)))
     if used.tokens_per_second is not None:
         rows.append(("tokens per second (median)", f"{used.tokens_per_second:,.0f}"))
+    if used.flops is not None:
+        rows.append(("FLOPs of the model", f"{used.flops:.3g}"))
     if used.utilisation is not None:
         rows.append(("model FLOPs utilisation (median)", f"{used.utilisation:.1%}"))
     return [Table(("", ""), tuple(rows), text=(0, 1)), _CONVERSION]

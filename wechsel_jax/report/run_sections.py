@@ -4,9 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from wechsel_jax.files.json import is_number
 from wechsel_jax.records import RunRecord
-from wechsel_jax.records.compute import median
+from wechsel_jax.records.compute import compute
 from wechsel_jax.report.display import NO_VALUE, duration, number
 from wechsel_jax.report.runs import Report
 from wechsel_jax.report.section import Code, Items, Note, Section, Table, Text
@@ -81,17 +80,17 @@ def _timings(run: RunRecord) -> dict[str, str]:
     if run.transfer and run.transfer.timings:
         found |= {name: duration(seconds) for name, seconds in run.transfer.timings.items()}
         found["transfer, all steps"] = duration(sum(run.transfer.timings.values()))
-    lasted = [line["seconds"] for line in run.training if is_number(line.get("seconds"))]
-    if lasted:
-        found["training"] = duration(lasted[-1])
-    # WECHSEL's measure of effort (Minixhofer et al., 2022, table 1): batch x sequence length x steps. Examples are shorter.
-    sizes = [run.config.get(name) for name in ("batch_size", "block_length")]
-    if run.last_step and run.config.get("objective") in ("clm", "mlm") and all(is_number(size) for size in sizes):
-        found["tokens trained on"] = number(sizes[0] * sizes[1] * run.last_step)
-    if (speed := median(run, "tokens_per_second")) is not None:
-        found["tokens per second"] = number(speed)
-    if (used := median(run, "mfu")) is not None:
-        found["model FLOP utilisation"] = f"{100 * used:.1f} %"
+    if (used := compute(run)) is None:
+        return found
+    found["training"] = duration(used.seconds)
+    if run.tokens:
+        found["tokens trained on"] = number(run.tokens)
+    if used.flops:
+        found["FLOPs of the model"] = f"{used.flops:.3g}"
+    if used.tokens_per_second is not None:
+        found["tokens per second"] = number(used.tokens_per_second)
+    if used.utilisation is not None:
+        found["model FLOP utilisation"] = f"{100 * used.utilisation:.1f} %"
     return found
 
 

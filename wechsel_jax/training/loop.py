@@ -220,7 +220,8 @@ class _Run:
             if first:
                 record_config(config, workdir)
                 record_model(self.spec.model, config, workdir)
-                record_start(workdir, self.restored or 0, self.record.clock.before, list(self.placement.mesh.devices.flat))
+                where = list(self.placement.mesh.devices.flat)
+                record_start(workdir, self.restored or 0, self.record.clock.before, where, self._flops_per_token())
             self.record.trackers = Trackers(
                 config.trackers, workdir, as_dict(config), self.record.metrics.lines, write=first, say=self.progress.say
             )
@@ -305,10 +306,12 @@ class _Run:
         saved = self.checkpoints.wait()
         return stop_report(self.config, self.workdir, self.data.train, line, saved, skipped)
 
-    def _utilisation(self, tokens_per_second: float) -> float | None:
+    def _flops_per_token(self) -> float:
         model = self.spec.model
-        flops = model.family.flops_per_token(model.config, self.config.block_length, self.spec.objective.head_fraction)
-        return devices.utilisation(flops, tokens_per_second, list(self.placement.mesh.devices.flat))
+        return model.family.flops_per_token(model.config, self.config.block_length, self.spec.objective.head_fraction)
+
+    def _utilisation(self, tokens_per_second: float) -> float | None:
+        return devices.utilisation(self._flops_per_token(), tokens_per_second, list(self.placement.mesh.devices.flat))
 
 
 def _exported(place: Path, say: Callable[[str], None]) -> bool:

@@ -202,7 +202,7 @@ def check_data(
             say(f"this run began with {name} {began[name]}, now {version}: numbers may differ in the last digits")
 
 
-def record_start(workdir: str | Path, step: int, seconds: float, devices: Sequence[jax.Device]) -> None:
+def record_start(workdir: str | Path, step: int, seconds: float, devices: Sequence[jax.Device], flops_per_token: float) -> None:
     """Adds a start to the record.
 
     Earlier starts after which nothing was kept are dropped, so that from one start to the next the seconds are those of the
@@ -213,6 +213,7 @@ def record_start(workdir: str | Path, step: int, seconds: float, devices: Sequen
       step: that training goes on from.
       seconds: of the run so far, as its metrics count them.
       devices: of all processes.
+      flops_per_token: of the model's matrix products in training.
     """
     file = Path(workdir) / MACHINE_FILE
     start = {
@@ -222,6 +223,7 @@ def record_start(workdir: str | Path, step: int, seconds: float, devices: Sequen
         "device_kind": devices[0].device_kind,
         "platform": devices[0].platform,
         "processes": jax.process_count(),
+        "flops_per_token": flops_per_token,
         "versions": versions(),
     }
     starts = [old for old in read_starts(workdir) if old.get("seconds", 0.0) < start["seconds"]] if step else []
