@@ -20,6 +20,7 @@ from benchmarks.origin import joined
 from wechsel_jax.comparison import BASELINE
 from wechsel_jax.errors import UserError
 from wechsel_jax.records import ComparisonRecord, read_run
+from wechsel_jax.records.compute import compute
 
 OUTPUT = Path(__file__).with_name("arena.json")
 PICTURE = Path(__file__).parents[1] / "docs" / "arena.png"
@@ -43,6 +44,9 @@ def gather(workdirs: Sequence[tuple[str, Path]], before: dict[str, Any]) -> dict
             if found["held_out"] not in (None, held_out):
                 raise UserError(f"{place}: has other held-out text, or another tokenizer, than runs of {language} before it")
             found["held_out"] = held_out
+            # Of one model, whatever the start; earlier runs did not record it.
+            if (used := compute(run)) is not None and used.flops:
+                found["flops_per_token"] = used.flops / run.tokens
             groups = run.config["optimizer"]["groups"]
             tokens = run.config["batch_size"] * run.config["block_length"]
             kinds = {one.get("kind", "adamw") for one in groups}
@@ -92,8 +96,9 @@ def tokens_needed(ends: Sequence[tuple[float, float]], bits: float) -> float:
 def table(result: dict[str, Any]) -> str:
     """A line a run, by language, the best last: chosen rates, its end, and the tokens that FullRand needs for that."""
     lines = [
-        "| to | start | recipe | rate of body | of tables | tokens | bits per byte before | after | FullRand needs | times |",
-        "|---|---|---|---:|---:|---:|---:|---:|---:|---:|",
+        "| to | start | recipe | rate of body | of tables | tokens | TFLOP | bits per byte before | after | "
+        "FullRand needs | times |",
+        "|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     seeds_of, edge = {}, False
     for language, found in result["languages"].items():
@@ -109,7 +114,14 @@ def table(result: dict[str, Any]) -> str:
                     needed.append((tokens_needed(ends, own["curve"][-1][1]), ends))
             cells = [_rates(run, "rate"), _rates(run, "tables")]
             edge = edge or any(cell.endswith("*") for cell in cells)
-            cells += [_count(tokens), f"{_mean(run, 0):.3f}", f"{_mean(run, -1):.3f}{_spread(run)}", *_needed(needed, tokens)]
+            flops = found.get("flops_per_token")
+            cells += [
+                _count(tokens),
+                "–" if flops is None else f"{tokens * flops / 1e12:.1f}",
+                f"{_mean(run, 0):.3f}",
+                f"{_mean(run, -1):.3f}{_spread(run)}",
+                *_needed(needed, tokens),
+            ]
             lines.append(f"| {language} | `{run['start']}` | {run['recipe']} | " + " | ".join(cells) + " |")
     told = "; ".join(f"{language} {', '.join(seeds)}" for language, seeds in seeds_of.items())
     lines.append(

@@ -70,8 +70,8 @@ def align_pairs(
       symmetry: how both directions are joined, one of `SYMMETRIES`; "none": the tokens of either side have their own link, as
         in TreLM. Where a token has several links, the last counts.
       links: files of another aligner instead: one, for both directions; or two, that of fast_align and that of its -r.
-      gold: people's links of the units, to count the error rate on (`alignment_error_rate`): a line for each line of the text, as
-        `read_links` has them, "1p2" for possible ones; pairs of empty lines are not counted.
+      gold: people's links of the units, to count the error rate on (`alignment_error_rate`): a line for each line of the text,
+        as `read_links` has them, "1p2" for possible ones; pairs of empty lines are not counted.
       validation_fraction: share of the pairs that becomes output/validation, the others output/train; by their text alone.
       drop_empty: leave out pairs of which one side is blank; otherwise they are refused.
       max_document_bytes: a longer line is refused.
@@ -79,8 +79,8 @@ def align_pairs(
       log: called with progress lines.
 
     Returns:
-      What pairs.json says, for "" or for "train" and "validation"; with `gold` "aligner" has "gold": the "pairs" that are counted
-      and the "error_rates" of the links of the first and of the second sentences' units.
+      What pairs.json says, for "" or for "train" and "validation"; with `gold` "aligner" has "gold": the "pairs" that are
+      counted and the "error_rates" of the links of the first and of the second sentences' units.
 
     Raises:
       UserError: as `read_pairs` and `read_links`; the tokenizer has no padding token, a package is missing, a side of the split

@@ -111,7 +111,8 @@ class RunRecord:
       others: the lines of all other kinds but "eval", in their order: updates that were skipped, an early stop, the end.
       state: whether it is still going.
       transfer: how the model that the run started from was made; None where that was not recorded.
-      starts: what machine.json holds of every start: "step", "seconds", "devices", "device_kind", "flops_per_token", "versions".
+      starts: what machine.json holds of every start: "step", "seconds", "devices", "device_kind", "flops_per_token" and
+        "versions".
       data: "train" and "validation" -> the manifest of the text, where it was prepared.
     """
 
