@@ -20,11 +20,16 @@ SHARED = {"train": "text to train on", "validation": "held-out text", "tokenizer
 def origin(run: RunRecord) -> dict[str, Any]:
     """Returns what a run was made with and of; what it did not record is left out.
 
-    "config" is the sha256 of its settings; "seed"; "devices" and, of the last start, "versions"; "train" and "validation" are
-    the sha256 of the tokens, "tokenizer" that of the tokenizer's file.
+    "config" is the sha256 of its settings, "transfer" that of the settings that its start was made with; "seed"; "devices" and,
+    of the last start, "versions"; "train" and "validation" are the sha256 of the tokens, "tokenizer" that of the tokenizer's
+    file.
     """
+    start = run.transfer and {
+        name: getattr(run.transfer, name) for name in ("method", "parity", "settings", "source", "target")
+    }
     found = {
-        "config": hashlib.sha256(json.dumps(_without_places(run.config), sort_keys=True).encode()).hexdigest(),
+        "config": _hashed(run.config),
+        "transfer": start and _hashed(start),
         "seed": run.config.get("seed"),
         "devices": ", ".join(sorted({f"{one.get('devices')} x {one.get('device_kind')}" for one in run.starts})),
         "versions": run.starts[-1].get("versions") if run.starts else None,
@@ -91,6 +96,10 @@ def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
         inner = _flat(value) if isinstance(value, Mapping) else None
         found |= {name: value} if inner is None else {f"{name}.{below}": one for below, one in inner.items()}
     return found
+
+
+def _hashed(settings: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(_without_places(settings), sort_keys=True).encode()).hexdigest()
 
 
 def _without_places(value: Any) -> Any:

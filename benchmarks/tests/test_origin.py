@@ -44,14 +44,15 @@ def test_what_runs_share_is_told_once_and_what_differs_of_each(tmp_path):
     }
     assert own["wechsel"]["settings"] == {"optimizer.peak_learning_rate": 1e-3}
     assert own["full_rand"]["settings"] == {"optimizer.peak_learning_rate": 2e-3}
-    assert {*own["wechsel"]} == {"config", "settings"} and own["wechsel"]["config"] != own["full_rand"]["config"]
+    assert {*own["wechsel"]} == {"config", "transfer", "settings"} and own["wechsel"]["config"] != own["full_rand"]["config"]
+    assert own["wechsel"]["transfer"] != own["full_rand"]["transfer"]
     # Where a run lay is no setting, a seed is one; what was not recorded is left out.
     moved = comparison(tmp_path / "b" / "c")
     assert origin(read_run(moved / "wechsel")) == origin(read_run(place / "wechsel"))
     other = comparison(tmp_path / "d", seed=1)
     assert origin(read_run(other / "wechsel"))["config"] != origin(read_run(place / "wechsel"))["config"]
     bare = origin(read_run(make_run(tmp_path / "bare", "wechsel")))
-    assert {*bare} == {"config", "seed"}
+    assert {*bare} == {"config", "transfer", "seed"}
 
 
 def test_runs_of_other_text_are_not_gathered_together(tmp_path):
