@@ -20,7 +20,6 @@ from benchmarks.origin import joined
 from wechsel_jax.comparison import BASELINE
 from wechsel_jax.errors import UserError
 from wechsel_jax.records import ComparisonRecord, read_run
-from wechsel_jax.records.compute import compute
 
 OUTPUT = Path(__file__).with_name("arena.json")
 PICTURE = Path(__file__).parents[1] / "docs" / "arena.png"
@@ -30,7 +29,7 @@ def gather(workdirs: Sequence[tuple[str, Path]], before: dict[str, Any]) -> dict
     """Returns language -> the runs, each with what it was tuned for and its curve, by seed, in tokens and bits per byte.
 
     Raises:
-      UserError: runs of a language were scored on other text.
+      UserError: runs of a language were scored on other text, or those of one name lasted for other steps.
     """
     languages: dict[str, dict[str, Any]] = {**before.get("languages", {})}
     for language, workdir in workdirs:
@@ -45,8 +44,8 @@ def gather(workdirs: Sequence[tuple[str, Path]], before: dict[str, Any]) -> dict
                 raise UserError(f"{place}: has other held-out text, or another tokenizer, than runs of {language} before it")
             found["held_out"] = held_out
             # Of one model, whatever the start; earlier runs did not record it.
-            if (used := compute(run)) is not None and used.flops:
-                found["flops_per_token"] = used.flops / run.tokens
+            if run.starts and (flops := run.starts[-1].get("flops_per_token")):
+                found["flops_per_token"] = flops
             groups = run.config["optimizer"]["groups"]
             tokens = run.config["batch_size"] * run.config["block_length"]
             kinds = {one.get("kind", "adamw") for one in groups}
@@ -61,11 +60,15 @@ def gather(workdirs: Sequence[tuple[str, Path]], before: dict[str, Any]) -> dict
             start = run.method if run.method == BASELINE else place.name
             described = {"start": start, "recipe": recipe, "steps": run.planned_steps, "seeds": {}}
             runs = found["runs"].setdefault(name, described)
+            if runs["steps"] != run.planned_steps:
+                raise UserError(
+                    f"{place}: has {run.planned_steps} steps, and {name} before it {runs['steps']}; expected as many"
+                )
             runs["origins"] = joined(runs.get("origins", {}), str(run.config["seed"]), run)
             runs["seeds"][str(run.config["seed"])] = {
                 "rate": run.config["optimizer"]["peak_learning_rate"],
                 "tables": next((group["rate"] for group in groups if group["match"] == "embeddings"), 1.0),
-                "tried": [list(tried) for tried in record.tuning[place.name]],
+                "tried": [list(tried) for tried in record.tuning.get(place.name, ())],
                 "curve": [[one.step * tokens, round(one.bits_per_byte, 4)] for one in run.evaluations],
             }
     return {"command": "python -m train.compare --config=configs/arena.py:seed=SEED --workdir=DIR", "languages": languages}

@@ -24,7 +24,6 @@ from wechsel_jax.training.groups import DEFAULT, RECIPES
 
 OUTPUT = Path(__file__).with_name("demo_tuning.json")
 SEED = 100
-PHASES = {"trans_inner": lambda warmup: trans_inner_phases(warmup=warmup)}
 _WORKDIR = flags.DEFINE_string("workdir", "runs/tuning", "Where the runs go; those that are there are not run again.")
 _RECIPE = flags.DEFINE_enum("recipe", DEFAULT, [*RECIPES], "Optimizer and rates of the groups, see docs/recipe.md.")
 _METHODS = flags.DEFINE_list("methods", ["full_rand", "trans_inner", "wechsel_tfr"], "What to tune.")
@@ -39,7 +38,8 @@ def tune(recipe: str, method: str, peak: float, warmup: float, workdir: Path) ->
     config.methods = (method,)
     config.training.eval_every = config.training.steps
     config.training.optimizer.update({"peak_learning_rate": peak, "groups": RECIPES[recipe]})
-    config.overrides = ConfigDict({method: {"phases": PHASES.get(method, lambda warmup: one_phase(warmup=warmup))(warmup)}})
+    phases = trans_inner_phases if method == "trans_inner" else one_phase
+    config.overrides = ConfigDict({method: {"phases": phases(warmup=warmup)}})
     result = compare(config, workdir / f"{recipe}-{method}-{peak:g}-{warmup:g}")
     return result["methods"][method]["evaluations"][-1][1]
 

@@ -13,6 +13,8 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.records import RunRecord
 from wechsel_jax.records.run import SIDES
 
+# Of groups and phases; a "/" in them stands between a parameter's names.
+_REGEXES = ("match", "trainable")
 # What runs must share for their numbers to stand under one name.
 SHARED = {"train": "text to train on", "validation": "held-out text", "tokenizer": "tokenizer"}
 
@@ -104,7 +106,7 @@ def _hashed(settings: Mapping[str, Any]) -> str:
 
 def _without_places(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {name: _without_places(one) for name, one in value.items()}
+        return {name: one if name in _REGEXES else _without_places(one) for name, one in value.items()}
     if isinstance(value, list):
         return [_without_places(one) for one in value]
     return Path(value).name if isinstance(value, str) and "/" in value else value

@@ -119,7 +119,10 @@ def control(run: Path, kind: str) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1].startswith("--"):
-        control(Path(sys.argv[2]), sys.argv[1].removeprefix("--"))
+        kind = sys.argv[1].removeprefix("--")
+        if kind not in CONTROLS:
+            sys.exit(f"--{kind}: expected {' or '.join(f'--{one}' for one in CONTROLS)}")
+        control(Path(sys.argv[2]), kind)
         sys.exit()
     there = json.loads(OUTPUT.read_text(encoding="utf-8")) if OUTPUT.exists() else {}
     named = [(name, Path(place)) for name, place in (argument.split("=", 1) for argument in sys.argv[1:])]

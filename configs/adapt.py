@@ -158,9 +158,14 @@ def set_length(training: ConfigDict, tokens: int, positions: int) -> None:
     training.batch_size = below(step / training.block_length)
     training.accumulation = max(1, training.batch_size // below(PART / training.block_length))
     step = training.batch_size * training.block_length
-    training.steps = CHECKPOINTS * math.ceil(tokens / step / CHECKPOINTS)
+    set_checkpoints(training, tokens)
     training.eval_every = training.steps // EVALUATIONS
     training.eval_batches = math.ceil(min(MOST_EVALUATED, max(LEAST_EVALUATED, EVALUATED * tokens)) / step)
+
+
+def set_checkpoints(training: ConfigDict, tokens: int) -> None:
+    """Sets the steps for a batch of known size, and the checkpoints, of which the one where the decay begins is kept."""
+    training.steps = CHECKPOINTS * math.ceil(tokens / (training.batch_size * training.block_length) / CHECKPOINTS)
     training.checkpoint_every = training.steps // CHECKPOINTS
     training.keep_every = round((1 - DECAY) * CHECKPOINTS) * training.checkpoint_every
 
@@ -174,7 +179,7 @@ def longer(run: str, tokens: int) -> ConfigDict:
     with config.unlocked(), config.ignore_type():
         config.update(recorded)
     steps, kept = config.steps, config.keep_every
-    config.steps = math.ceil(tokens / (config.batch_size * config.block_length))
+    set_checkpoints(config, tokens)
     if config.steps <= steps:
         raise UserError(
             f"--config: tokens={tokens}: {run} has {steps} steps, and these are {config.steps}; expected more tokens"

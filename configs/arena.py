@@ -9,9 +9,9 @@ Command:  for seed in 0 1 2; do
           methods, `-regression` behind one is `transfer --regression`, and parallel=FILE+FILE for those that read parallel
           text; rates=, tables= and tuning= for what is tried, steps= and lengths= for how long; recipe=muon_shared or another
           of docs/recipe.md in place of AdamW)
-Cost:     of a seed 36 runs of 60 steps and 8 of 200 to 800, 4,560 steps of 0.8 CPU seconds: an hour on 2 cores without
+Cost:     of a seed 36 runs of 50 steps and 8 of 200 to 800, 4,200 steps of 0.8 CPU seconds: an hour on 2 cores without
           other work. The same command goes on where it stopped.
-Expected: benchmarks/arena.json (seed 0, tuning=50), told in docs/evaluation.md: 2.066 bits per byte from `anker`, 2.094 from
+Expected: benchmarks/arena.json (seed 0), told in docs/evaluation.md: 2.066 bits per byte from `anker`, 2.094 from
           WECHSEL-TFR, 2.288 from FullRand, which needs 3.9 and 3.3 times the tokens to reach the two; 2.037 from `anker` with
           recipe=muon_shared.
 
@@ -39,7 +39,7 @@ def get_config(arguments: str = "") -> ConfigDict:
     chosen = config_arguments(
         arguments,
         **{"lang": (*compare_initializers.DICTIONARIES,), "data": "", "parallel": "", "starts": STARTS, "seed": 0},
-        **{"steps": 200, "lengths": "1+2+4", "tuning": 60, "rates": "0.75e-3+1.5e-3+3e-3", "tables": "1+2.5"},
+        **{"steps": 200, "lengths": "1+2+4", "tuning": 50, "rates": "0.75e-3+1.5e-3+3e-3", "tables": "1+2.5"},
         recipe=(*RECIPES,),
     )
     try:

@@ -8,11 +8,12 @@ import pytest
 
 from benchmarks.arena import gather, table, tokens_needed
 from wechsel_jax.errors import UserError
+from wechsel_jax.training.groups import RECIPES
 
 TRIED = [[1e-3, 1.0, 6.0], [2e-3, 1.0, 5.5], [4e-3, 1.0, 5.0]]
 
 
-def write(workdir, runs, seed, text="a"):
+def write(workdir, runs, seed, text="a", groups=()):
     """A workdir of `configs/arena.py`: name -> (method, steps, rate, bits per byte after the first and the last step)."""
     for name, (method, steps, rate, before, after) in runs.items():
         run = workdir / name
@@ -24,7 +25,7 @@ def write(workdir, runs, seed, text="a"):
             for step, bits in lines
         ]
         (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in evaluations))
-        optimizer = {"peak_learning_rate": rate, "groups": []}
+        optimizer = {"peak_learning_rate": rate, "groups": [*groups]}
         config = {"seed": seed, "steps": steps, "batch_size": 16, "block_length": 128, "optimizer": optimizer}
         folder = workdir / "data" / "validation"
         folder.mkdir(parents=True, exist_ok=True)
@@ -69,6 +70,19 @@ def test_a_start_is_told_with_what_was_done_to_its_rows(tmp_path):
     runs["full_rand_x4"] = ("full_rand", 400, 2e-3, 4.0, 2.25)
     found = gather([("de", write(tmp_path, runs, 0))], {})["languages"]["de"]["runs"]
     assert [run["start"] for run in found.values()] == ["wechsel_tfr-regression", "anker-tuned50", "full_rand"]
+
+
+def test_the_recipe_and_flops_are_told_and_other_lengths_refused(tmp_path):
+    runs = {"anker": ("anker", 100, 2e-3, 3.0, 2.0)}
+    workdir = write(tmp_path / "a", runs, 0, groups=RECIPES["muon_soap"])
+    (workdir / "anker" / "machine.json").write_text(json.dumps({"starts": [{"seconds": 0.0, "flops_per_token": 3e7}]}))
+    found = gather([("de", workdir)], {})
+    (line,) = (line for line in table(found).splitlines() if "`anker`" in line)
+    # 204,800 tokens; tables learn twice as fast as the body.
+    assert line.startswith("| de | `anker` | muon_soap | 0.002 | 0.004 | 0.20 M | 6.1 | 3.000 |")
+    longer = write(tmp_path / "b", {"anker": ("anker", 200, 2e-3, 3.0, 2.0)}, 1, groups=RECIPES["muon_soap"])
+    with pytest.raises(UserError, match="b/anker: has 200 steps, and anker muon_soap before it 100; expected as many"):
+        gather([("de", longer)], found)
 
 
 def test_what_was_gathered_before_stays(tmp_path):

@@ -46,6 +46,16 @@ def test_what_runs_share_is_told_once_and_what_differs_of_each(tmp_path):
     assert own["full_rand"]["settings"] == {"optimizer.peak_learning_rate": 2e-3}
     assert {*own["wechsel"]} == {"config", "transfer", "settings"} and own["wechsel"]["config"] != own["full_rand"]["config"]
     assert own["wechsel"]["transfer"] != own["full_rand"]["transfer"]
+    # Of parameters' names "/" is no place.
+    config = json.loads((place / "wechsel" / "config.json").read_text())
+    hashes = set()
+    for kind in ("layers", "head"):
+        config["optimizer"]["groups"] = [{"match": f"{kind}/.*kernel$", "kind": "muon"}]
+        (place / "wechsel" / "config.json").write_text(json.dumps(config))
+        hashes.add(origin(read_run(place / "wechsel"))["config"])
+    assert len(hashes) == 2
+    config["optimizer"]["groups"] = []
+    (place / "wechsel" / "config.json").write_text(json.dumps(config))
     # Where a run lay is no setting, a seed is one; what was not recorded is left out.
     moved = comparison(tmp_path / "b" / "c")
     assert origin(read_run(moved / "wechsel")) == origin(read_run(place / "wechsel"))

@@ -132,7 +132,10 @@ def test_the_error_rate_on_peoples_links_is_nltks(text, tokenizer, tmp_path, cap
         gold.write_text(wrong + "\n" * 4)
         with pytest.raises(SystemExit):
             main([*command, f"--output={tmp_path / 'again'}"])
-        assert message in capsys.readouterr().err and not (tmp_path / "again").exists()
+        told = capsys.readouterr().err
+        assert message in told and "aligning" not in told and not (tmp_path / "again").exists()
+    with pytest.raises(UserError, match="gold: there are no links to compare with it"):
+        align_pairs([some], tokenizer, tmp_path / "again", aligner="none", gold=gold)
 
 
 def test_tokens_of_another_tokenizer_are_refused(text, tokenizer, tmp_path):

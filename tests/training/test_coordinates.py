@@ -10,6 +10,7 @@ import transformers
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers import TransferPlan, regression
 from wechsel_jax.models import family
+from wechsel_jax.training import coordinates
 from wechsel_jax.training.coordinates import own_coordinates, read_coordinates, scale_by_coordinates, with_coordinates
 from wechsel_jax.training.groups import assign, read_groups
 
@@ -78,6 +79,17 @@ def test_coordinates_are_white_and_of_length_one_in_the_mean(tmp_path):
     assert np.square(x[:30], dtype=np.float64).sum(1)[np.arange(30) % 6 > 0].mean() == pytest.approx(1)
     gram = x.T.astype(np.float64) @ x
     np.testing.assert_allclose(gram, gram[0, 0] * np.eye(4), atol=1e-5)
+
+
+def test_a_plan_on_the_hub_is_fetched(tmp_path, monkeypatch):
+    """Of a model there whose other files are fetched already."""
+    path = write_plan(tmp_path / "transfer_plan.npz")
+    asked = []
+    monkeypatch.setattr(coordinates, "download", lambda *given: asked.append(given) or tmp_path)
+    for required in (True, False):
+        x = read_coordinates("me/swahili", tokens=30, rows=32, required=required)
+        np.testing.assert_array_equal(x, read_coordinates(path, tokens=30, rows=32))
+    assert {(name, *files) for name, files, _ in asked} == {("me/swahili", "transfer_plan.npz")}
 
 
 def test_own_coordinates_are_the_orthogonal_factor_of_the_table(tmp_path):

@@ -8,6 +8,7 @@ import pytest
 import scipy.linalg
 
 from wechsel_jax.training.coordinates import scale_by_coordinates
+from wechsel_jax.training.optimizer import kept
 from wechsel_jax.training.soap import scale_by_soap
 
 SETTINGS = {"b1": 0.9, "b2": 0.98, "eps": 1e-6}
@@ -47,6 +48,18 @@ def test_the_updates_in_float64():
         along = (mu @ axes / (1 - 0.9 ** (step + 1))) / (np.sqrt(nu / (1 - 0.98 ** (step + 1))) + 1e-6)
         expected.append(along @ axes.T)
     np.testing.assert_allclose(of_table(scale_by_soap(**SETTINGS), values), expected, atol=2e-4)
+
+
+def test_a_table_that_joins_later_gets_its_axes_at_once():
+    """In a phase that keeps what the optimizer knows of the others."""
+    values, soap = gradients(), scale_by_soap(**SETTINGS)
+    first, both = ({name: jnp.zeros_like(jnp.float32(values[0])) for name in names} for names in ("a", "ab"))
+    _, old = soap.update({"a": jnp.float32(values[0])}, soap.init(first))
+    state = kept(soap.init(both), old)
+    _, after = soap.update({name: jnp.float32(values[1]) for name in both}, state)
+    np.testing.assert_array_equal(after.axes["columns/a"], old.axes["columns/a"])
+    expected = np.abs(scipy.linalg.eigh(values[1].T @ values[1])[1][:, ::-1])
+    np.testing.assert_allclose(np.abs(after.axes["columns/b"]), expected, atol=1e-3)
 
 
 def test_columns_that_are_turned_turn_the_directions():

@@ -146,14 +146,13 @@ def test_one_command_makes_a_model_and_again_goes_on_and_longer(world, source, t
     given = transformers.AutoTokenizer.from_pretrained(world.tokenizer("german", "gpt2"))
     assert tokenizer("Der alte Mann").input_ids == given("Der alte Mann").input_ids
     assert model(torch.tensor([[1, 2]])).logits.shape == (1, 2, len(given))
-    before = (run / "export" / "model.safetensors").stat().st_mtime_ns
-    again = run_module(*command)
-    assert again.returncode == 0 and "all 20 steps are done; nothing to train" in again.stderr
-    assert before == (run / "export" / "model.safetensors").stat().st_mtime_ns
     longer = [f"--config=configs/adapt.py:longer={run},tokens=50k", f"--workdir={tmp_path / 'longer'}"]
     done = run_module("train.pretrain", *longer)
     assert done.returncode == 0 and "until step 10" in done.stderr, done.stderr
     ends = [json.loads(line) for line in (tmp_path / "longer" / "metrics.jsonl").read_text().splitlines()]
-    assert max(line.get("step", 0) for line in ends) == 25 and (tmp_path / "longer" / "export").exists()
+    assert max(line.get("step", 0) for line in ends) == 40 and (tmp_path / "longer" / "export").exists()
+    # One that is longer still goes on from where the decay of this one began.
+    fork = Path(load("adapt", f"longer={tmp_path / 'longer'},tokens=200k").fork)
+    assert fork == tmp_path / "longer" / "checkpoints" / "20" and fork.is_dir()
     with pytest.raises(UserError, match="has 20 steps, and these are 20; expected more tokens"):
         load("adapt", f"longer={run},tokens=40960")

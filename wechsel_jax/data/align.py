@@ -16,10 +16,10 @@ from wechsel_jax.aligner.diagonal import align_diagonal
 from wechsel_jax.aligner.eflomal import align_eflomal
 from wechsel_jax.aligner.links import SYMMETRIES, Links, alignment_error_rate, last_links, read_links, symmetrize
 from wechsel_jax.data.parallel import NO_ALIGNER, Sentences, vocabulary_hash, write_pairs
-from wechsel_jax.data.prepare import SIDES
 from wechsel_jax.data.selection import TRAIN, VALIDATION, facts, side_of
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_directory, refuse_directory, temporary_directory
+from wechsel_jax.records.run import SIDES
 from wechsel_jax.text.files import LONGEST_DOCUMENT
 from wechsel_jax.text.parallel import BESIDE, Pairs, language_codes, read_pairs
 from wechsel_jax.text.sources import find_sources, identify
@@ -94,6 +94,8 @@ def align_pairs(
         raise UserError(f"validation_fraction: is {validation_fraction}; expected a share from 0 to less than 1")
     if len(links) > 2 or (len(links) == 1 and symmetry != "none"):
         raise UserError(f"links: {len(links)} files and symmetry {symmetry!r}; expected one with 'none', or both directions'")
+    if gold is not None and aligner == NO_ALIGNER and not links:
+        raise UserError(f"gold {gold}: there are no links to compare with it; leave it out, or choose another aligner")
     if units == "special_tokens" and not links:
         raise UserError("units 'special_tokens': is for links from files; expected 'tokens' or 'words', or files of links")
     files = [part for name in texts for part in os.fspath(name).split(BESIDE)]
@@ -123,9 +125,10 @@ def align_pairs(
                 "that is written with spaces between words; use units 'tokens'"
             )
     extra = len(before) + len(after) if units == "special_tokens" else 0
+    drawn = () if gold is None else _drawn(gold, pairs, [side.units.sizes + extra for side in sides])
     log("aligning")
     found = _found(pairs, sides, aligner, symmetry, links, extra, output, log)
-    known = None if gold is None else _error_rates(found, gold, pairs, [side.units.sizes + extra for side in sides])
+    rates = [_error_rate(found[to], sides[to].units.sizes + extra, to, *drawn) for to in (0, 1) if gold is not None]
     if extra:
         found = [_without(one, sides, to, len(before), extra) for to, one in enumerate(found)]
     if units == "words":
@@ -147,8 +150,10 @@ def align_pairs(
     }
     if first_tokenizer is not None:
         described["tokenizer"]["first"] = Path(first_tokenizer).name
-    if known is not None:
-        described["aligner"]["gold"] = known | {"inputs": identify(find_sources([gold]), 1)[1]}
+    if gold is not None:
+        counted = int((np.diff(drawn[1].starts) > 0).sum())
+        inputs = identify(find_sources([gold]), 1)[1]
+        described["aligner"]["gold"] = {"pairs": counted, "error_rates": rates, "inputs": inputs}
     if links:
         described["aligner"]["links"] = identify(find_sources(list(links)), 1)[1]
     sizes = np.stack([side.tokens.sizes for side in sides])
@@ -259,21 +264,23 @@ def _found(
     return found
 
 
-def _error_rates(found: Sequence[np.ndarray], gold: str | os.PathLike, pairs: Pairs, sizes: Sequence[np.ndarray]) -> dict:
-    """The error rates of both sides' links, on the pairs that people have linked."""
-    sure, possible = (read_links(gold, *sizes, lines=pairs.lines, read=pairs.read, sure=one) for one in (True, False))
-    linked = np.diff(possible.starts) > 0
+def _drawn(gold: str | os.PathLike, pairs: Pairs, sizes: Sequence[np.ndarray]) -> tuple[Links, Links]:
+    """Links that people drew: those that they are sure of, and all."""
+    sure, every = (read_links(gold, *sizes, lines=pairs.lines, read=pairs.read, sure=one) for one in (True, False))
     if not len(sure.places):
         raise UserError(f"{gold}: no link that people are sure of; expected some, as 0-0 1-2, on the lines of their pairs")
-    rates = []
-    for to, one in enumerate(found):
-        pair = np.repeat(np.arange(len(linked)), sizes[to])
-        own = np.arange(len(one)) - np.repeat(np.cumsum(sizes[to]) - sizes[to], sizes[to])
-        kept = (one >= 0) & linked[pair]
-        places = np.stack([own, one] if to == 0 else [one, own], axis=1)[kept]
-        starts = np.concatenate([[0], np.cumsum(np.bincount(pair[kept], minlength=len(linked)))])
-        rates.append(alignment_error_rate(Links(places, starts), sure, possible))
-    return {"pairs": int(linked.sum()), "error_rates": rates}
+    return sure, every
+
+
+def _error_rate(found: np.ndarray, sizes: np.ndarray, to: int, sure: Links, every: Links) -> float:
+    """The error rate of the links of a side's units, on the pairs that people have linked."""
+    linked = np.diff(every.starts) > 0
+    pair = np.repeat(np.arange(len(sizes)), sizes)
+    own = np.arange(len(found)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    kept = (found >= 0) & linked[pair]
+    places = np.stack([own, found] if to == 0 else [found, own], axis=1)[kept]
+    starts = np.concatenate([[0], np.cumsum(np.bincount(pair[kept], minlength=len(sizes)))])
+    return alignment_error_rate(Links(places, starts), sure, every)
 
 
 def _without(found: np.ndarray, sides: Sequence[_Encoded], to: int, before: int, extra: int) -> np.ndarray:

@@ -30,13 +30,13 @@ from wechsel_jax.data.selection import DROPPED, FACTS, TRAIN, VALIDATION, choose
 from wechsel_jax.data.unfinished import RESULT, Stage, Unfinished, disk_full, foreign, lock, scratch_directory
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import FULL, new_file, refuse_directory
+from wechsel_jax.records.run import SIDES
 from wechsel_jax.text.documents import check_kind
 from wechsel_jax.text.files import LONGEST_DOCUMENT
 from wechsel_jax.text.parts import PART_BYTES, Part, read_parts
 from wechsel_jax.text.sources import Source, file_hash, find_sources, identify
 from wechsel_jax.tokens import load_tokenizer
 
-SIDES = ("train", "validation")
 _MOST_BYTES = 1 << 62
 _POLL_SECONDS = 1.0
 _VERSIONS = {"tokenizers": tokenizers.__version__}

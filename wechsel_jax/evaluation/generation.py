@@ -19,7 +19,6 @@ from wechsel_jax.models import Family, ModelConfig
 from wechsel_jax.models.cache import Cache
 from wechsel_jax.tokens.encoding import around, encode
 
-# The smallest program; longer ones are powers of two and the numbers halfway between.
 # New tokens for which a cache has slots at first: each step reads all slots, and most texts end before `max_tokens`.
 _FIRST_SLOTS = 128
 # In the place of a token where the model gives no numbers.

@@ -13,9 +13,11 @@ from jax.sharding import NamedSharding
 
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.errors import UserError
+from wechsel_jax.files.hub import HUB_ID, download
 from wechsel_jax.initializers import TransferPlan
 from wechsel_jax.initializers.regression import white
 from wechsel_jax.records.names import PLAN_FILE
+from wechsel_jax.training.soap import present
 
 # In `optimizer.groups`: of the plan that lies in the checkpoint that a run begins from, if any; the rows of that checkpoint's
 # input table; the former where there are some, else the latter.
@@ -50,9 +52,6 @@ def scale_by_coordinates(direction: optax.GradientTransformation, rank: int, fac
       rank: r.
       factor: how large the shared updates are beside the rows' own.
     """
-
-    def present(tree: Mapping[str, Any]) -> dict[str, Any]:
-        return {path: value for path, value in tree.items() if not isinstance(value, optax.MaskedNode)}
 
     def coefficients(tables: Mapping[str, jax.Array], x: jax.Array) -> dict[str, jax.Array]:
         # The whole precision: a TPU multiplies float32 as bfloat16 otherwise.
@@ -107,7 +106,7 @@ def read_coordinates(place: str | os.PathLike, tokens: int, rows: int, required:
     """Reads the coordinates of a transfer's tokens and makes them white, see `white`.
 
     Args:
-      place: a transfer_plan.npz, or a folder with one.
+      place: a transfer_plan.npz, a folder with one, or the id of a model on the hub, of which only that file is fetched.
       tokens: of the tokenizer.
       rows: of the model's table, at least `tokens`; those behind get zeros.
       required: whether it is a mistake where there is no plan, or one of a method that gives tokens none.
@@ -119,6 +118,8 @@ def read_coordinates(place: str | os.PathLike, tokens: int, rows: int, required:
       UserError: it is no plan, of another vocabulary, or of a method that gives tokens no coordinates.
     """
     path = Path(place)
+    if HUB_ID.fullmatch(os.fspath(place)) and not path.exists():
+        path = download(os.fspath(place), [PLAN_FILE], f"a {PLAN_FILE}, or a folder with one")
     path = path / PLAN_FILE if path.is_dir() else path
     if not required and not path.exists():
         return None

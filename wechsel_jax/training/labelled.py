@@ -14,13 +14,13 @@ from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.data.examples import Task, find_labels, read_examples
 from wechsel_jax.data.manifest import MANIFEST
 from wechsel_jax.data.pairs import encode_pairs
-from wechsel_jax.data.prepare import SIDES
 from wechsel_jax.data.rows import encode_examples, padding_id
 from wechsel_jax.errors import UserError, one_line
 from wechsel_jax.evaluation.label_scores import has_entities, require_seqeval
 from wechsel_jax.evaluation.translation import require_sacrebleu
 from wechsel_jax.files import new_file
 from wechsel_jax.models.heads import stated_head
+from wechsel_jax.records.run import SIDES
 from wechsel_jax.text.parallel import BESIDE
 from wechsel_jax.text.sources import find_sources, identify
 from wechsel_jax.training.run_data import Data

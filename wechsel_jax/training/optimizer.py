@@ -1,4 +1,4 @@
-"""AdamW, and Muon where groups say so, over the trainable parameters of a phase; learning rates are inputs of every step."""
+"""AdamW, Muon and SOAP, as groups say, over the trainable parameters of a phase; learning rates are inputs of every step."""
 
 import re
 from collections.abc import Mapping
@@ -33,7 +33,8 @@ def make_optimizer(
 
     Args:
       settings: b1, b2, eps, weight_decay, clip_norm (global norm of the gradient, of the trainable parameters; None: no limit).
-      grouping: gives some parameters Muon's direction or another weight decay. Without, the state is that of earlier versions.
+      grouping: gives some parameters the direction of Muon or SOAP, shared updates or another weight decay. Without, the
+        state is that of earlier versions.
       shardings: nested `NamedSharding`s of all parameters, on a mesh of several devices.
     """
     # Without clipping too, the state has three parts, so that checkpoints of all runs are alike.

@@ -10,9 +10,9 @@ from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.data import Dataset, TokenBlocks, prepare, prepare_split, wait_for
 from wechsel_jax.data.manifest import MANIFEST, MadeOtherwise, read_manifest, remove_prepared
 from wechsel_jax.data.parallel import FACTS, ParallelRows, vocabulary_hash
-from wechsel_jax.data.prepare import SIDES
 from wechsel_jax.data.sentences import SentencePairs, require_sentences
 from wechsel_jax.errors import UserError
+from wechsel_jax.records.run import SIDES
 from wechsel_jax.text.sources import find_sources
 from wechsel_jax.tokens import load_tokenizer
 from wechsel_jax.training import distributed

@@ -29,6 +29,11 @@ class SoapState(NamedTuple):
     axes: dict[str, jax.Array]
 
 
+def present(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of a flat tree that its optimizer updates: `optax.partition` masks the others."""
+    return {path: value for path, value in tree.items() if not isinstance(value, optax.MaskedNode)}
+
+
 def scale_by_soap(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
     """Returns SOAP's direction for tables (V, d), and Adam's for vectors, which have no columns.
 
@@ -36,7 +41,8 @@ def scale_by_soap(b1: float, b2: float, eps: float) -> optax.GradientTransformat
     weighs columns, which say nothing of these directions; Q, the eigenvectors of a running mean of G'G, are them. Adam's second
     moments are then of GQ, and its direction is turned back. Q follows by one step of orthogonal iteration every ten updates
     (Vyas et al., 2025, arXiv 2409.11321). Of the paper's two sides it is that of the columns alone: the other one would be
-    V x V. Ours is that new axes serve the update that finds them, and that the first update counts.
+    V x V. Ours is that new axes serve the update that finds them, that the first update counts, and that axes are not sorted
+    again before an iteration.
 
     An update costs four products of V x d and d x d for each table.
 
@@ -45,9 +51,6 @@ def scale_by_soap(b1: float, b2: float, eps: float) -> optax.GradientTransformat
       b2: of Adam, along the axes.
       eps: of Adam.
     """
-
-    def present(tree: Mapping[str, Any]) -> dict[str, jax.Array]:
-        return {path: value for path, value in tree.items() if not isinstance(value, optax.MaskedNode)}
 
     def init(params: Mapping[str, Any]) -> SoapState:
         found = present(params)
@@ -69,7 +72,8 @@ def scale_by_soap(b1: float, b2: float, eps: float) -> optax.GradientTransformat
             g = found[key.removeprefix("columns/")]
             grams[key] = _FORGET * gram + (1 - _FORGET) * jnp.matmul(g.T, g, precision="highest")
             axes[key] = jax.lax.switch(
-                jnp.where(state.count == 0, 0, jnp.where(state.count % _EVERY == 0, 1, 2)),
+                # A table may join in a later phase, when others have axes already.
+                jnp.where(jnp.any(gram), jnp.where(state.count % _EVERY == 0, 1, 2), 0),
                 [
                     lambda gram, q: jnp.linalg.eigh(gram)[1][:, ::-1],
                     lambda gram, q: jnp.linalg.qr(jnp.matmul(gram, q, precision="highest"))[0],

@@ -55,9 +55,9 @@ def tune_coefficients(
 
     With X the white coordinates of the tokens (V, r), each table E (V, d) with a vocabulary axis becomes E + X K. The matrices
     K begin as zeros and are trained by Adam on the model's own objective (the next token; or 15 % of the tokens, masked), in
-    steps of 16 rows of 128 tokens; everything else stays as it is. A tenth of the text is held out, and the tables are changed
-    if its loss is lower then. The coordinates are those of the plan; where its method gave none, the rows themselves, so that K
-    is a linear map of all rows. Rows that the plan copies stay.
+    steps of 16 rows of 128 tokens, at rates that follow the size of the input rows; everything else stays as it is. A tenth of
+    the text is held out, and the tables are changed if its loss is lower then. The coordinates are those of the plan; where
+    its method gave none, the rows themselves, so that K is a linear map of all rows. Rows that the plan copies stay.
 
     Args:
       directory: the written model; nobody else reads it yet.
@@ -184,6 +184,11 @@ def _step(optimizer, objective, coefficients, state, base, x, model, batch, key)
 
 
 def _batches(rows: np.ndarray) -> list[dict[str, np.ndarray]]:
-    """Batches of one size; the last one is filled up with its own rows."""
-    parts = (rows[begin : begin + _BATCH] for begin in range(0, len(rows), _BATCH))
-    return [{"tokens": np.resize(part, (_BATCH, rows.shape[1]))} for part in parts]
+    """Batches of one size; the last one is filled up with its own rows, which then count nothing."""
+    batches = []
+    for begin in range(0, len(rows), _BATCH):
+        part = rows[begin : begin + _BATCH]
+        weights = np.zeros((_BATCH, rows.shape[1]), np.float32)
+        weights[: len(part)] = 1
+        batches.append({"tokens": np.resize(part, weights.shape), "weights": weights})
+    return batches
