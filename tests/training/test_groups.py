@@ -189,7 +189,7 @@ def test_a_run_with_groups_goes_on_exactly(finished, tmp_path):
     saved = jax.tree_util.tree_leaves_with_path(StandardCheckpointer().restore(workdir / "checkpoints" / "20" / "state"))
     (x,) = (value for path, value in saved if "rows/token_embedding/embedding" in jax.tree_util.keystr(path))
     plan = config.optimizer.groups[0]["coordinates"]
-    np.testing.assert_array_equal(x, read_coordinates(plan, len(TransferPlan.load(Path(plan))), len(x)))
+    np.testing.assert_array_equal(x, read_coordinates(plan, len(TransferPlan.load(Path(plan))), len(x))[:])
     train(config, cut(workdir, tmp_path / "run"))
     assert_same_run(workdir, tmp_path / "run")
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +25,28 @@ from wechsel_jax.training.soap import present
 TRANSFER, OWN, BEST = "transfer", "rows", "best"
 # Keys of the optimizer's state: of a path's shared moments, and of the coordinates, whose rows are a path's.
 _SHARED, ROWS = "shared/", "rows/"
+
+
+class Coordinates:
+    """Coordinates of the rows of a table, white (see `regression.white`) where they are first asked for.
+
+    That takes V r² products, which a run that goes on is spared: it has them in its checkpoint.
+
+    Args:
+      given: floats (V, r), not all zeros.
+      rows: of the table, at least V; those behind get zeros.
+    """
+
+    def __init__(self, given: np.ndarray, rows: int):
+        self.shape = (rows, given.shape[1])
+        self._given = given
+
+    @cached_property
+    def _white(self) -> np.ndarray:
+        return white(self._given, self.shape[0])
+
+    def __getitem__(self, index: Any) -> np.ndarray:
+        return self._white[index]
 
 
 class CoordinatesState(NamedTuple):
@@ -80,7 +103,7 @@ def scale_by_coordinates(direction: optax.GradientTransformation, rank: int, fac
     return optax.GradientTransformation(init, update)
 
 
-def with_coordinates(opt_state: Any, coordinates: Mapping[str, np.ndarray], shardings: Any) -> Any:
+def with_coordinates(opt_state: Any, coordinates: Mapping[str, Coordinates], shardings: Any) -> Any:
     """Returns a first state that has the coordinates.
 
     They are not made by the compiled function that makes the rest: as a constant of it, those of a vocabulary of 256,000 tokens
@@ -88,7 +111,7 @@ def with_coordinates(opt_state: Any, coordinates: Mapping[str, np.ndarray], shar
 
     Args:
       opt_state: of an optimizer with `scale_by_coordinates` in it.
-      coordinates: path -> float32 (V, r), of `Grouping`; of rows that share nothing, zeros.
+      coordinates: path -> (V, r), of `Grouping`; of rows that share nothing, zeros.
       shardings: a tree like `opt_state`, of `NamedSharding`.
     """
 
@@ -102,8 +125,8 @@ def with_coordinates(opt_state: Any, coordinates: Mapping[str, np.ndarray], shar
     return jax.tree_util.tree_map_with_path(placed, opt_state, shardings)
 
 
-def read_coordinates(place: str | os.PathLike, tokens: int, rows: int, required: bool = True) -> np.ndarray | None:
-    """Reads the coordinates of a transfer's tokens and makes them white, see `white`.
+def read_coordinates(place: str | os.PathLike, tokens: int, rows: int, required: bool = True) -> Coordinates | None:
+    """Reads the coordinates of a transfer's tokens.
 
     Args:
       place: a transfer_plan.npz, a folder with one, or the id of a model on the hub, of which only that file is fetched.
@@ -112,7 +135,7 @@ def read_coordinates(place: str | os.PathLike, tokens: int, rows: int, required:
       required: whether it is a mistake where there is no plan, or one of a method that gives tokens none.
 
     Returns:
-      float32 (rows, r), or None where there are none.
+      (rows, r), or None where there are none.
 
     Raises:
       UserError: it is no plan, of another vocabulary, or of a method that gives tokens no coordinates.
@@ -134,11 +157,11 @@ def read_coordinates(place: str | os.PathLike, tokens: int, rows: int, required:
             f"{path}: its method has given the tokens no coordinates; expected a transfer by anker, or by another method with "
             f"--regression; or {OWN!r}, or leave coordinates out of optimizer.groups"
         )
-    return white(plan.coordinates, rows)
+    return Coordinates(plan.coordinates, rows)
 
 
-def own_coordinates(checkpoint: str | os.PathLike, tokens: int, rows: int) -> np.ndarray:
-    """Reads the input table (V, d) that a run begins with and makes it white: a row's coordinates are the row itself.
+def own_coordinates(checkpoint: str | os.PathLike, tokens: int, rows: int) -> Coordinates:
+    """Reads the input table (V, d) that a run begins with: a row's coordinates are the row itself.
 
     Then E + X K is E (I + M K) with a fixed matrix M: a linear map of all rows is trained beside the rows.
 
@@ -148,7 +171,7 @@ def own_coordinates(checkpoint: str | os.PathLike, tokens: int, rows: int) -> np
       rows: of the model's table, at least `tokens`.
 
     Returns:
-      float32 (rows, d).
+      (rows, d).
 
     Raises:
       UserError: no checkpoint, or one whose table is all zeros or not finite.
@@ -157,4 +180,4 @@ def own_coordinates(checkpoint: str | os.PathLike, tokens: int, rows: int) -> np
     table = source.read(source.table)[:tokens].astype(np.float32)
     if not table.any() or not np.isfinite(table).all():
         raise UserError(f"{checkpoint}: {source.table} is all zeros or not finite; expected rows that differ")
-    return white(table, rows)
+    return Coordinates(table, rows)

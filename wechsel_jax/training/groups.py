@@ -11,7 +11,7 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.files.json import is_number
 from wechsel_jax.models import Family, ModelConfig
 from wechsel_jax.records.names import PLAN_FILE
-from wechsel_jax.training.coordinates import BEST, OWN, TRANSFER, own_coordinates, read_coordinates
+from wechsel_jax.training.coordinates import BEST, OWN, TRANSFER, Coordinates, own_coordinates, read_coordinates
 from wechsel_jax.training.schedules import NAMED, Phase
 
 KINDS = ("adamw", "soap", "muon", "frozen")
@@ -90,13 +90,13 @@ class Grouping:
       groups: in their order, the one of all other parameters last.
       of: "/"-joined path -> number of its group, for every parameter.
       axes: path -> inputs and outputs of its matrices, for parameters that Muon updates.
-      coordinates: path -> float32 (V, r), for tables whose rows also move together; the same of all that are in one group.
+      coordinates: path -> (V, r), for tables whose rows also move together; the same of all that are in one group.
     """
 
     groups: tuple[Group, ...]
     of: Mapping[str, int]
     axes: Mapping[str, Axes]
-    coordinates: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    coordinates: Mapping[str, Coordinates] = dataclasses.field(default_factory=dict)
 
     def group(self, path: str) -> Group:
         """The group of a parameter."""

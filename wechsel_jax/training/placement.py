@@ -16,7 +16,7 @@ from wechsel_jax.training import sharding
 from wechsel_jax.training.checkpoints import Checkpoints
 from wechsel_jax.training.config import as_dict
 from wechsel_jax.training.config import phases as make_phases
-from wechsel_jax.training.coordinates import with_coordinates
+from wechsel_jax.training.coordinates import Coordinates, with_coordinates
 from wechsel_jax.training.groups import assign, read_groups
 from wechsel_jax.training.optimizer import make_optimizer, split, trainable_paths
 from wechsel_jax.training.run_spec import RunSpec
@@ -88,7 +88,7 @@ class Placement:
         self._held = sharding.rows_of_process(self.mesh, self._rows)
 
     @property
-    def coordinates(self) -> Mapping[str, np.ndarray]:
+    def coordinates(self) -> Mapping[str, Coordinates]:
         """Those of tables whose rows also move together, see `Grouping`."""
         return {} if self._grouping is None else self._grouping.coordinates
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
-import numpy as np
 from ml_collections import ConfigDict
 
 import wechsel_jax
@@ -24,6 +23,7 @@ from wechsel_jax.records.machine import versions
 from wechsel_jax.records.names import CONFIG_FILE, LOCK_FILE, MACHINE_FILE
 from wechsel_jax.training import distributed
 from wechsel_jax.training.config import as_dict, default_config
+from wechsel_jax.training.coordinates import Coordinates
 from wechsel_jax.training.run_data import Data
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ def check_data(
     workdir: Path,
     fresh: bool,
     say: Callable[[str], None] = print,
-    coordinates: Mapping[str, np.ndarray] | None = None,
+    coordinates: Mapping[str, Coordinates] | None = None,
 ) -> None:
     """Makes sure that a run goes on with the text, tokenizer and coordinates it began with; says where versions are others.
 
