@@ -68,7 +68,7 @@ def gather(workdirs: Sequence[tuple[str, Path]], before: dict[str, Any]) -> dict
             runs["seeds"][str(run.config["seed"])] = {
                 "rate": run.config["optimizer"]["peak_learning_rate"],
                 "tables": next((group["rate"] for group in groups if group["match"] == "embeddings"), 1.0),
-                "tried": [list(tried) for tried in record.tuning.get(place.name, ())],
+                "tried": [list(tried) for tried in (record.tuning or {}).get(place.name, ())],
                 "curve": [[one.step * tokens, round(one.bits_per_byte, 4)] for one in run.evaluations],
             }
     return {"command": "python -m train.compare --config=configs/arena.py:seed=SEED --workdir=DIR", "languages": languages}
@@ -128,7 +128,7 @@ def table(result: dict[str, Any]) -> str:
             lines.append(f"| {language} | `{run['start']}` | {run['recipe']} | " + " | ".join(cells) + " |")
     told = "; ".join(f"{language} {', '.join(seeds)}" for language, seeds in seeds_of.items())
     lines.append(
-        f"\nSeeds: {told}; ± is the standard deviation over them. Of several chosen rates all are named"
+        f"\nSeeds: {told}; ± is the standard deviation over them, lines without have one. Of several chosen rates all are named"
         + (", and * marks those that include the lowest or highest that was tried" if edge else "")
         + f". {'; '.join(sorted({found['machine'] for found in result['languages'].values()}))}."
     )
