@@ -70,8 +70,9 @@ def align_pairs(
       symmetry: how both directions are joined, one of `SYMMETRIES`; "none": the tokens of either side have their own link, as
         in TreLM. Where a token has several links, the last counts.
       links: files of another aligner instead: one, for both directions; or two, that of fast_align and that of its -r.
-      gold: people's links of the units, to count the error rate on (`alignment_error_rate`): a line for each line of the text,
-        as `read_links` has them, "1p2" for possible ones; pairs of empty lines are not counted.
+      gold: people's links of the units, to count the error rate on (`alignment_error_rate`) of the one link that each unit of a
+        side is left with: a line for each line of the text, as `read_links` has them, "1p2" for possible ones; pairs of empty
+        lines are not counted.
       validation_fraction: share of the pairs that becomes output/validation, the others output/train; by their text alone.
       drop_empty: leave out pairs of which one side is blank; otherwise they are refused.
       max_document_bytes: a longer line is refused.
@@ -84,7 +85,7 @@ def align_pairs(
 
     Raises:
       UserError: as `read_pairs` and `read_links`; the tokenizer has no padding token, a package is missing, a side of the split
-        is empty, or `gold` has no links.
+        is empty, or `gold` has no sure links.
     """
     output = Path(output)
     for name, value, known in (("aligner", aligner, ALIGNERS), ("units", units, UNITS), ("symmetry", symmetry, SYMMETRIES)):
@@ -275,8 +276,7 @@ def _drawn(gold: str | os.PathLike, pairs: Pairs, sizes: Sequence[np.ndarray]) -
 def _error_rate(found: np.ndarray, sizes: np.ndarray, to: int, sure: Links, every: Links) -> float:
     """The error rate of the links of a side's units, on the pairs that people have linked."""
     linked = np.diff(every.starts) > 0
-    pair = np.repeat(np.arange(len(sizes)), sizes)
-    own = np.arange(len(found)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    pair, own = _places(Sentences(found, np.concatenate([[0], np.cumsum(sizes)])))
     kept = (found >= 0) & linked[pair]
     places = np.stack([own, found] if to == 0 else [found, own], axis=1)[kept]
     starts = np.concatenate([[0], np.cumsum(np.bincount(pair[kept], minlength=len(sizes)))])
