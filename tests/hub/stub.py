@@ -1,4 +1,4 @@
-"""A hub on this machine: what an upload needs of it, in memory, with faults on request."""
+"""A hub on this machine: what an upload and a download need of it, in memory, with faults on request."""
 
 import base64
 import hashlib
@@ -93,7 +93,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self._serve()
 
-    do_POST = do_PUT = do_GET
+    do_POST = do_PUT = do_HEAD = do_GET
 
     def _serve(self):
         path = urllib.parse.unquote(self.path)
@@ -140,13 +140,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.close_connection = True
 
     def _answer(self, status, answer, headers):
-        content = (answer if isinstance(answer, str) else json.dumps(answer)).encode()
+        content = answer if isinstance(answer, bytes) else (answer if isinstance(answer, str) else json.dumps(answer)).encode()
         self.send_response(status)
         for name, value in {"Content-Type": "application/json", **headers}.items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
-        self.wfile.write(content)
+        if self.command != "HEAD":
+            self.wfile.write(content)
 
     def _route(self, path: str, body: bytes):
         stub = self.stub
@@ -168,13 +169,20 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return 200, {"url": f"{stub.endpoint}/{repo}", "name": repo}, {}
         if match := re.fullmatch(r"/(\w[^/]*/[^/]+)\.git/info/lfs/objects/batch", place):
             return 200, {"transfer": "basic", "objects": [self._action(one) for one in json.loads(body)["objects"]]}, {}
-        match = re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/(preupload|commit|branch|revision)/([^/]+))?", place)
+        if match := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", place):
+            content = stub.files(match[1])[match[3]]
+            return 200, content, {"ETag": f'"{hashlib.sha256(content).hexdigest()}"', "X-Repo-Commit": match[2]}
+        match = re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/(preupload|commit|branch|revision|tree)/([^/]+))?", place)
         repo, what, branch = match.groups()
         if repo not in stub.repos:
             return 404, {"error": "Repository not found"}, {"X-Error-Code": "RepoNotFound"}
         found = stub.repos[repo]
         if what in (None, "revision"):
-            return 200, {"id": repo, "private": found["private"], "sha": "0" * 40, "siblings": [], "tags": []}, {}
+            siblings = [{"rfilename": name} for name in found["branches"]["main"]]
+            return 200, {"id": repo, "private": found["private"], "sha": "0" * 40, "siblings": siblings, "tags": []}, {}
+        if what == "tree":
+            files = found["branches"]["main"].items()
+            return 200, [{"type": "file", "path": name, "size": len(one), "oid": "0" * 40} for name, one in files], {}
         if what == "branch":
             if branch in found["branches"]:
                 return 409, {"error": "Reference already exists"}, {}

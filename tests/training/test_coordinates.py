@@ -6,11 +6,12 @@ import optax
 import pytest
 import torch
 import transformers
+from huggingface_hub import constants
 
+from tests.hub.stub import StubHub
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers import TransferPlan, regression
 from wechsel_jax.models import family
-from wechsel_jax.training import coordinates
 from wechsel_jax.training.coordinates import own_coordinates, read_coordinates, scale_by_coordinates, with_coordinates
 from wechsel_jax.training.groups import assign, read_groups
 
@@ -82,14 +83,26 @@ def test_coordinates_are_white_and_of_length_one_in_the_mean(tmp_path):
 
 
 def test_a_plan_on_the_hub_is_fetched(tmp_path, monkeypatch):
-    """Of a model there whose other files are fetched already."""
+    """That file alone, from a hub on this machine; a model that has none there is one without coordinates."""
     path = write_plan(tmp_path / "transfer_plan.npz")
-    asked = []
-    monkeypatch.setattr(coordinates, "download", lambda *given: asked.append(given) or tmp_path)
-    for required in (True, False):
-        x = read_coordinates("me/swahili", tokens=30, rows=32, required=required)
+    hub = StubHub("token")
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", hub.endpoint + "/{repo_id}/resolve/{revision}/{filename}")
+    for name, value in {"ENDPOINT": hub.endpoint, "HF_HUB_CACHE": str(tmp_path / "cache"), "HF_HUB_OFFLINE": False}.items():
+        monkeypatch.setattr(constants, name, value)
+    monkeypatch.setenv("HF_TOKEN", "token")
+    try:
+        for repo in ("me/swahili", "me/plain"):
+            hub.make(repo)
+            hub.files(repo)["config.json"] = b"{}"
+        hub.files("me/swahili")["transfer_plan.npz"] = path.read_bytes()
+        x = read_coordinates("me/swahili", tokens=30, rows=32, required=False)
         np.testing.assert_array_equal(x[:], read_coordinates(path, tokens=30, rows=32)[:])
-    assert {(name, *files) for name, files, _ in asked} == {("me/swahili", "transfer_plan.npz")}
+        assert hub.sent("GET", "transfer_plan.npz") == 1 and not hub.sent("GET", "config.json")
+        assert read_coordinates("me/plain", tokens=30, rows=32, required=False) is None
+        with pytest.raises(UserError, match="me/none: no such directory, and not to be had from the hub"):
+            read_coordinates("me/none", tokens=30, rows=32, required=False)
+    finally:
+        hub.close()
 
 
 def test_own_coordinates_are_the_orthogonal_factor_of_the_table(tmp_path):

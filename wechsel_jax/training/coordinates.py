@@ -35,6 +35,9 @@ class Coordinates:
     Args:
       given: floats (V, r), not all zeros.
       rows: of the table, at least V; those behind get zeros.
+
+    Attributes:
+      shape: (rows, r); `[...]` gives parts, float32.
     """
 
     def __init__(self, given: np.ndarray, rows: int):
