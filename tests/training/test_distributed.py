@@ -102,7 +102,7 @@ def test_a_process_is_killed_and_all_are_started_again(runs, config, pair, tmp_p
     with running(runs, dying, tmp_path / "run", **FSDP) as group:
         group.signal_at(SAVED + 3, 1, signal.SIGKILL)
         # A collective of the other may fail, or wait for the end of heartbeats.
-        statuses = group.wait(120)
+        statuses = group.wait(40)
         assert statuses[1] == -signal.SIGKILL
         # Either a collective fails first, or JAX's service ends the program from C++ and names the other process.
         assert statuses[0] in (LOST, -signal.SIGABRT), group.errors(0)

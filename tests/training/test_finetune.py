@@ -425,10 +425,11 @@ def test_a_run_of_an_earlier_version_goes_on(make_config):
 def test_a_killed_fine_tuning_goes_on_exactly_and_on_other_devices(runs, settings, tmp_path):
     config = settings("tsv", steps=40, eval_every=10, checkpoint_every=3, log_every=2, mesh__data=-1)
     runs.finish(config, tmp_path / "whole")
-    run = runs.start(config, tmp_path / "killed")
-    run.reach(17)
-    run.send(signal.SIGKILL)
-    assert run.wait() != 0, run.output
+    for number, kill_at in enumerate((5, 17)):
+        run = runs.start(config, tmp_path / "killed")
+        run.reach(kill_at)
+        run.send(signal.SIGKILL if number else signal.SIGTERM)
+        assert run.wait() != 0, run.output
     shutil.copytree(tmp_path / "killed", tmp_path / "four")
     runs.finish(config, tmp_path / "killed")
     assert_same_run(tmp_path / "whole", tmp_path / "killed")

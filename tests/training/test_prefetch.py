@@ -80,7 +80,7 @@ def test_what_was_made_ahead_is_not_waited_for():
 
     ahead = Prefetcher(make_two, 1)
     assert ahead.get(0) == 0
-    settled(made, 2)
+    assert settled(made, 2) == [0, 1]
     assert ahead.get(1) == 1 and made == [0, 1]
     more.set()
     ahead.close()

@@ -146,6 +146,10 @@ def test_one_command_makes_a_model_and_again_goes_on_and_longer(world, source, t
     given = transformers.AutoTokenizer.from_pretrained(world.tokenizer("german", "gpt2"))
     assert tokenizer("Der alte Mann").input_ids == given("Der alte Mann").input_ids
     assert model(torch.tensor([[1, 2]])).logits.shape == (1, 2, len(given))
+    before = (run / "export" / "model.safetensors").stat().st_mtime_ns
+    again = run_module(*command)
+    assert again.returncode == 0 and "all 20 steps are done; nothing to train" in again.stderr
+    assert before == (run / "export" / "model.safetensors").stat().st_mtime_ns
     longer = [f"--config=configs/adapt.py:longer={run},tokens=50k", f"--workdir={tmp_path / 'longer'}"]
     done = run_module("train.pretrain", *longer)
     assert done.returncode == 0 and "until step 10" in done.stderr, done.stderr
