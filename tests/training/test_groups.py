@@ -53,6 +53,11 @@ def test_the_first_match_counts_and_the_rest_is_a_group():
     assert set(grouping.of) == set(SHAPES) and grouping.group("final_norm/scale").match == ""
 
 
+def test_none_is_what_is_left_out():
+    nothing = {"rate": None, "weight_decay": None, "warmup": None, "warmup_steps": None, "coordinates": None}
+    assert read_groups([{"match": "mlp", **nothing}]) == read_groups([{"match": "mlp"}])
+
+
 @pytest.mark.parametrize(
     ("descriptions", "named"),
     [

@@ -27,7 +27,6 @@ from wechsel_jax.training.run_spec import ModelSpec, described_model, named_mode
 
 STARTED_FROM = "model"
 _NEWEST, _BEST = "newest", "best"
-_EXPORT_DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
 
 def write_model(model: ModelSpec, params: dict[str, Any], dtype: str, directory: Path) -> None:
@@ -43,14 +42,14 @@ def write_model(model: ModelSpec, params: dict[str, Any], dtype: str, directory:
       UserError: a value is too large for the dtype.
     """
     tensors = model.family.to_hugging_face(strip(params, model.family, model.config), model.config)
-    limit = float(ml_dtypes.finfo(_EXPORT_DTYPES[dtype]).max)
+    limit = float(ml_dtypes.finfo(dtype).max)
     for name, tensor in tensors.items():
         largest = float(np.max(np.abs(tensor), initial=0.0))
         if largest > limit:
             raise UserError(
                 f"export_dtype: {dtype} cannot hold {name}, whose largest value is {largest:.3g}; expected float32 or bfloat16"
             )
-    tensors = {name: np.ascontiguousarray(tensor.astype(_EXPORT_DTYPES[dtype])) for name, tensor in tensors.items()}
+    tensors = {name: np.ascontiguousarray(tensor.astype(dtype)) for name, tensor in tensors.items()}
     hf_config = {name: value for name, value in model.hf_config.items() if name != "torch_dtype"} | {"dtype": dtype}
     write_checkpoint(directory, hf_config, tensors, model.tokenizer, model.generation_config)
     if model.target_tokenizer is not None:

@@ -132,6 +132,8 @@ def read_groups(descriptions: Sequence[Mapping[str, Any]]) -> tuple[Group, ...]:
             raise UserError(f"{where}: is {values!r}; expected a dictionary with {', '.join(sorted(fields))}")
         for name in sorted({*values} - fields):
             raise UserError(f"{where}.{name}: no such field; expected {', '.join(sorted(fields))}")
+        # None says the same as leaving it out.
+        values = {name: value for name, value in values.items() if value is not None}
         match, kind = values.get("match"), values.get("kind", "adamw")
         if not isinstance(match, str) or not match:
             raise UserError(f"{where}.match: is {match!r}; expected a regex that finds parameter paths, tokens or embeddings")
