@@ -34,7 +34,7 @@ from wechsel_jax.models.weights import unflatten
 from wechsel_jax.objectives import make_objective
 from wechsel_jax.training import default_config, sharding
 from wechsel_jax.training.optimizer import make_optimizer, split
-from wechsel_jax.training.step import TrainState, make_train_step, state_shardings
+from wechsel_jax.training.step import TrainState, make_train_step, state_shardings, train_key
 
 _ONLY = flags.DEFINE_string("only", "", "Regex of the plans to make; all by default.")
 _OUTPUT = flags.DEFINE_string("output", None, "JSON file for the result.")
@@ -198,11 +198,11 @@ def examine(plan: Plan) -> dict[str, Any]:
         "flops_per_token": flops,
     }
     began = time.perf_counter()
-    step = make_train_step(objective, optimizer, trainable, shardings, 0)
+    step = make_train_step(objective, optimizer, trainable, shardings)
     # Not `set_mesh`: nothing can be executed on devices that are only described.
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
         try:
-            compiled = step.lower(state, batch, jax.ShapeDtypeStruct((), np.float32)).compile()
+            compiled = step.lower(state, batch, jax.ShapeDtypeStruct((), np.float32), train_key(0)).compile()
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise

@@ -247,7 +247,7 @@ def make_ours(case: Case) -> tuple[Callable, dict[str, Any], Callable[[], int]]:
     from wechsel_jax.training import default_config, devices, sharding
     from wechsel_jax.training.groups import RECIPES, assign, read_groups
     from wechsel_jax.training.optimizer import make_optimizer
-    from wechsel_jax.training.step import make_train_step, start_phase, state_shardings
+    from wechsel_jax.training.step import make_train_step, start_phase, state_shardings, train_key
 
     if case.device == "cpu":
         devices.keep_freed_memory()
@@ -270,18 +270,18 @@ def make_ours(case: Case) -> tuple[Callable, dict[str, Any], Callable[[], int]]:
     where = state_shardings(mesh, places, optimizer, frozenset(shapes), structs)
     params = jax.jit(lambda key: model_family.init(config, key), out_shardings=places)(jax.random.key(0))
     state = start_phase(params, 0, optimizer, frozenset(shapes), where)
-    source = batches(case)
+    source, key = batches(case), train_key(0)
 
     def batch() -> Any:
         return sharding.put({"tokens": next(source)[None]}, sharding.batch_sharding(mesh, accumulated=True))
 
     with jax.set_mesh(mesh):
-        train_step = make_train_step(objective, optimizer, frozenset(shapes), where, seed=0, grouping=grouping)
-        compiled = train_step.lower(state, batch(), rates).compile()
+        train_step = make_train_step(objective, optimizer, frozenset(shapes), where, grouping=grouping)
+        compiled = train_step.lower(state, batch(), rates, key).compile()
 
     def step(wait: bool = True) -> float | None:
         nonlocal state
-        state, metrics = compiled(state, batch(), rates)
+        state, metrics = compiled(state, batch(), rates, key)
         return float(metrics["loss"]) if wait else None
 
     facts = {

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from wechsel_jax.errors import UserError
+from wechsel_jax.training import one_phase, train
 from wechsel_jax.training.compilation import compile_step, memory_line
 
 SIZE = 64 * 64 * 4
@@ -26,19 +27,19 @@ def toy_step(state, batch, learning_rate):
 
 
 def toy_arguments(rows=3):
-    return {"w": jnp.ones((64, 64)), "m": jnp.zeros((64, 64))}, {"rows": jnp.ones(rows)}
+    return {"w": jnp.ones((64, 64)), "m": jnp.zeros((64, 64))}, {"rows": jnp.ones(rows)}, np.float32(0.1)
 
 
 def test_the_state_is_updated_in_place_and_the_numbers_add_up():
-    state, batch = toy_arguments()
-    compiled, memory = compile_step(toy_step, state, batch, advice={})
+    state, *others = toy_arguments()
+    compiled, memory = compile_step(toy_step, state, *others, advice={})
     assert memory["aliased"] == 2 * SIZE
     assert 2 * SIZE < memory["arguments"] < 2 * SIZE + 1000
     assert memory["outputs"] < 2 * SIZE + 1000
     assert memory["peak"] >= memory["arguments"] + memory["outputs"] - memory["aliased"]
     assert memory["peak"] < memory["arguments"] + memory["temporary"] + 1000
     old = state["w"]
-    state, metrics = compiled(state, batch, np.float32(0.1))
+    state, metrics = compiled(state, *others)
     assert old.is_deleted()
     assert float(metrics["loss"]) == pytest.approx(float(state["w"].sum()))
     assert "32.0 KiB of parameters and optimizer state" in memory_line(memory)
@@ -51,16 +52,16 @@ def test_more_activations_show_as_temporary_memory():
 
 
 def test_too_little_memory_is_said_before_the_first_step_with_what_to_do():
-    state, batch = toy_arguments()
+    state, *others = toy_arguments()
     with pytest.raises(UserError) as error:
-        compile_step(toy_step, state, batch, advice=ADVICE, limit_bytes=3 * SIZE)
+        compile_step(toy_step, state, *others, advice=ADVICE, limit_bytes=3 * SIZE)
     message = str(error.value)
     assert "\n" not in message
     assert "a device has 48.0 KiB" in message and "of activations and gradients" in message
     places = [message.index(text) for text in ("batch_size (now 12)", "accumulation=4", "model.remat=dots", "mesh.fsdp=8")]
     assert places == sorted(places)
     assert not state["w"].is_deleted()
-    compile_step(toy_step, state, batch, advice=ADVICE, limit_bytes=100 * SIZE)
+    compile_step(toy_step, state, *others, advice=ADVICE, limit_bytes=100 * SIZE)
 
 
 def test_advice_leaves_out_what_is_done_already():
@@ -87,7 +88,7 @@ class Failing:
         return self
 
     def memory_analysis(self):
-        return toy_step.lower(*toy_arguments(), np.float32(0)).compile().memory_analysis()
+        return toy_step.lower(*toy_arguments()).compile().memory_analysis()
 
     def __call__(self, *_):
         raise self.error
@@ -115,11 +116,11 @@ hits = []
 jax.monitoring.register_event_listener(lambda name, **_: hits.append(name))
 step = jax.jit(lambda state, batch, rate: (state + rate * jnp.sin(batch["x"]), {"loss": jnp.sum(state)}), donate_argnums=0)
 with compiled_programs(sys.argv[1]):
-    state, batch = jnp.zeros(7), {"x": jnp.ones(7)}
+    state, *others = jnp.zeros(7), {"x": jnp.ones(7)}, jnp.float32(2.0)
     hits.clear()
-    compiled, memory = compile_step(step, state, batch, advice={})
+    compiled, memory = compile_step(step, state, *others, advice={})
     print(sum(name.endswith("cache_hits") for name in hits), sum(name.endswith("cache_misses") for name in hits))
-    state, _ = compiled(state, batch, jnp.float32(2.0))
+    state, _ = compiled(state, *others)
     print(float(state[0]), memory["aliased"])
 """
 
@@ -133,3 +134,12 @@ def test_a_second_process_compiles_nothing(tmp_path):
     )
     assert first[:2] == ["0", "1"] and second[:2] == ["1", "0"]
     assert first[2:] == second[2:] and first[3] == "28"
+
+
+@pytest.mark.slow
+def test_another_seed_takes_the_same_step(make_config, tmp_path):
+    for seed in (0, 1):
+        changes = {"steps": 2, "eval_every": 2, "checkpoint_every": 2, "log_every": 1, "phases": one_phase(warmup=0.0)}
+        config = make_config(**changes, seed=seed, compilation_cache=str(tmp_path / "compiled"))
+        train(config, tmp_path / str(seed))
+    assert len(list((tmp_path / "compiled").glob("jit_train_step-*-cache"))) == 1

@@ -25,7 +25,7 @@ from wechsel_jax.training.groups import assign, read_groups
 from wechsel_jax.training.metrics import final_metrics, read_metrics
 from wechsel_jax.training.optimizer import make_optimizer, trainable_paths
 from wechsel_jax.training.schedules import make_phases
-from wechsel_jax.training.step import make_train_step, start_phase, state_shardings
+from wechsel_jax.training.step import make_train_step, start_phase, state_shardings, train_key
 from wechsel_jax.training.workdir import check_config, record_config
 
 GPT2 = family("gpt2")
@@ -133,9 +133,9 @@ def test_a_step_moves_each_group_by_its_own_rate():
         chosen = trainable_paths(GPT2, SHAPES, "all", grouping=grouping)
         where = state_shardings(mesh, places, optimizer, chosen, structs)
         state = start_phase(jax.device_put(unflatten(params), places), 0, optimizer, chosen, where)
-        step = make_train_step(objective, optimizer, chosen, where, seed=0, grouping=grouping)
-        compiled = step.lower(state, batch, rate).compile({"xla_cpu_use_fusion_emitters": False})
-        after = flatten(jax.device_get(compiled(state, batch, rate)[0].params))
+        step = make_train_step(objective, optimizer, chosen, where, grouping=grouping)
+        compiled = step.lower(state, batch, rate, train_key(0)).compile({"xla_cpu_use_fusion_emitters": False})
+        after = flatten(jax.device_get(compiled(state, batch, rate, train_key(0))[0].params))
         return {path: (params[path] - value) / 1e-2 for path, value in after.items()}
 
     settings.clip_norm, settings.weight_decay = None, 0.5

@@ -11,7 +11,7 @@ from wechsel_jax.models.weights import flatten, unflatten
 from wechsel_jax.objectives import make_objective
 from wechsel_jax.training import default_config, sharding
 from wechsel_jax.training.optimizer import make_optimizer, split, trainable_paths
-from wechsel_jax.training.step import group, make_train_step, start_phase, state_shardings
+from wechsel_jax.training.step import group, make_train_step, start_phase, state_shardings, train_key
 
 GPT2 = family("gpt2")
 MODEL = {"model_type": "gpt2", "vocab_size": 320, "n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 32}
@@ -70,8 +70,10 @@ def compiled_step(mesh_shape, accumulation, trainable, dropout, statistics, alik
         return start_phase(own(params or parameters()), 0, optimizer, chosen, where)
 
     objective = make_objective("clm", GPT2, config)
-    step = make_train_step(objective, optimizer, chosen, where, seed=0, statistics=statistics)
-    compiled = step.lower(first(), place(batches()[0]), np.float32(0)).compile({"xla_cpu_use_fusion_emitters": alike})
+    step = make_train_step(objective, optimizer, chosen, where, statistics=statistics)
+    compiled = step.lower(first(), place(batches()[0]), np.float32(0), train_key(0)).compile(
+        {"xla_cpu_use_fusion_emitters": alike}
+    )
     return first, place, compiled
 
 
@@ -81,7 +83,7 @@ def updates(**settings):
     first, place, compiled = prepared(**settings)
     state, metrics = first(), []
     for tokens in batches():
-        state, result = compiled(state, place(tokens), np.float32(1e-2))
+        state, result = compiled(state, place(tokens), np.float32(1e-2), train_key(0))
         metrics.append({name: float(value) for name, value in result.items()})
     return metrics, flatten(jax.device_get(state.params)), state
 
@@ -130,6 +132,9 @@ def test_dropout_does_not_depend_on_the_mesh():
     plain, one, eight = updates()[0], updates(dropout=0.3)[0], updates(mesh_shape=(8, 1, 1), dropout=0.3)[0]
     assert [line["loss"] for line in eight] == pytest.approx([line["loss"] for line in one], abs=1e-5)
     assert abs(one[0]["loss"] - plain[0]["loss"]) > 1e-3
+    first, place, compiled = prepared(dropout=0.3)
+    losses = [compiled(first(), place(batches()[0]), np.float32(1e-2), train_key(seed))[1]["loss"] for seed in (0, 1)]
+    assert losses[0] == one[0]["loss"] and losses[0] != losses[1]
 
 
 def test_only_tokens_are_trained_and_only_they_have_optimizer_state():
@@ -156,11 +161,11 @@ def test_split_puts_every_parameter_on_one_side():
 def test_an_update_that_is_not_finite_is_skipped(poison):
     """Parameters and optimizer state come out bit for bit as they went in, and the run goes on with the next step."""
     first, place, compiled = prepared()
-    state, _ = compiled(first(), place(batches()[0]), np.float32(1e-2))
+    state, _ = compiled(first(), place(batches()[0]), np.float32(1e-2), train_key(0))
     bad = jax.tree.map(lambda x: x, state.params)
     bad["final_norm"]["scale"] = bad["final_norm"]["scale"].at[0].set(poison)
     before = jax.tree.map(lambda x: np.array(x), (bad, state.opt_state))
-    state, metrics = compiled(state._replace(params=bad), place(batches()[1]), np.float32(1e-2))
+    state, metrics = compiled(state._replace(params=bad), place(batches()[1]), np.float32(1e-2), train_key(0))
     assert not metrics["finite"] and not np.isfinite(metrics["loss"])
     assert int(state.step) == 2
     for left, right in zip(jax.tree.leaves(before), jax.tree.leaves((state.params, state.opt_state)), strict=True):
@@ -189,7 +194,7 @@ def test_statistics_change_nothing_and_add_up():
 def test_update_norms_are_how_far_the_parameters_move():
     first, place, compiled = prepared(statistics=True, alike=True)
     before = flatten(parameters())
-    state, metrics = compiled(first(), place(batches()[0]), np.float32(1e-2))
+    state, metrics = compiled(first(), place(batches()[0]), np.float32(1e-2), train_key(0))
     after = flatten(jax.device_get(state.params))
     for name in ("token_embedding", "layers/mlp"):
         moved = [np.sum(np.square(after[path] - before[path])) for path in before if group(path) == name]

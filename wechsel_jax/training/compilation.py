@@ -6,21 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
 
 from wechsel_jax.errors import UserError, one_line
 
 _UNITS = ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
-_SCALAR = np.float32(0)
 
 
 def compile_step(
     train_step: Callable,
-    state: Any,
-    batch: Mapping[str, jax.Array],
-    learning_rate: np.ndarray | np.float32 = _SCALAR,
-    *,
+    *arguments: Any,
     advice: Mapping[str, Any],
     limit_bytes: int | None = None,
 ) -> tuple[Callable[..., tuple[Any, dict[str, jax.Array]]], dict[str, int]]:
@@ -28,15 +23,13 @@ def compile_step(
 
     Args:
       train_step: what `make_train_step` returns.
-      state: a TrainState, or its shapes with shardings.
-      batch: of one step, or its shapes with shardings.
-      learning_rate: of one step, whatever its value.
+      arguments: state, batch, learning rate and key of one step, or their shapes with shardings.
       advice: current values of the settings that decide about memory, by name: "batch_size", "accumulation", "block_length",
         "model.remat", "mesh.fsdp", and "devices", how many there are. Absent ones are not advised about.
       limit_bytes: memory of one device; by default what the device says, where it does (CPUs do not).
 
     Returns:
-      The compiled step, (state, batch, learning_rate) -> (state, metrics), and the bytes of one device that it takes:
+      The compiled step, (*arguments) -> (state, metrics), and the bytes of one device that it takes:
       {"arguments" (state and batch), "outputs", "temporary", "aliased" (of the arguments whose memory the outputs take over),
       "peak"}.
 
@@ -45,7 +38,7 @@ def compile_step(
     """
     limit = _device_limit() if limit_bytes is None else limit_bytes
     try:
-        compiled = train_step.lower(state, batch, learning_rate).compile()
+        compiled = train_step.lower(*arguments).compile()
     except jax.errors.JaxRuntimeError as error:
         raise _explained(error, None, limit, advice) from error
     memory = step_memory(compiled)

@@ -173,7 +173,7 @@ class _Run:
     def _train_phase(self, index: int, step: int, state: TrainState) -> tuple[int, TrainState]:
         placement, phase = self.placement, self.placement.phases[index]
         batch, compiled = self._compile(index, step, state)
-        programs = {batch["tokens"].shape: compiled}
+        programs, key = {batch["tokens"].shape: compiled}, placement.train_key
         self.record.clock.start(step)
         while step < phase.end and not self.record.stopped:
             rates = placement.learning_rates(index, step)
@@ -182,10 +182,10 @@ class _Run:
                 self.record.read()
                 with self.record.clock.paused():
                     advice = placement.advice()
-                    programs[shape], _ = compile_step(placement.train_step(index), state, batch, rates, advice=advice)
+                    programs[shape], _ = compile_step(placement.train_step(index), state, batch, rates, key, advice=advice)
             self.profiler.before(step)
             learning_rate = phase.learning_rate(step - phase.start)
-            state, metrics = programs[shape](state, batch, rates)
+            state, metrics = programs[shape](state, batch, rates, key)
             step += 1
             self.profiler.after(step, metrics)
             if step < phase.end:
@@ -208,7 +208,8 @@ class _Run:
         with idle if saved else contextlib.nullcontext():
             batch = self.batches.get(step)
             train_step, rates = self.placement.train_step(index), self.placement.learning_rates(index, step)
-            compiled, memory = compile_step(train_step, state, batch, rates, advice=self.placement.advice())
+            key, advice = self.placement.train_key, self.placement.advice()
+            compiled, memory = compile_step(train_step, state, batch, rates, key, advice=advice)
         self.progress.say(memory_line(memory))
         self._begin()
         return batch, compiled

@@ -28,6 +28,7 @@ from wechsel_jax.training.step import (
     start_phase,
     state_shardings,
     stream_key,
+    train_key,
 )
 
 T = TypeVar("T")
@@ -44,6 +45,7 @@ class Placement:
     Attributes:
       mesh: ("data", "fsdp", "tensor").
       phases: of the run.
+      train_key: what the jitted steps take.
 
     Raises:
       UserError: the devices cannot be laid out as the settings say, or cannot share a batch.
@@ -53,6 +55,7 @@ class Placement:
         self._config, self._spec = config, spec
         self.mesh = sharding.make_mesh(config.mesh)
         self.phases = make_phases(config)
+        self.train_key = train_key(config.seed)
         self._rows, parts = config.batch_size // config.accumulation, sharding.batch_devices(self.mesh)
         if self._rows % parts:
             raise UserError(
@@ -155,7 +158,6 @@ class Placement:
             self._optimizer,
             self._trainable[index],
             self._shardings(index),
-            self._config.seed,
             grouping=self._grouping,
             statistics=self._config.statistics,
         )

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh
 
@@ -35,6 +36,11 @@ class TrainState(NamedTuple):
 def stream_key(seed: int, stream: int) -> jax.Array:
     """Returns the key of one of a run's streams of random numbers."""
     return jax.random.fold_in(jax.random.key(seed), stream)
+
+
+def train_key(seed: int) -> np.ndarray:
+    """Returns the key that a step takes, as numbers: of numpy, which every process of a run may give as its own."""
+    return np.asarray(jax.random.key_data(stream_key(seed, TRAIN_STREAM)))
 
 
 def state_shardings(
@@ -80,16 +86,16 @@ def make_train_step(
     optimizer: optax.GradientTransformation,
     trainable: frozenset[str],
     shardings: TrainState,
-    seed: int,
     *,
     grouping: Grouping | None = None,
     statistics: bool = False,
-) -> Callable[[TrainState, Mapping[str, jax.Array], Any], tuple[TrainState, dict[str, jax.Array]]]:
-    """Returns the jitted step of a phase: (state, batch, learning_rate) -> (state, metrics).
+) -> Callable[[TrainState, Mapping[str, jax.Array], Any, np.ndarray], tuple[TrainState, dict[str, jax.Array]]]:
+    """Returns the jitted step of a phase: (state, batch, learning_rate, key) -> (state, metrics).
 
-    `learning_rate` is a float32 scalar, or with a grouping float32 (groups,), see `Grouping.learning_rates`. The state that
-    goes in is donated. `batch` holds arrays (A, B / A, L): A microbatches whose gradients are summed before the update, so that
-    A changes memory and nothing else (dropout and masking keys are folded from seed, step and microbatch). Where the loss or
+    `learning_rate` is a float32 scalar, or with a grouping float32 (groups,), see `Grouping.learning_rates`. `key` is what
+    `train_key` returns; it is no constant of the program, so that seeds share one that is cached. The state that goes in is
+    donated. `batch` holds arrays (A, B / A, L): A microbatches whose gradients are summed before the update, so that
+    A changes memory and nothing else (dropout and masking keys are folded from key, step and microbatch). Where the loss or
     the gradient is not finite, parameters and optimizer state come out as they went in, bit for bit, and `step` advances: the
     update is skipped.
 
@@ -98,13 +104,14 @@ def make_train_step(
     `statistics` there are "gradient_norm/GROUP" and "update_norm/GROUP" (of what was added to the parameters), where a group is
     the first part of a path, or "layers/PART".
     """
-    key = stream_key(seed, TRAIN_STREAM)
     gradient_shardings = trained_shardings(shardings.params, trainable)
 
     @partial(jax.jit, donate_argnums=0, out_shardings=(shardings, None))
-    def train_step(state: TrainState, batch: Mapping[str, jax.Array], learning_rate: jax.Array) -> tuple[TrainState, dict]:
+    def train_step(
+        state: TrainState, batch: Mapping[str, jax.Array], learning_rate: jax.Array, key: jax.Array
+    ) -> tuple[TrainState, dict]:
         trained, frozen = split(state.params, trainable)
-        step_key = jax.random.fold_in(key, state.step)
+        step_key = jax.random.fold_in(jax.random.wrap_key_data(key), state.step)
         loss, weight, grads = _total(objective, trained, frozen, batch, step_key, gradient_shardings)
         weight_or_one = jnp.maximum(weight, 1e-6)
         loss, grads = jax.tree.map(lambda x: x / weight_or_one, (loss, grads))
