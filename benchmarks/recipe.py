@@ -83,16 +83,18 @@ def table(result: dict[str, Any]) -> str:
         "|---|---:|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
 
-    def means(run: dict[str, Any]) -> list[float]:
-        curves = [[perplexity for _, perplexity, _ in curve] for curve in run["seeds"].values()]
-        return [statistics.fmean(values) for values in zip(*curves, strict=True)]
+    def means(run: dict[str, Any]) -> dict[int, float]:
+        curves = [{step: perplexity for step, perplexity, _ in curve} for curve in run["seeds"].values()]
+        return {step: statistics.fmean(curve[step] for curve in curves) for step in curves[0]}
 
-    for run in sorted(result["runs"].values(), key=lambda run: (run["language"], run["steps"], -means(run)[-1])):
+    for run in sorted(result["runs"].values(), key=lambda run: (run["language"], run["steps"], -means(run)[run["steps"]])):
         rate = run["peak_learning_rate"]
         tables = next((group.get("rate", 1.0) for group in run["groups"] if group["match"] == "embeddings"), 1.0)
         ends = [curve[-1][2] for curve in run["seeds"].values()]
         spread = f" ± {statistics.stdev(ends):.3f}" if len(ends) > 1 else ""
-        cells = [f"{rate:.3g}", f"{tables * rate:.3g}", f"{len(ends)}", *(f"{value:,.0f}" for value in means(run))]
+        # Not every run was evaluated at every quarter.
+        quarters = [means(run).get(run["steps"] * quarter // 4) for quarter in range(5)]
+        cells = [f"{rate:.3g}", f"{tables * rate:.3g}", f"{len(ends)}", *(f"{one:,.0f}" if one else "" for one in quarters)]
         cells.append(f"{statistics.fmean(ends):.3f}{spread}")
         lines.append(f"| {run['language']} | {run['steps']} | `{run['start']}` | {run['recipe']} | " + " | ".join(cells) + " |")
     return "\n".join(lines)

@@ -172,7 +172,10 @@ def read_all(handle: IO[bytes], longest: int) -> bytes:
 
 def too_long(longest: int) -> str:
     """What is said, behind its place, of a line, row or document of more bytes than the setting `longest` allows."""
-    return f"longer than {longest:,} bytes; expected shorter documents; cut them at newlines, or raise max_document_bytes"
+    return (
+        f"longer than {longest:,} bytes; expected shorter documents; cut them at newlines, or raise max_document_bytes where "
+        "that is a setting"
+    )
 
 
 def decode_line(line: bytes, path: str | os.PathLike, number: int) -> str:
