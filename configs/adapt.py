@@ -12,7 +12,8 @@ Command:  python -m train.compare --config=configs/adapt.py:source=gpt2,text=min
             dictionary=, source_vectors=, target_vectors=    make the start better, or other methods possible
             method=        auto (anker, or fvt for a source that reads the language) or any of `wechsel-jax transfer`
             probe=         with method=auto: 50 trains so many steps by `recipe` from each method that fits, and takes the best
-            recipe=        muon_soap, muon_shared, shared, muon, two_rates, adamw (docs/recipe.md); wechsel: the WECHSEL paper's
+            recipe=        auto: muon_soap, or shared where Muon would cost a small step more than it is worth; or any of
+                           muon_soap, muon_shared, shared, muon, two_rates, adamw (docs/recipe.md); wechsel: the WECHSEL paper's
                            method, optimizer, rate and schedule
             seed=
           Longer afterwards, from where the decay began, so warm-up and stable part are not paid again (not by recipe=wechsel):
@@ -43,7 +44,8 @@ from wechsel_jax.models import family
 from wechsel_jax.text.sources import find_sources
 from wechsel_jax.training import config_arguments, one_phase
 from wechsel_jax.training import default_config as default_training
-from wechsel_jax.training.groups import DEFAULT, RECIPES
+from wechsel_jax.training.groups import DEFAULT, RECIPES, assign, read_groups
+from wechsel_jax.training.muon import orthogonal_flops
 from wechsel_jax.training.schedules import stable_phase
 
 # Tokens in a step, 0.58 * tokens ** 0.571 (Li et al., 2025, arXiv 2503.04715, of pretraining): 2,048 for the 1.6 million (800
@@ -58,6 +60,9 @@ PART = 1 << 14
 # In inverse proportion to the width, as maximal-update parametrisation has it for Adam (Yang et al., 2022, arXiv 2203.03466)
 # and Muon here is scaled like Adam: a rule, not a measurement of ours.
 WIDTH = 256
+# What Muon may add to the FLOPs of a step: a third, for which it saves about a quarter of the steps (docs/recipe.md). Its cost
+# is that of the matrices alone, so small steps of wide models pay several times as much.
+MUON_COST, WITHOUT_MUON = 1 / 3, "shared"
 # The WECHSEL paper's for causal and masked models (table 6): one rate, for every size.
 PAPER = {True: 5e-4, False: 1e-4}
 # Short runs want a long warm-up (benchmarks/demo_tuning.json), and for Adam's second moment 2 / (1 - b2) = 100 steps are enough
@@ -93,7 +98,7 @@ def get_config(arguments: str = "") -> ConfigDict:
         target_vectors="",
         method="",
         probe=0,
-        recipe=(*dict.fromkeys((DEFAULT, *RECIPES, "wechsel")),),
+        recipe=(AUTO, *RECIPES, "wechsel"),
         seed=0,
         longer="",
     )
@@ -136,6 +141,8 @@ def get_config(arguments: str = "") -> ConfigDict:
     training = config.training
     set_length(training, tokens, of_model.config(checkpoint.config).max_length)
     training.objective = "clm" if of_model.causal else "mlm"
+    if recipe == AUTO:
+        recipe = DEFAULT if muon_cost(checkpoint, training, config.tokenizer.vocabulary_size) <= MUON_COST else WITHOUT_MUON
     training.model.dropout = 0.0
     held_out = float(f"{min(MOST_HELD_OUT, HELD_OUT / size or UNKNOWN_HELD_OUT):.2g}")
     training.data.validation_fraction = 0.0 if chosen["validation"] else held_out
@@ -149,6 +156,16 @@ def get_config(arguments: str = "") -> ConfigDict:
         warmup = min(MOST_WARMUP, round(WARMUP * training.steps))
         training.phases = stable_phase(warmup, decay_fraction=DECAY)
     return config
+
+
+def muon_cost(checkpoint: Checkpoint, training: ConfigDict, vocabulary_size: int) -> float:
+    """What Muon adds to the FLOPs of a step of this length, as a share of those without it."""
+    of_model = family(checkpoint.config.get("model_type"))
+    model = of_model.config({**checkpoint.config, "vocab_size": vocabulary_size})
+    shapes = of_model.shapes(model)
+    axes = assign(read_groups(RECIPES["muon"]), of_model, model, shapes).axes
+    step = of_model.flops_per_token(model, training.block_length) * training.batch_size * training.block_length
+    return orthogonal_flops(axes, shapes) / step
 
 
 def set_length(training: ConfigDict, tokens: int, positions: int) -> None:

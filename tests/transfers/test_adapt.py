@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +12,9 @@ import transformers
 from configs import adapt
 from tests.forked import run_module
 from tests.test_configs import load
+from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.errors import UserError
+from wechsel_jax.models import family
 from wechsel_jax.training.config import default_config, phases
 from wechsel_jax.training.groups import DEFAULT
 
@@ -49,17 +52,35 @@ def test_the_documentation_shows_what_the_dial_does():
         [cell.strip().replace(",", "") for cell in line.strip("| ").split("|")] for line in lines if re.match(r"\| \d", line)
     ]
     assert len(rows) == 4
-    for tokens, step, batch, *numbers in rows:
+    described = {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024, "vocab_size": 50257}
+    for tokens, step, batch, *numbers, recipe in rows:
         training = default_config()
         adapt.set_length(training, adapt.read_tokens(tokens), 1024)
         assert batch == f"{training.batch_size} x {training.block_length}"
         assert int(step) == training.batch_size * training.block_length
         warmup = min(adapt.MOST_WARMUP, round(adapt.WARMUP * training.steps))
         assert [int(number) for number in numbers] == [training.steps, warmup, training.eval_every, training.checkpoint_every]
+        cheap = adapt.muon_cost(SimpleNamespace(config=described), training, 32768) <= adapt.MUON_COST
+        assert recipe == f"`{DEFAULT if cheap else adapt.WITHOUT_MUON}`"
 
 
 def test_the_recipe_is_the_one_that_came_out_ahead():
     assert load("adapt").training.optimizer.groups == load("adapt", f"recipe={DEFAULT}").training.optimizer.groups != ()
+
+
+def test_muon_is_left_out_where_it_costs_more_than_it_is_worth(save_source, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("x" * 99 + "\n")
+    wide, _ = save_source("gpt2", n_embd=256)
+    small, large = (load("adapt", f"source={wide},text={text},tokens={tokens}").training for tokens in ("1M", "50M"))
+    assert [dict(group) for group in small.optimizer.groups] == [{"match": "embeddings", "coordinates": "best"}]
+    assert small.optimizer.peak_learning_rate == 1.5e-3
+    assert [group.get("kind") for group in large.optimizer.groups] == ["soap", "muon"]
+    # 300 d^3 for a layer, as docs/recipe.md has it.
+    gpt2 = family("gpt2")
+    model = gpt2.config({**Checkpoint.open(wide).config, "vocab_size": 512})
+    step = gpt2.flops_per_token(model, 32) * 2048
+    assert adapt.muon_cost(Checkpoint.open(wide), small, 512) == pytest.approx(model.layers * 300 * 256**3 / step)
 
 
 def test_the_papers_recipe_is_one_argument_away():
@@ -100,7 +121,7 @@ def test_the_model_decides_objective_tokenizer_rate_and_rows(source, save_source
         ("probe=50,recipe=wechsel", r"the method is named \(wechsel\)"),
         ("method=magic", "method=magic: expected auto or one of wechsel"),
         ("probe=yes", "'probe=yes' behind the colon; expected probe to be a whole number"),
-        ("recipe=sgd", "expected recipe to be one of muon_soap"),
+        ("recipe=sgd", "expected recipe to be one of auto, adamw"),
         ("hours=3", "expected some of source="),
         ("longer=/nowhere", "/nowhere: no such directory"),
         ("longer=/nowhere,recipe=wechsel,tokens=1M", "--config: recipe= beside longer=: the run has that already"),

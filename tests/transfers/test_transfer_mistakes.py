@@ -256,6 +256,12 @@ def test_a_dictionary_is_read_before_the_model(world, tmp_path):
             run("no/model", "no/tokenizer", tmp_path / "out", method=method, dictionary=dictionary, **given)
 
 
+def test_both_texts_are_looked_for_before_the_model(world, tmp_path):
+    texts = {"source_text": world.root / "english.txt", "target_text": _write(tmp_path / "empty.txt", "")}
+    with pytest.raises(UserError, match=r"empty\.txt: the file is empty"):
+        run("no/model", "no/tokenizer", tmp_path / "out", method="anker", dictionary="identical", **texts)
+
+
 def test_an_output_that_cannot_be_written_is_refused_before_any_work(world, source, tmp_path):
     tokenizer = world.tokenizer("german", "gpt2")
     file, link = _write(tmp_path / "file", "keep me"), tmp_path / "link"

@@ -14,6 +14,7 @@ from wechsel_jax.initializers.noise import KINDS as NOISES
 from wechsel_jax.initializers.transforms import SHUFFLES, STANDARDIZATIONS
 from wechsel_jax.text.files import LONGEST_DOCUMENT
 from wechsel_jax.text.parallel import BESIDE, PARALLEL
+from wechsel_jax.text.sources import find_sources
 from wechsel_jax.tokens.chat import MODES as CHAT_MODES
 from wechsel_jax.tokens.overlap import OVERLAPS
 
@@ -266,6 +267,8 @@ class TransferSettings:
                     require_file(file, PARALLEL)
             elif value and not (name == "dictionary" and value in (ALIGNED, IDENTICAL)):
                 require_file(value, "a dictionary of word pairs" if name == "dictionary" else "word vectors")
+        # One side's text may take long to count before the other's is opened.
+        find_sources((*self.source_text, *self.target_text), self.text_field, self.max_document_bytes)
 
     def unused(self, method: Method) -> tuple[str, ...]:
         """Names of the settings that differ from their defaults and that the method does not read."""
