@@ -247,6 +247,7 @@ def test_what_cannot_be_exported_is_one_line(bare, tmp_path):
         (bare / "model", "newest", {}, "holds no settings of a training run"),
         (bare, "7", {}, "step 7 was asked for, whose checkpoint is not there; expected one of 5, 10, 15"),
         (bare, "last", {}, "step: is 'last'; expected a number, best or newest; there are 5, 10, 15"),
+        (bare, "9" * 5000, {}, "step: is '9999.*; expected a number, best or newest"),
         (bare, "newest", {"dtype": "int8"}, "dtype: is 'int8'; expected float32, float16, bfloat16"),
         (bare, "newest", {"license": "My own!"}, "license: 'My own!' is not one of the hub's names"),
         (bare, "newest", {"language": ["German"]}, "language: 'German' is no language code"),

@@ -176,8 +176,9 @@ def _choose(workdir: Path, step: str | int, say: Callable[[str], None]) -> int:
         number = best["step"]
         what = f"the best evaluation is that of step {number}"
     else:
-        if not str(step).isdecimal():
-            raise UserError(f"step: is {step!r}; expected a number, {_BEST} or {_NEWEST}; there are {there}")
+        # Longer numbers Python does not read at all.
+        if not str(step).isdecimal() or len(str(step)) > 18:
+            raise UserError(f"step: is {str(step)[:40]!r}; expected a number, {_BEST} or {_NEWEST}; there are {there}")
         number, what = int(step), f"step {step} was asked for"
     if number not in steps:
         raise UserError(f"{place}: {what}, whose checkpoint is not there; expected one of {there}; choose one with --step")
