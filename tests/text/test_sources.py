@@ -19,7 +19,7 @@ from tests.memory import most_held
 from wechsel_jax.data import prepare
 from wechsel_jax.errors import UserError
 from wechsel_jax.text.files import read_lines
-from wechsel_jax.text.parts import read_parts
+from wechsel_jax.text.parts import read_documents, read_parts
 from wechsel_jax.text.sources import Source, find_sources
 
 COMPRESSIONS = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress, ".zst": zstandard.compress}
@@ -82,8 +82,11 @@ def test_a_pattern_stands_for_its_files_in_order_of_their_names(tmp_path):
     assert len(find_sources([str(tmp_path / "**" / "*.txt")])) == 3
     (tmp_path / "odd[1].txt").write_text("a file of this very name is no pattern")
     assert [source.place for source in find_sources([tmp_path / "odd[1].txt"])] == [f"{tmp_path}/odd[1].txt"]
+    assert list(read_documents(str(tmp_path / "?.txt"))) == ["a.txt", "b.txt"]
     with pytest.raises(UserError, match=r"\*\.md: no file has such a name"):
         find_sources([str(tmp_path / "*.md")])
+    with pytest.raises(UserError, match=r"a name of text is empty \(a comma too many\?\); expected a text file"):
+        find_sources([str(tmp_path / "a.txt"), ""])
 
 
 @pytest.mark.parametrize(

@@ -314,15 +314,26 @@ def test_parts_of_a_step_do_not_change_what_is_evaluated(make_config, tmp_path):
 
 def test_changed_text_is_refused(finished, make_config, texts, tmp_path):
     _, workdir, _ = finished
-    shutil.copytree(workdir, tmp_path / "run", ignore=shutil.ignore_patterns("export", "train"))
+    shutil.copytree(workdir, tmp_path / "run", ignore=shutil.ignore_patterns("export"))
     text = tmp_path / "train.txt"
     text.write_text((texts / "train.txt").read_text() + "one more line\n")
     config = make_config(mesh__data=1, data__train=(str(text),))
     recorded = json.loads((tmp_path / "run" / "config.json").read_text())
     recorded["data"]["train"] = [str(text)]
     (tmp_path / "run" / "config.json").write_text(json.dumps(recorded))
+    # Never the advice to delete the only copy of what the run was trained on.
+    with pytest.raises(UserError, match=r"other text .*, and this run has been trained on it; restore the text"):
+        train(config, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "data" / "train")
     with pytest.raises(UserError, match=r"data\.train: the text or tokenizer has changed since this run began"):
         train(config, tmp_path / "run")
+
+
+def test_what_cannot_be_compared_any_more_is_said(finished, tmp_path, capsys):
+    config, workdir, _ = finished
+    shutil.copytree(workdir, tmp_path / "run", ignore=shutil.ignore_patterns("export", "data"))
+    train(config, tmp_path / "run")
+    assert "fingerprints.json is gone: whether text and tokenizer are those" in capsys.readouterr().err
 
 
 def test_another_tokenizer_is_refused_and_another_version_is_said(finished, make_config, texts, tmp_path, capsys):

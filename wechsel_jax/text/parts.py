@@ -107,7 +107,7 @@ def read_documents(source: Source | str | os.PathLike, kind: str = "lines") -> I
     a byte order mark is dropped. What holds nothing but white space is no document; blank lines separate paragraphs.
 
     Args:
-      source: of `find_sources`, or the name of one.
+      source: of `find_sources`, or what names some there.
       kind: of a text file, "lines" (each line is a document), "paragraphs" (blocks of lines with blank lines between them) or
         "files" (the whole file is one).
 
@@ -116,8 +116,8 @@ def read_documents(source: Source | str | os.PathLike, kind: str = "lines") -> I
         such kind.
     """
     check_kind(kind)
-    found = source if isinstance(source, Source) else find_sources([source])[0]
-    return (document for part in read_parts(found, kind) for document in part.documents()[0])
+    found = [source] if isinstance(source, Source) else find_sources([source])
+    return (document for one in found for part in read_parts(one, kind) for document in part.documents()[0])
 
 
 def source_lines(source: Source) -> Iterator[str]:

@@ -126,6 +126,8 @@ def find_sources(
 
 
 def _find(text: str, field: str, what: str) -> Iterable[Source]:
+    if not text:
+        raise UserError(f"a name of text is empty (a comma too many?); expected {what}")
     if text.startswith(HUB):
         match = _HUB_NAME.fullmatch(text.removeprefix(HUB))
         if not match:

@@ -155,7 +155,8 @@ def _blocks(
             make()
         except MadeOtherwise as other:
             if not fresh:
-                raise
+                began = f"{str(other).rpartition(';')[0]}, and this run has been trained on it"
+                raise UserError(f"{began}; restore the text or the tokenizer, or use another workdir") from other
             say(f"{str(other).rpartition(';')[0]}, and nothing was trained on it; it is made again")
             for made in SIDES if data.validation_fraction else (".",):
                 remove_prepared((split if data.validation_fraction else output) / made)
