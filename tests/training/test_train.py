@@ -333,7 +333,7 @@ def test_what_cannot_be_compared_any_more_is_said(finished, tmp_path, capsys):
     config, workdir, _ = finished
     shutil.copytree(workdir, tmp_path / "run", ignore=shutil.ignore_patterns("export", "data"))
     train(config, tmp_path / "run")
-    assert "fingerprints.json is gone: whether text and tokenizer are those" in capsys.readouterr().err
+    assert "fingerprints.json is not there: whether text and tokenizer are those" in capsys.readouterr().err
 
 
 def test_another_tokenizer_is_refused_and_another_version_is_said(finished, make_config, texts, tmp_path, capsys):

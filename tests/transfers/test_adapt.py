@@ -12,6 +12,7 @@ import transformers
 from configs import adapt
 from tests.forked import run_module
 from tests.test_configs import load
+from wechsel_jax import demo
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.errors import UserError
 from wechsel_jax.models import family
@@ -19,6 +20,7 @@ from wechsel_jax.training.config import default_config, phases
 from wechsel_jax.training.groups import DEFAULT
 
 ROOT = Path(__file__).parents[2]
+GPT2 = {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024, "vocab_size": 50257}
 
 
 @pytest.mark.parametrize("tokens", ["40960", "50K", "300k", "1.6M", "50M", "1.5B", "1000B"])
@@ -52,7 +54,6 @@ def test_the_documentation_shows_what_the_dial_does():
         [cell.strip().replace(",", "") for cell in line.strip("| ").split("|")] for line in lines if re.match(r"\| \d", line)
     ]
     assert len(rows) == 4
-    described = {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024, "vocab_size": 50257}
     for tokens, step, batch, *numbers, recipe in rows:
         training = default_config()
         adapt.set_length(training, adapt.read_tokens(tokens), 1024)
@@ -60,8 +61,21 @@ def test_the_documentation_shows_what_the_dial_does():
         assert int(step) == training.batch_size * training.block_length
         warmup = min(adapt.MOST_WARMUP, round(adapt.WARMUP * training.steps))
         assert [int(number) for number in numbers] == [training.steps, warmup, training.eval_every, training.checkpoint_every]
-        cheap = adapt.muon_cost(SimpleNamespace(config=described), training, 32768) <= adapt.MUON_COST
+        cheap = adapt.muon_cost(SimpleNamespace(config=GPT2), training, 32768) <= adapt.MUON_COST
         assert recipe == f"`{DEFAULT if cheap else adapt.WITHOUT_MUON}`"
+
+
+def test_the_documentation_says_what_muon_costs():
+    text = " ".join((ROOT / "docs" / "recipe.md").read_text(encoding="utf-8").split())
+    smollm2 = {
+        **{"model_type": "llama", "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 30, "vocab_size": 49152},
+        **{"num_attention_heads": 9, "num_key_value_heads": 3, "max_position_embeddings": 2048, "tie_word_embeddings": True},
+    }
+    training = default_config()
+    adapt.set_length(training, adapt.read_tokens("2M"), 1024)
+    costs = [round(100 * adapt.muon_cost(SimpleNamespace(config=one), training, 32768)) for one in (GPT2, smollm2)]
+    costs.append(round(100 * adapt.muon_cost(Checkpoint.open(demo.path("english-gpt2")), training, 8192)))
+    assert "pays {} % for steps of 2,048 tokens, SmolLM2-135M {} %, and the model of this page {} %".format(*costs) in text
 
 
 def test_the_recipe_is_the_one_that_came_out_ahead():

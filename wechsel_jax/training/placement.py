@@ -45,7 +45,7 @@ class Placement:
     Attributes:
       mesh: ("data", "fsdp", "tensor").
       phases: of the run.
-      train_key: what the jitted steps take.
+      train_key: uint32 (2,), what the jitted steps take.
 
     Raises:
       UserError: the devices cannot be laid out as the settings say, or cannot share a batch.

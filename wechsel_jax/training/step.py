@@ -39,7 +39,7 @@ def stream_key(seed: int, stream: int) -> jax.Array:
 
 
 def train_key(seed: int) -> np.ndarray:
-    """Returns the key that a step takes, as numbers: of numpy, which every process of a run may give as its own."""
+    """Returns the key that a step takes, uint32 (2,): of numpy, which every process of a run may give as its own."""
     return np.asarray(jax.random.key_data(stream_key(seed, TRAIN_STREAM)))
 
 

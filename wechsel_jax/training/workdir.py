@@ -185,7 +185,7 @@ def check_data(
     file, versions = workdir / "data" / "fingerprints.json", {"wechsel_jax": wechsel_jax.__version__, "jax": jax.__version__}
     if fresh or not file.exists():
         if not fresh:
-            say(f"note: {file} is gone: whether text and tokenizer are those that this run began with cannot be told")
+            say(f"note: {file} is not there: whether text and tokenizer are those that this run began with cannot be told")
         if distributed.is_first():
             with new_file(file, "w") as handle:
                 json.dump({name: value for name, value in {**now, "versions": versions}.items() if value}, handle, indent=1)
