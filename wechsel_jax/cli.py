@@ -114,7 +114,9 @@ def _run(verb: str, arguments: list[str]) -> None:
         raise UserError(f"{positional[0]}: unexpected argument; flags start with --; see {PROGRAM} {verb} --help")
     named = positional or any(values[name].value for name in getattr(command, "INSTEAD", ()))
     if arguments_allowed and (not named or (len(positional) > 1 and not arguments_allowed.endswith("..."))):
-        raise UserError(f"expected {arguments_allowed} and {len(positional)} were given; see {PROGRAM} {verb} --help")
+        instead = "".join(f" or --{name}" for name in getattr(command, "INSTEAD", ()))
+        wanted = f"{arguments_allowed}{instead}"
+        raise UserError(f"expected {wanted}, and {len(positional) or 'nothing'} was given; see {PROGRAM} {verb} --help")
     command.run(values, positional)
 
 

@@ -199,6 +199,13 @@ def test_an_interruption_before_anything_is_done_leaves_nothing(tmp_path, tokeni
     assert os.listdir(tmp_path) == ["text.jsonl"]
 
 
+def test_a_disk_that_is_full_at_once_promises_nothing(tmp_path, tokenizers, text, monkeypatch):
+    interrupted_after(monkeypatch, 0, OSError(errno.ENOSPC, "No space left on device"))
+    with pytest.raises(UserError, match=r"no room left on the disk .* run the same command again$"):
+        prepare(text, tokenizers["gpt2"], tmp_path / "out")
+    assert os.listdir(tmp_path) == ["text.jsonl"]
+
+
 @pytest.mark.parametrize("sentences", [False, True])
 def test_a_full_disk_is_said_and_what_is_done_stays(tmp_path, tokenizers, text, monkeypatch, small_parts, sentences):
     with monkeypatch.context() as patch:

@@ -123,7 +123,7 @@ def test_other_inputs_are_refused_and_named(tmp_path, tokenizers, text):
 def test_a_directory_of_something_else_is_left_alone(tmp_path, tokenizers, text):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.tex").write_text("precious")
-    with pytest.raises(UserError, match="out: exists already and holds no prepared text"):
+    with pytest.raises(UserError, match=r"out: exists already and holds no prepared text; choose another output$"):
         prepare([text], tokenizers["gpt2"], tmp_path / "out")
     assert os.listdir(tmp_path / "out") == ["thesis.tex"]
 

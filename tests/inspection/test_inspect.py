@@ -125,5 +125,18 @@ def test_word_vectors_before_a_transfer(world, capsys):
 
 @pytest.mark.parametrize("options", [[], ["--vectors=one.bin", "--dictionary=d.tsv"], ["--vectors=one.bin,two.bin"], TOKENS])
 def test_what_is_missing_is_named(options):
-    with pytest.raises(UserError, match="expected"):
+    with pytest.raises(UserError, match=r"expected|--tokens: has no effect with --vectors"):
         run(*options)
+
+
+@pytest.mark.parametrize(
+    ("option", "reason"),
+    [
+        ("--dictionary=d.tsv", "is for --vectors"),
+        ("--tokens_limit=30", "is for --text"),
+        ("--all", "lists the tensors of a directory"),
+    ],
+)
+def test_what_has_no_effect_is_refused(option, reason):
+    with pytest.raises(UserError, match=f"{option.split('=')[0]}: {reason}"):
+        run("--plan=plan.npz", option)

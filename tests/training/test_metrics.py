@@ -69,7 +69,7 @@ def test_a_damaged_line_is_named(tmp_path):
     path.write_text(json.dumps(train_line(1)) + "\nnonsense\n" + json.dumps(train_line(2)) + "\n")
     with pytest.raises(UserError, match="line 2: not a line of metrics"):
         MetricsFile(path, 2)
-    for line in ("[" * 100_000, '{"kind": [], "step": 1}', '{"kind": "end"}', "3"):
+    for line in ("[" * 100_000, '{"kind": [], "step": 1}', '{"kind": "end"}', "{}", "3"):
         path.write_text(line + "\n")
         with pytest.raises(UserError, match="line 1: not a line of metrics"):
             final_metrics(path, 2)

@@ -83,7 +83,8 @@ def test_the_start_that_learns_best_is_chosen(starts, texts, tmp_path, capsys):
     ("changed", "named"),
     [
         ("--rates=fast", "--rates=fast: expected learning rates"),
-        ("--rates=-1", "peak_learning_rate: is -1.0; expected more than 0"),
+        ("--rates=-1", "--rates=-1: expected learning rates above 0"),
+        ("--rates=1e-3,nan", "--rates=1e-3,nan: expected learning rates above 0"),
         ("--recipes=adam", "unknown recipe 'adam'; expected some of adamw, two_rates, muon"),
         ("--text=nowhere.txt", "nowhere.txt"),
         ("--validation=nowhere.txt", "nowhere.txt"),

@@ -166,6 +166,15 @@ def test_the_verb_writes_a_table_and_a_record(files, capsys):
         run(*arguments[:-1], f"--output={files / 'table.npz'}")
 
 
+def test_the_text_may_be_a_field_of_records(files):
+    (files / "lines.jsonl").write_text('{"body": "w3 w3"}\n{"body": "w4"}\n', encoding="utf-8")
+    arguments = [f"--vectors={files / 'glove.txt'}", f"--input={files / 'lines.jsonl'}", f"--output={files / 't.safetensors'}"]
+    with pytest.raises(UserError, match="has no field 'text' but 'body': name it with text_field"):
+        run(*arguments)
+    run(*arguments, "--text_field=body")
+    assert json.loads((files / "t.json").read_text(encoding="utf-8"))["words"] == ["w3", "w4"]
+
+
 def test_the_verb_never_writes_over_what_it_reads(files):
     vectors, text = files / "glove.txt", files / "text"
     for output in (vectors, text):

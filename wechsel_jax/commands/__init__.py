@@ -40,6 +40,12 @@ def size(values: flags.FlagValues, name: str, default: str, summary: str) -> Non
     flags.DEFINE(_Size(), name, default, summary, flag_values=values)
 
 
+def text_field(values: flags.FlagValues) -> None:
+    """Defines the flag of what reads text from records."""
+    summary = "Of JSON lines, Parquet and data sets, the field that holds the text."
+    flags.DEFINE_string("text_field", "text", summary, flag_values=values)
+
+
 def longest_document(values: flags.FlagValues) -> None:
     """Defines the flag of what reads text that bounds its memory."""
     summary = "Refuse text with a longer line, row or document, e.g. 64MiB; in the worst case memory is 150 times as large."

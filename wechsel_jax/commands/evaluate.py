@@ -25,7 +25,7 @@ from pathlib import Path
 
 from absl import flags
 
-from wechsel_jax.commands import choice, picked, size, sources
+from wechsel_jax.commands import choice, picked, size, sources, text_field
 from wechsel_jax.errors import UserError, from_extra
 from wechsel_jax.files import refuse_file
 from wechsel_jax.records.names import CONFIG_FILE, EXPORT, METRICS_FILE
@@ -46,8 +46,7 @@ def define(values: flags.FlagValues) -> None:
     sources(values, "text", "Held-out text, as FILE or NAME=FILE")
     size(values, "text_bytes", "1MiB", "How much of each text is read, e.g. 100KB; 0 reads all.")
     choice(values, "documents", "lines", ("lines", "paragraphs", "files"), "What a document of a text file is")
-    field = "Field of JSON lines, Parquet and datasets that holds the text."
-    flags.DEFINE_string("text_field", "text", field, flag_values=values)
+    text_field(values)
     count = {"lower_bound": 0, "upper_bound": 1 << 30, "flag_values": values}
     flags.DEFINE_integer("window", 0, "Tokens that are read at once; 0: 1,024, or as many as the model can.", **count)
     stride = "Tokens of a window that are predicted; 0: half of it; as many as the window: the cheap way."

@@ -77,11 +77,11 @@ def _facts(values: flags.FlagValues, directory: Path | None) -> dict[str, Any]:
     from wechsel_jax.inspection import origins, score, score_vectors
     from wechsel_jax.inspection.drift import drift
 
+    _refuse_without_effect(values, directory)
     if values.vectors:
-        if len(values.vectors) != 2 or not values.dictionary or directory is not None or values.tokens:
+        if len(values.vectors) != 2 or not values.dictionary or directory is not None:
             raise UserError(
-                "--vectors: expected two files, of the source and of the target language, and --dictionary, and no directory "
-                "and no --tokens"
+                "--vectors: expected two files, of the source and of the target language, and --dictionary, and no directory"
             )
         return score_vectors(*values.vectors, values.dictionary, seed=values.seed, samples=values.samples)
     if directory is None and values.plan is None:
@@ -98,6 +98,20 @@ def _facts(values: flags.FlagValues, directory: Path | None) -> dict[str, Any]:
         home, plan = (place.parent, place) if place.is_file() else (place, plan)
         found["tokens"] = origins(home, values.tokens, plan=plan, source=values.source)
     return found
+
+
+def _refuse_without_effect(values: flags.FlagValues, directory: Path | None) -> None:
+    reasons = {}
+    if values.vectors:
+        reasons |= dict.fromkeys(("tokens", "source", "text", "plan", "before"), "has no effect with --vectors")
+    else:
+        reasons["dictionary"] = "is for --vectors"
+    if not values.text:
+        reasons["tokens_limit"] = "is for --text"
+    if directory is None or values.json:
+        reasons["all"] = "lists the tensors of a directory, and none with --json"
+    for name in (name for name in reasons if values[name].present):
+        raise UserError(f"--{name}: {reasons[name]}; leave it out")
 
 
 def _print_checkpoint(path: Path, every: bool) -> None:

@@ -9,7 +9,7 @@ Training reads the result: --config.data.train='("prepared/train",)' (with --val
 
 from absl import flags
 
-from wechsel_jax.commands import choice, longest_document, number, picked, size, sources
+from wechsel_jax.commands import choice, longest_document, number, picked, size, sources, text_field
 
 REQUIRED = ("input", "tokenizer", "output")
 
@@ -21,7 +21,7 @@ def define(values: flags.FlagValues) -> None:
     flags.DEFINE_string("tokenizer", None, "A directory, a tokenizer.json or a hub id.", **to)
     flags.DEFINE_string("output", None, "Directory to write.", **to)
     choice(values, "documents", "lines", ("lines", "paragraphs", "files"), "What a document of a text file is")
-    flags.DEFINE_string("text_field", "text", "Of JSON lines and tables, the field that holds the text.", **to)
+    text_field(values)
     longest_document(values)
     held_out = "Share of the documents that becomes OUTPUT/validation; the others become OUTPUT/train."
     number(values, "validation_fraction", 0.0, held_out, 0.0, 1.0)

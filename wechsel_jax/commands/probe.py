@@ -9,9 +9,11 @@ is one of short runs, and longer ones want a lower one. Prints the curves and th
 The same command again goes on where it stopped.
 """
 
+import math
+
 from absl import flags
 
-from wechsel_jax.commands import longest_document, picked, size, sources
+from wechsel_jax.commands import longest_document, picked, size, sources, text_field
 from wechsel_jax.commands.evaluate import named
 from wechsel_jax.errors import UserError, from_extra
 
@@ -25,7 +27,7 @@ def define(values: flags.FlagValues) -> None:
     sources(values, "text", "What to train on")
     sources(values, "validation", "Held-out text; by default 2 % of the documents")
     size(values, "text_bytes", "0", "Read a random sample of documents of at most this size, e.g. 64MiB; 0: all.")
-    flags.DEFINE_string("text_field", "text", "Of JSON lines and tables, the field that holds the text.", flag_values=values)
+    text_field(values)
     longest_document(values)
     flags.DEFINE_string("workdir", None, "The directory to work in: new, empty or this command's own.", flag_values=values)
     flags.DEFINE_list("rates", ["1e-3", "3e-3"], "Highest learning rates.", flag_values=values)
@@ -46,7 +48,9 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     try:
         rates = [float(rate) for rate in values.rates]
     except ValueError:
-        raise UserError(f"--rates={','.join(values.rates)}: expected learning rates such as 1e-3,3e-3") from None
+        rates = [math.nan]
+    if not all(0 < rate < math.inf for rate in rates):
+        raise UserError(f"--rates={','.join(values.rates)}: expected learning rates above 0, such as 1e-3,3e-3")
     starts = named(arguments, "start")
     with from_extra("train", "to train models"):
         from wechsel_jax.training.probe import probe

@@ -9,7 +9,7 @@ Writes {"embeddings": float32 (V, D)} and, beside it, a .json file that says whe
 
 from absl import flags
 
-from wechsel_jax.commands import choice, longest_document, picked, sources
+from wechsel_jax.commands import choice, longest_document, picked, sources, text_field
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import refuse_file
 
@@ -29,6 +29,7 @@ def define(values: flags.FlagValues) -> None:
     frequent = "Of --input, keep only this many of the most frequent words."
     flags.DEFINE_integer("max_words", None, frequent, lower_bound=1, upper_bound=1 << 31, **to)
     flags.DEFINE_boolean("lowercase", False, "Of --input, take words without their case.", **to)
+    text_field(values)
     longest_document(values)
     flags.DEFINE_list("special_tokens", [], "Rows in front of the words, e.g. <pad>,<unk>.", **to)
     choice(values, "standardize", None, ("pretrained_xavier", "xavier_pretrained", "xavier"), "Another scale")
@@ -42,7 +43,7 @@ def define(values: flags.FlagValues) -> None:
 def run(values: flags.FlagValues, arguments: list[str]) -> None:
     """Makes the table, writes it with its record, and prints what the record says."""
     del arguments
-    for name in ("min_count", "max_words", "lowercase"):
+    for name in ("min_count", "max_words", "lowercase", "text_field"):
         if values[name].present and not values.input:
             raise UserError(f"--{name}: is for the words of --input; expected that, or leave it out")
     record = f"{values.output.removesuffix('.safetensors')}.json"
@@ -54,7 +55,7 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     if not values.output.endswith(".safetensors"):
         raise UserError(f"--output={values.output}: expected a name that ends in .safetensors")
 
-    counted = ("input", "min_count", "max_words", "lowercase", "max_document_bytes", "special_tokens")
+    counted = ("input", "min_count", "max_words", "lowercase", "text_field", "max_document_bytes", "special_tokens")
     settings = picked(values, *counted, "standardize", "shuffle", "missing", "seed")
     report = make_table(values.output, record, **read, **settings)
     print(f"{values.output}: {report['found']} of {report['tokens']} tokens have a row in the source")

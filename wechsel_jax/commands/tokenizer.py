@@ -16,7 +16,7 @@ own, for parity with a tokenizer that has it.
 
 from absl import flags
 
-from wechsel_jax.commands import choice, longest_document, picked, sources
+from wechsel_jax.commands import choice, longest_document, picked, sources, text_field
 from wechsel_jax.errors import UserError
 
 REQUIRED = ("input", "output")
@@ -26,7 +26,7 @@ def define(values: flags.FlagValues) -> None:
     """Defines the flags of `tokens.training.train_tokenizer`."""
     to = {"flag_values": values}
     sources(values, "input")
-    flags.DEFINE_string("text_field", "text", "Of JSON lines and tables, the field that holds the text.", **to)
+    text_field(values)
     longest_document(values)
     flags.DEFINE_string("output", None, "Directory to write.", **to)
     size = "Number of tokens, special ones included."

@@ -85,7 +85,7 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
         if isinstance(value, list):
             for entry in value:
                 print(f"{name}: " + ", ".join(f"{key} {_short(item)}" for key, item in entry.items()))
-        else:
+        elif value is not None:
             print(f"{_NAMES.get(name, name)}: {_short(value)}")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from absl import flags
 
-from wechsel_jax.commands import choice, longest_document, number, sources
+from wechsel_jax.commands import choice, longest_document, number, sources, text_field
 from wechsel_jax.files import refuse_file
 
 REQUIRED = ("input", "output")
@@ -19,7 +19,7 @@ def define(values: flags.FlagValues) -> None:
     """Defines the flags of `vectors.train_vectors`."""
     to = {"flag_values": values}
     sources(values, "input")
-    flags.DEFINE_string("text_field", "text", "Of JSON lines and tables, the field that holds the text.", **to)
+    text_field(values)
     longest_document(values)
     flags.DEFINE_string("output", None, "The .bin file to write.", **to)
     flags.DEFINE_string(

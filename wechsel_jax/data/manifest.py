@@ -126,7 +126,8 @@ def reuse(output: Path, recipe: Mapping[str, Any]) -> dict[str, Any]:
     """
     advice = "choose another output or delete it"
     if not (output / MANIFEST).is_file():
-        raise UserError(f"{output}: exists already and holds no prepared text; {advice}")
+        # What it is nobody knows; it may be the text itself.
+        raise UserError(f"{output}: exists already and holds no prepared text; choose another output")
     found = read_manifest(output)
     if found["tokenizer"].get("sha256") != recipe["tokenizer"]["sha256"]:
         raise MadeOtherwise(f"{output}: was prepared with another tokenizer; {advice}")

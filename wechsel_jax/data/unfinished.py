@@ -205,9 +205,9 @@ def lock(output: Path) -> Iterator[bool]:
 
 def disk_full(output: Path, error: OSError) -> UserError:
     """The message for a disk without room."""
+    kept = ": it goes on where it stopped" if scratch_directory(output).exists() else ""
     return UserError(
-        f"{output}: no room left on the disk ({error.strerror}); free some space and run the same command again: "
-        "it goes on where it stopped"
+        f"{output}: no room left on the disk ({error.strerror}); free some space and run the same command again{kept}"
     )
 
 

@@ -256,14 +256,14 @@ def read_metrics(path: str | Path) -> list[dict[str, Any]]:
         try:
             line = parse_json(text)
             if not isinstance(line.get("kind"), str) or not isinstance(line.get("step"), int):
-                raise ValueError("no kind and step")
+                raise ValueError("it lacks a kind and a step, or has others than a word and a number")
             if not 0 <= line["step"] < 1 << 53:
                 raise ValueError(f"step {ascii(line['step'])[:40]}")
             if line["kind"] == "eval":
                 Evaluation.of(line)
         except (ValueError, RecursionError) as error:
             raise UserError(
-                f"{path}: line {number}: not a line of metrics ({one_line(error)}); expected a JSON object; remove it"
+                f"{path}: line {number}: not a line of metrics ({one_line(error)}); expected what a run writes; remove it"
             ) from error
         lines.append(line)
     return lines

@@ -150,6 +150,10 @@ def make_sides(job: Job, steps: Steps) -> tuple[Side, Side, dict | None]:
     source = target = alignment = embeddings = rows = head = source_counts = counts = None
     if job.method.text:
         return _text_sides(job, steps)
+    if job.method.helper:
+        # Before the vectors, which may take minutes.
+        with steps("reading the helper's embeddings"):
+            embeddings = _helper_rows(job)
     if job.method.vectors is not None:
         if job.method.space == "both":
             source, target, alignment = _shared_space(job, steps)
@@ -163,9 +167,6 @@ def make_sides(job: Job, steps: Steps) -> tuple[Side, Side, dict | None]:
     if "regression" in job.method.settings and job.settings.own["regression"]:
         # Counts of the vectors' file are of one language only.
         source_counts, counts = _counts(job, steps)
-    if job.method.helper:
-        with steps("reading the helper's embeddings"):
-            embeddings = _helper_rows(job)
     if job.method.source_rows:
         rows = job.checkpoint.read(job.checkpoint.table)[: len(job.source)]
     if job.method.head_rows:

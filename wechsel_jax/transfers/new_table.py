@@ -146,22 +146,24 @@ def text_vocabulary(
     min_count: int = 1,
     max_words: int | None = None,
     lowercase: bool = False,
+    text_field: str = "text",
     max_document_bytes: int = LONGEST_DOCUMENT,
 ) -> list[str]:
     """Lists the words of texts, split at white space, most frequent first; equal counts in order of code points.
 
     Args:
-      texts: see `wechsel_jax.text.sources.find_sources`: text files, JSON lines with the text in "text", Parquet, patterns.
+      texts: see `wechsel_jax.text.sources.find_sources`: text files, JSON lines, Parquet, patterns.
       min_count: words that are rarer are left out (the paper takes 2, for IWSLT 5).
       max_words: keep only this many.
       lowercase: count words without their case.
+      text_field: which holds the text of JSON lines and tables.
       max_document_bytes: a longer line, or row of a table, is refused.
 
     Raises:
       UserError: a file is missing or no UTF-8, a line is too long, or no word is that frequent.
     """
     counts: Counter[str] = Counter()
-    for source in find_sources(texts, longest=max_document_bytes):
+    for source in find_sources(texts, text_field, max_document_bytes):
         for line in source_lines(source):
             counts.update((line.lower() if lowercase else line).split())
     words = sorted((word for word, count in counts.items() if count >= min_count), key=lambda word: (-counts[word], word))
@@ -200,6 +202,7 @@ def make_table(
     min_count: int = 1,
     max_words: int | None = None,
     lowercase: bool = False,
+    text_field: str = "text",
     max_document_bytes: int = LONGEST_DOCUMENT,
     special_tokens: Sequence[str] = (),
     **options,
@@ -214,10 +217,11 @@ def make_table(
       source: a model directory or hub id.
       tokenizer: a tokenizer with V tokens; or
       words: a file with a word in each line; or
-      input: texts, see `text_vocabulary` for the next four.
+      input: texts, see `text_vocabulary` for the next five.
       min_count: words that are rarer are left out.
       max_words: keep only this many.
       lowercase: count words without their case.
+      text_field: which holds the text of JSON lines and tables.
       max_document_bytes: a longer line is refused.
       special_tokens: rows in front of the words; those that occur among the words are taken out there.
       **options: of `vocabulary_table`.
@@ -241,8 +245,8 @@ def make_table(
         of_rows = [word if start else None for word, start in starts]
     else:
         counted = {"min_count": min_count, "max_words": max_words, "lowercase": lowercase}
-        limit = {"max_document_bytes": max_document_bytes}
-        vocabulary = read_words(words) if words else text_vocabulary(input, **counted, **limit)
+        read = {"text_field": text_field, "max_document_bytes": max_document_bytes}
+        vocabulary = read_words(words) if words else text_vocabulary(input, **counted, **read)
         of_rows = vocabulary = [*special_tokens, *(word for word in vocabulary if word not in special_tokens)]
     table = vocabulary_table(vocabulary, load_vectors(vectors) if vectors else _model_table(source), **options)
     report = table.report()
