@@ -42,6 +42,7 @@ from wechsel_jax.files.json import read_json
 from wechsel_jax.initializers import METHODS
 from wechsel_jax.models import family
 from wechsel_jax.text.sources import find_sources
+from wechsel_jax.tokens import load_tokenizer
 from wechsel_jax.training import config_arguments, one_phase
 from wechsel_jax.training import default_config as default_training
 from wechsel_jax.training.groups import DEFAULT, RECIPES, assign, read_groups
@@ -142,7 +143,9 @@ def get_config(arguments: str = "") -> ConfigDict:
     set_length(training, tokens, of_model.config(checkpoint.config).max_length)
     training.objective = "clm" if of_model.causal else "mlm"
     if recipe == AUTO:
-        recipe = DEFAULT if muon_cost(checkpoint, training, config.tokenizer.vocabulary_size) <= MUON_COST else WITHOUT_MUON
+        given = chosen["tokenizer"]
+        vocabulary_size = len(load_tokenizer(given)) if given else config.tokenizer.vocabulary_size
+        recipe = DEFAULT if muon_cost(checkpoint, training, vocabulary_size) <= MUON_COST else WITHOUT_MUON
     training.model.dropout = 0.0
     held_out = float(f"{min(MOST_HELD_OUT, HELD_OUT / size or UNKNOWN_HELD_OUT):.2g}")
     training.data.validation_fraction = 0.0 if chosen["validation"] else held_out

@@ -95,6 +95,9 @@ def test_muon_is_left_out_where_it_costs_more_than_it_is_worth(save_source, tmp_
     model = gpt2.config({**Checkpoint.open(wide).config, "vocab_size": 512})
     step = gpt2.flops_per_token(model, 32) * 2048
     assert adapt.muon_cost(Checkpoint.open(wide), small, 512) == pytest.approx(model.layers * 300 * 256**3 / step)
+    # A large vocabulary makes the step dearer, and Muon's share of it smaller.
+    given = f"source={wide},text={text},tokens=1M,tokenizer={demo.path('english-gpt2')}"
+    assert [group.get("kind") for group in load("adapt", given).training.optimizer.groups] == ["soap", "muon"]
 
 
 def test_the_papers_recipe_is_one_argument_away():
