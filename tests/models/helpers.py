@@ -28,3 +28,19 @@ def small_model(name):
 def logits(record, config, params, tokens, mask):
     """Evaluation logits (B, L, V) in float32."""
     return record.logits(params, config, record.hidden(params, config, tokens, mask))
+
+
+def dot_flops(jaxpr, times=1):
+    """Two FLOPs a multiplication of every matrix product, those of a loop's body once an iteration."""
+    total = 0
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            shape = equation.invars[0].aval.shape
+            total += 2 * times * equation.outvars[0].aval.size * int(np.prod([shape[i] for i in contracted]))
+        repeats = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
+        for value in equation.params.values():
+            inner = getattr(value, "jaxpr", value)
+            if hasattr(inner, "eqns"):
+                total += dot_flops(inner, times * repeats)
+    return total

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from tests.models.helpers import ALL, TOKENS, logits, small_model
+from tests.models.helpers import ALL, TOKENS, dot_flops, logits, small_model
 from tests.models.make_golden import CONFIGS
 from wechsel_jax.errors import UserError
 from wechsel_jax.models import attention, family
@@ -173,22 +173,6 @@ def test_head_is_what_logits_reads(model):
     whole, head = (jax.make_jaxpr(lambda p: record.logits(p, config, hidden))(p) for p in (params, record.head(params)))
     assert len(head.eqns) == len(whole.eqns)
     assert len(head.jaxpr.invars) < len(whole.jaxpr.invars)
-
-
-def dot_flops(jaxpr, times=1):
-    """Two FLOPs a multiplication of every matrix product, those of a loop's body once an iteration."""
-    total = 0
-    for equation in jaxpr.eqns:
-        if equation.primitive.name == "dot_general":
-            (contracted, _), _ = equation.params["dimension_numbers"]
-            shape = equation.invars[0].aval.shape
-            total += 2 * times * equation.outvars[0].aval.size * int(np.prod([shape[i] for i in contracted]))
-        repeats = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
-        for value in equation.params.values():
-            inner = getattr(value, "jaxpr", value)
-            if hasattr(inner, "eqns"):
-                total += dot_flops(inner, times * repeats)
-    return total
 
 
 def test_flops_are_those_of_the_matrix_products(model):

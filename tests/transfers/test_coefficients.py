@@ -1,12 +1,15 @@
 """Tuned coefficients: steps, losses and tables against transformers and torch; what moves and what stays; mistakes."""
 
 import re
+from functools import partial
 
+import jax
 import numpy as np
 import pytest
 import torch
 import transformers
 
+from tests.models.helpers import dot_flops
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers import TransferPlan
@@ -26,6 +29,19 @@ def small(monkeypatch):
     monkeypatch.setattr(coefficients, "_MOST_HELD_OUT", 16)
 
 
+@pytest.fixture
+def products(monkeypatch):
+    """Gets for each step that is made the FLOPs of the products in it."""
+    made, step = [], coefficients._step
+
+    def counted(optimizer, objective, *arguments):
+        made.append(dot_flops(jax.make_jaxpr(partial(step.__wrapped__, optimizer, objective))(*arguments).jaxpr))
+        return step(optimizer, objective, *arguments)
+
+    monkeypatch.setattr(coefficients, "_step", counted)
+    return made
+
+
 def note_of(record: dict) -> str:
     return next(note for note in record["notes"] if note.startswith("Rows were moved along"))
 
@@ -41,7 +57,7 @@ def pair(world, source, place, method="fvt", style="gpt2", **options):
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_the_tables_are_torchs_after_the_same_steps(world, save_source, tmp_path, tied):
+def test_the_tables_are_torchs_after_the_same_steps(world, save_source, tmp_path, products, tied):
     source = save_source("gpt2", tied=tied)[0]
     before, after, record = pair(world, source, tmp_path)
     plan = TransferPlan.load(tmp_path / "tuned" / "transfer_plan.npz")
@@ -100,11 +116,14 @@ def test_the_tables_are_torchs_after_the_same_steps(world, save_source, tmp_path
         np.testing.assert_allclose(made - start, step, atol=2e-2 * np.abs(step).max())
     numbers = re.search(r"from ([\d.]+) to ([\d.]+) nats\.$", note_of(record)).groups()
     np.testing.assert_allclose([float(number) for number in numbers], losses, rtol=2e-3)
+    # Causality hides half of the scores, which are made all the same.
+    hidden = STEPS * BATCH * 3 * model.config.n_layer * 4 * model.config.n_embd * LENGTH**2 / 2
+    assert len(products) == STEPS and f"({sum(products) - hidden:.3g} FLOPs)" in note_of(record)
     untouched = set(before.names()) - set(names.values())
     assert untouched and all((before.read(name) == after.read(name)).all() for name in untouched)
 
 
-def test_copied_rows_stay_and_a_masked_models_bias_moves(world, save_source, tmp_path):
+def test_copied_rows_stay_and_a_masked_models_bias_moves(world, save_source, tmp_path, products):
     source = save_source("roberta")[0]
     before, after, record = pair(world, source, tmp_path, method="mean", style="roberta")
     copied = TransferPlan.load(tmp_path / "tuned" / "transfer_plan.npz").copy >= 0
@@ -115,6 +134,10 @@ def test_copied_rows_stay_and_a_masked_models_bias_moves(world, save_source, tmp
     moves = (made - start)[~copied]
     assert moves[0].any() and np.abs(moves - moves[0]).max() < 1e-5 * np.abs(moves).max()
     assert any("were moved along their tokens' coordinates by 5 training steps" in rule for rule in record["behaviour"])
+    # 15 % of the tokens are predicted, in two slots a row: of the head's matrices one is tuned, the other one is not.
+    rows, size = before.read(before.table).shape
+    of_slot = 2 * size * (3 * rows + 2 * size)
+    assert f"({sum(products) - STEPS * BATCH * (2 - 0.15 * LENGTH) * of_slot:.3g} FLOPs)" in note_of(record)
     bias = next(name for name in before.names() if name.endswith("lm_head.bias"))
     assert (before.read(bias)[~copied] != after.read(bias)[~copied]).all()
     assert (before.read(bias)[copied] == after.read(bias)[copied]).all()

@@ -199,13 +199,14 @@ class Family:
         """Returns the part of the parameters that `logits` reads."""
         return {name: params[name] for name in ("token_embedding", "head") if name in params}
 
-    def flops_per_token(self, config: ModelConfig, length: int, head_fraction: float = 1.0) -> float:
+    def flops_per_token(self, config: ModelConfig, length: int, head_fraction: float = 1.0, *, frozen: bool = False) -> float:
         """FLOPs of the matrix products of one training step a token: forward and, twice as much, backward.
 
         Args:
           config: the model's configuration.
           length: L, tokens a row; a causal model needs half of the L x L scores.
           head_fraction: share of the positions that go through the head (the mask rate, where only those are gathered).
+          frozen: whether gradients go through the weights only, so that backward costs as much as forward, but for the scores.
         """
         size, groups = config.head_features, config.key_value_heads or config.heads
         projections = 2 * config.hidden_size * size * (config.heads + groups)
@@ -219,7 +220,7 @@ class Family:
         seen_near = near - near**2 / (2 * length) if self.causal else seen
         windows = sum(config.windowed)
         scores = 4 * config.heads * size * ((layers - windows) * seen + windows * seen_near)
-        return 3.0 * (dense + scores + head_fraction * self.module.head_flops(config))
+        return (2.0 if frozen else 3.0) * (dense + head_fraction * self.module.head_flops(config)) + 3.0 * scores
 
 
 @partial(jax.jit, static_argnums=(0, 1))

@@ -145,10 +145,10 @@ def tune_coefficients(
         for role, table in moved(base, x, coefficients).items():
             for name in stored[role]:
                 checkpoint.tensors[name].overwrite(np.asarray(table.astype(types[role])))
-    read, head = steps * _BATCH * rows.shape[1], family.module.head_flops(config)
-    forward = family.flops_per_token(config, rows.shape[1], objective.head_fraction) / 3
-    # Of the frozen weights nothing is differentiated: two products each instead of three, but for those that are tuned.
-    flops = read * (2 * forward + objective.head_fraction * head)
+    read, fraction = steps * _BATCH * rows.shape[1], objective.head_fraction
+    flops = read * family.flops_per_token(config, rows.shape[1], fraction, frozen=True)
+    # The third product of the head's rows, and those that make the tables of the coefficients and the reverse.
+    flops += read * fraction * 2 * tables.get("head", tables["input"]).size
     flops += steps * sum(4 * x.shape[1] * table.size for table in tables.values())
     counts = {"coordinates": x.shape[1], "steps": steps, "tokens": read, "held_out": judged.size, "flops": float(flops)}
     return {**counts, "loss": [first, last], "kept": kept}
