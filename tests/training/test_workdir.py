@@ -113,6 +113,21 @@ def test_a_directory_is_a_runs_from_the_moment_that_it_is_locked(make_config, tm
     assert has_begun(tmp_path / "other")
 
 
+def test_another_way_to_the_same_text_is_no_other_setting(make_config, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("text.txt", "other.txt"):
+        (tmp_path / name).write_text("one\n")
+    config = make_config()
+    config.data.train = ("text.txt",)
+    record_config(config, "run")
+    config.data.train = (str(tmp_path / "text.txt"),)
+    record_config(config, tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["data"]["train"] == [str(tmp_path / "text.txt")]
+    config.data.train = (str(tmp_path / "other.txt"),)
+    with pytest.raises(UserError, match=r"data\.train\[0\] was .*text\.txt"):
+        record_config(config, "run")
+
+
 def test_a_comparison_of_a_version_without_a_free_setting_goes_on(tmp_path):
     config = comparison.default_config()
     (tmp_path / "anker").mkdir()
@@ -130,7 +145,9 @@ def test_a_comparison_of_a_version_without_a_free_setting_goes_on(tmp_path):
 
 def test_settings_of_a_comparison_may_change_until_a_method_is_trained(tmp_path):
     config = comparison.default_config()
-    config.text.train = ("a.txt",)
+    text = tmp_path / "a.txt"
+    text.write_text("one\n")
+    config.text.train = (str(text),)
     made = ("tokenizer", "data/train", "data/tuning/train", "data/tuning.jsonl", "vectors/source.bin", "helper")
     made += ("anker/transfer", "wechsel_tfr/transfer")
     away = tmp_path / "mine" / "transfer"
@@ -166,6 +183,9 @@ def test_settings_of_a_comparison_may_change_until_a_method_is_trained(tmp_path)
     config.training.data.text_field = "body"
     assert settle() == ["helper"]
     assert settle(tokenizer__vocabulary_size=300) == ["helper"]
+    text.write_text("two\n")
+    assert settle() == ["helper"]
+    assert settle() == [*made]
     recorded = json.loads((workdir / "config.json").read_text())
     assert recorded["tokenizer"]["vocabulary_size"] == 300
     # Names that somebody wrote into the record lead nowhere, and what somebody added to an output is kept.
@@ -180,4 +200,17 @@ def test_settings_of_a_comparison_may_change_until_a_method_is_trained(tmp_path)
     (workdir / "anker" / "config.json").write_text("{}")
     with pytest.raises(UserError, match=r"tokenizer\.vocabulary_size was 300, now 400"):
         settle(tokenizer__vocabulary_size=400)
+    config.tokenizer.vocabulary_size = 300
+    text.write_text("three\n")
+    with pytest.raises(UserError, match=r"text\.train: a\.txt: has changed since this comparison began; restore it or use"):
+        settle()
+    text.write_text("two\n")
+    settle()
+    # Of a version that recorded no text.
+    (workdir / "texts.json").unlink()
+    text.write_text("three\n")
+    settle()
+    text.write_text("two\n")
+    with pytest.raises(UserError, match="has changed since this comparison began"):
+        settle()
     assert all((workdir / name).exists() for name in made)

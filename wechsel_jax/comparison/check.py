@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -13,16 +14,19 @@ from wechsel_jax.comparison.settings import AUTO, base_method, named_method, nee
 from wechsel_jax.comparison.tuning import TUNING_TEXT, tuning_config
 from wechsel_jax.data.manifest import remove_prepared
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import foreign, remove_leftovers, require_file
+from wechsel_jax.files import foreign, new_file, remove_leftovers, require_file
 from wechsel_jax.files.json import is_number
 from wechsel_jax.initializers import METHODS
 from wechsel_jax.records.names import CONFIG_FILE
 from wechsel_jax.text.parallel import PARALLEL
-from wechsel_jax.text.sources import find_sources
+from wechsel_jax.text.sources import find_sources, identify
 from wechsel_jax.training import record_config, validate
 from wechsel_jax.training.config import as_dict
 from wechsel_jax.training.workdir import differences
 from wechsel_jax.transfers.settings import ALIGNED, IDENTICAL, described_settings
+
+# In a workdir: which text its files are made of, a list of what `text.sources.identify` says for each field of `text`.
+_TEXTS_FILE = "texts.json"
 
 
 def validate_comparison(config: ConfigDict, workdir: Path) -> None:
@@ -101,19 +105,42 @@ def validate_comparison(config: ConfigDict, workdir: Path) -> None:
         validate(base)
         for rate in config.tuning.rates:
             for tables in config.tuning.tables:
-                validate(tuning_config(config, base, workdir, rate, tables))
+                try:
+                    validate(tuning_config(config, base, workdir, rate, tables))
+                except UserError as error:
+                    raise UserError(f"tuning, with rate {rate:g} and tables {tables:g}: {error}") from None
 
 
 def settle(config: ConfigDict, workdir: Path) -> None:
-    """Records the settings; until the first training has begun, others may take their place, and what depends on them goes.
+    """Records settings and text; until the first training has begun, others may take their place; what depends on them goes.
 
     Raises:
-      UserError: a method has been trained with other settings, or what depends on them holds what somebody added. (A helper
-        that has been trained stays; its own training refuses other settings.)
+      UserError: a method has been trained with other settings or on other text, or what depends on them holds what somebody
+        added. (A helper that has been trained stays; its own training refuses other settings.)
     """
+    texts, known = {}, {}
+    for name, files in config.text.items():
+        texts[name] = identify(find_sources(files), len(os.sched_getaffinity(0)))[1]
+    with contextlib.suppress(OSError, ValueError):
+        known = dict(json.loads((workdir / _TEXTS_FILE).read_bytes()))
+    # Comparisons of earlier versions have no such file.
+    other = [name for name in texts if known and known.get(name) != texts[name]]
     if (workdir / "tuning").exists() or any((workdir / method / CONFIG_FILE).exists() for method in config.methods):
         record_config(config, workdir)
-        return
+        if other:
+            named = ", ".join(entry["name"] for entry in texts[other[0]])
+            raise UserError(
+                f"text.{other[0]}: {named}: has changed since this comparison began; restore it or use another workdir"
+            )
+    else:
+        _remake(config, workdir, bool(other))
+    if texts != known:
+        with new_file(workdir / _TEXTS_FILE, "w") as handle:
+            json.dump(texts, handle, indent=1)
+
+
+def _remake(config: ConfigDict, workdir: Path, other_text: bool) -> None:
+    """Removes what other settings or other text have made, and records the settings."""
     remove_leftovers(workdir / CONFIG_FILE)
     old, now = {}, json.loads(json.dumps(as_dict(config)))
     with contextlib.suppress(OSError, ValueError):
@@ -123,7 +150,7 @@ def settle(config: ConfigDict, workdir: Path) -> None:
     changed = {name.split(".")[0].split("[")[0] for name in fields}
 
     # Every text is read by it, not the one alone that is trained on.
-    changed |= {"text"} if "training.data.text_field" in fields else set()
+    changed |= {"text"} if other_text or "training.data.text_field" in fields else set()
 
     def differ(*names: str) -> bool:
         return not changed.isdisjoint(names)

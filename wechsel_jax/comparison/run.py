@@ -38,14 +38,14 @@ def compare(config: ConfigDict, workdir: str | Path) -> dict:
       config: fields as in `default_config`.
       workdir: gets `tokenizer/`, `data/`, `vectors/` and `helper/` (where trained here), one training workdir a method with
         its `transfer/` inside, `comparison.json`, `report.html`; `scores.json` and `scores.md` where `evaluation` has tasks;
-        `tuning/` where rates are tuned.
+        `tuning/` where rates are tuned; `config.json` and `texts.json`, the settings and which text it was.
 
     Returns:
       What `comparison.json` holds: `methods[name]["evaluations"]` as [step, perplexity] pairs, `steps_needed`, `seconds`.
 
     Raises:
-      UserError: a field is wrong, a file is missing, a method has been trained in `workdir` with another config, another
-        process is at work there, or it holds files of others.
+      UserError: a field is wrong, a file is missing, a method has been trained in `workdir` with another config or on other
+        text, another process is at work there, or it holds files of others.
     """
     refuse_workdir(workdir, has_begun, "a comparison")
     workdir = Path(workdir)

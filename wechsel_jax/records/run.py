@@ -263,7 +263,8 @@ def read_metrics(path: str | Path) -> list[dict[str, Any]]:
                 Evaluation.of(line)
         except (ValueError, RecursionError) as error:
             raise UserError(
-                f"{path}: line {number}: not a line of metrics ({one_line(error)}); expected what a run writes; remove it"
+                f"{path}: line {number}: not a line of metrics ({one_line(error)}); expected what a run writes; put the file "
+                "back from a copy, or remove it, and the curve so far with it"
             ) from error
         lines.append(line)
     return lines

@@ -146,7 +146,9 @@ def _differences(old: Any, new: Any, name: str) -> list[tuple[str, Any, Any]]:
         return [line for lines in below for line in lines]
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         return [line for i in range(len(old)) for line in _differences(old[i], new[i], f"{name}[{i}]")]
-    return [] if old == new else [(name, old, new)]
+    # Another way to the same file is no other setting.
+    paths = isinstance(old, str) and isinstance(new, str) and os.path.exists(old) and os.path.exists(new)
+    return [] if old == new or (paths and os.path.samefile(old, new)) else [(name, old, new)]
 
 
 def _shown(value: Any) -> str:
