@@ -93,11 +93,17 @@ def test_every_method_sees_the_same_tokens_and_keeps_its_own_phases(compared):
 @pytest.mark.slow
 def test_the_same_command_again_trains_nothing_and_keeps_the_result(demonstration, compared):
     workdir, _ = compared
-    before = (workdir / "comparison.json").read_bytes()
+    before = json.loads((workdir / "comparison.json").read_bytes())
+    # It is made again of what the runs hold.
+    (workdir / "comparison.json").write_text("{")
     weights = (workdir / "wechsel_tfr" / "export" / "model.safetensors").stat().st_mtime_ns
     done = run_module("train.compare", f"--config={demonstration}", f"--workdir={workdir}", *QUICK)
     assert done.returncode == 0, done.stderr
-    assert json.loads((workdir / "comparison.json").read_bytes())["methods"] == json.loads(before)["methods"]
+    after = json.loads((workdir / "comparison.json").read_bytes())
+    assert after["methods"] == before["methods"]
+    # Of all starts together.
+    assert after["seconds"].keys() == before["seconds"].keys()
+    assert all(after["seconds"][name] >= seconds for name, seconds in before["seconds"].items())
     assert (workdir / "wechsel_tfr" / "export" / "model.safetensors").stat().st_mtime_ns == weights
 
 
@@ -171,6 +177,14 @@ def test_models_of_every_stage_are_fine_tuned(compared, tmp_path):
     with pytest.raises(UserError, match=r"evaluation\.fine_tuning\.topics\.magic: no such setting"):
         validate_comparison(config, workdir)
     del config.evaluation.fine_tuning.topics["magic"]
+    config.evaluation.fine_tuning.topics.data.validation = (str(tmp_path / "nowhere.tsv"),)
+    with pytest.raises(UserError, match=r"nowhere\.tsv: no such file"):
+        validate_comparison(config, workdir)
+    config.evaluation.fine_tuning.topics.data.validation = (topics,)
+    config.evaluation.fine_tuning.topics.objective = "clm"
+    with pytest.raises(UserError, match=r"evaluation\.fine_tuning\.topics\.objective: is .clm.; expected one of class"):
+        validate_comparison(config, workdir)
+    config.evaluation.fine_tuning.topics.objective = "classification"
     with config.ignore_type():
         config.evaluation.fine_tuning.topics.steps = "2"
     with pytest.raises(
@@ -254,6 +268,11 @@ def test_mistakes_give_one_line_and_status_2(arguments, message, tmp_path):
             "evaluation.tasks.x.window: is -5; expected a whole number, 0 or more",
         ),
         ("a.py", "{demo}\n    c.tuning.update(dict(rates=(1e-3,), held_out=2.0))\n    return c", "tuning.held_out: is 2.0"),
+        (
+            "a.py",
+            "{demo}\n    c.tuning.rates = (-1.0,)\n    return c",
+            "error: tuning, with rate -1 and tables 1: optimizer.peak_",
+        ),
     ],
 )
 def test_what_a_configuration_does_wrong_is_one_line(name, code, message, tmp_path):

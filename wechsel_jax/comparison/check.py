@@ -12,6 +12,7 @@ from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.comparison.scoring import fine_tuning_config, read_tasks, scored_models
 from wechsel_jax.comparison.settings import AUTO, base_method, named_method, needs, needs_of_all, training_config
 from wechsel_jax.comparison.tuning import TUNING_TEXT, tuning_config
+from wechsel_jax.data.examples import FORMS
 from wechsel_jax.data.manifest import remove_prepared
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import foreign, new_file, remove_leftovers, require_file
@@ -22,6 +23,7 @@ from wechsel_jax.text.parallel import PARALLEL
 from wechsel_jax.text.sources import find_sources, identify
 from wechsel_jax.training import record_config, validate
 from wechsel_jax.training.config import as_dict
+from wechsel_jax.training.labelled import examples_of
 from wechsel_jax.training.workdir import differences
 from wechsel_jax.transfers.settings import ALIGNED, IDENTICAL, described_settings
 
@@ -71,7 +73,14 @@ def validate_comparison(config: ConfigDict, workdir: Path) -> None:
     if config.evaluation.tasks or config.evaluation.fine_tuning:
         scored_models(config, workdir)
     for name in config.evaluation.fine_tuning:
-        validate(fine_tuning_config(config, name, Path(config.source), workdir))
+        settings = fine_tuning_config(config, name, Path(config.source), workdir)
+        validate(settings, steps_known=not settings.epochs)
+        if settings.objective not in FORMS:
+            raise UserError(
+                f"evaluation.fine_tuning.{name}.objective: is {settings.objective!r}; expected one of {', '.join(FORMS)}"
+            )
+        # They are trained on last.
+        examples_of(settings)
     every = config.training.keep_every
     for part in config.evaluation.during:
         if not 0 < part < 1 or not every or round(part * config.training.steps) % every:

@@ -1,6 +1,7 @@
 """What the methods of a comparison read and its settings do not name: word vectors and a helper model, made here."""
 
 import contextlib
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,9 @@ from ml_collections import ConfigDict
 
 from wechsel_jax.comparison.settings import SAMPLE, TEXT, helper_config, needs_of_all
 from wechsel_jax.data.sample import write_sample
-from wechsel_jax.files import temporary_directory
+from wechsel_jax.errors import UserError
+from wechsel_jax.files import new_file, temporary_directory
+from wechsel_jax.files.json import NUMBER, mismatch, read_json
 from wechsel_jax.records.names import EXPORT
 from wechsel_jax.training import train
 from wechsel_jax.vectors import train_vectors
@@ -18,12 +21,14 @@ from wechsel_jax.vectors import train_vectors
 # As FOCUS trains its token vectors (deepfocus 1.0.1), but for dimensions and epochs.
 NATIVE_VECTORS = {"model": "cbow", "smallest_ngram": 3, "largest_ngram": 6, "min_count": 10}
 
+_SECONDS_FILE = "seconds.json"
 
-def make_inputs(config: ConfigDict, workdir: Path, seconds: dict[str, float]) -> dict[str, str]:
+
+def make_inputs(config: ConfigDict, workdir: Path) -> dict[str, str]:
     """Makes what the methods need and the config does not name; returns setting -> file or directory."""
     needed, inputs = needs_of_all(config), {"dictionary": config.dictionary}
     inputs |= {"source_text": config.text.source, "target_text": config.text.train, "parallel": config.parallel}
-    with timed(seconds, "vectors"):
+    with timed(workdir, "vectors"):
         for side, text in (("source", config.text.source), ("target", config.text.words or config.text.train)):
             if f"{side}_vectors" in needed:
                 here = config.vectors.train_here
@@ -42,7 +47,7 @@ def make_inputs(config: ConfigDict, workdir: Path, seconds: dict[str, float]) ->
     if "helper" in needed:
         inputs["helper"] = config.helper.checkpoint
         if not config.helper.checkpoint:
-            with timed(seconds, "helper"):
+            with timed(workdir, "helper"):
                 train(helper_config(config, workdir), workdir / "helper")
             inputs["helper"] = str(workdir / "helper" / EXPORT)
     return inputs
@@ -82,9 +87,25 @@ def held_out_share(config: ConfigDict) -> float:
     return 0.0 if config.text.validation else config.training.data.validation_fraction
 
 
+def seconds_spent(workdir: Path) -> dict[str, float]:
+    """What each step of a comparison has taken so far; steps that were killed left nothing."""
+    file = workdir / _SECONDS_FILE
+    if not file.exists():
+        return {}
+    found = read_json(file, "the seconds of each step", "remove it")
+    if problem := mismatch(found, {"*": NUMBER}):
+        raise UserError(f"{file}: {problem}, the seconds of each step; remove it")
+    return found
+
+
 @contextlib.contextmanager
-def timed(seconds: dict[str, float], name: str) -> Iterator[None]:
-    """Adds the seconds that a block takes to `seconds[name]`."""
+def timed(workdir: Path, name: str) -> Iterator[None]:
+    """Adds the seconds that a block takes to those of its name, however it ends."""
     start = time.monotonic()
-    yield
-    seconds[name] = seconds.get(name, 0.0) + round(time.monotonic() - start, 2)
+    try:
+        yield
+    finally:
+        spent = seconds_spent(workdir)
+        spent[name] = round(spent.get(name, 0.0) + time.monotonic() - start, 2)
+        with new_file(workdir / _SECONDS_FILE, "w") as handle:
+            json.dump(spent, handle, indent=1)

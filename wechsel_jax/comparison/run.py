@@ -8,14 +8,13 @@ from ml_collections import ConfigDict
 
 from wechsel_jax.comparison.candidates import transfer_by_probe
 from wechsel_jax.comparison.check import settle, validate_comparison
-from wechsel_jax.comparison.inputs import make_inputs, prepared_as, read_as, timed
+from wechsel_jax.comparison.inputs import make_inputs, prepared_as, read_as, seconds_spent, timed
 from wechsel_jax.comparison.scoring import score_models
 from wechsel_jax.comparison.settings import AUTO, base_method, named_method, training_config, transfer_settings
 from wechsel_jax.comparison.tuning import tune, with_rates
 from wechsel_jax.data import prepare, prepare_split
 from wechsel_jax.files import new_directory, refuse_workdir, temporary_directory
 from wechsel_jax.records import ComparisonRecord, read_run
-from wechsel_jax.records.comparison import COMPARISON_FILE
 from wechsel_jax.records.machine import machine
 from wechsel_jax.records.names import EXPORT
 from wechsel_jax.report import comparison_table, write_report
@@ -38,7 +37,8 @@ def compare(config: ConfigDict, workdir: str | Path) -> dict:
       config: fields as in `default_config`.
       workdir: gets `tokenizer/`, `data/`, `vectors/` and `helper/` (where trained here), one training workdir a method with
         its `transfer/` inside, `comparison.json`, `report.html`; `scores.json` and `scores.md` where `evaluation` has tasks;
-        `tuning/` where rates are tuned; `config.json` and `texts.json`, the settings and which text it was.
+        `tuning/` where rates are tuned; `config.json`, `texts.json` and `seconds.json`,
+        the settings, which text it was, and what each step has taken.
 
     Returns:
       What `comparison.json` holds: `methods[name]["evaluations"]` as [step, perplexity] pairs, `steps_needed`, `seconds`.
@@ -56,9 +56,8 @@ def compare(config: ConfigDict, workdir: str | Path) -> dict:
 
 
 def _compare(config: ConfigDict, workdir: Path) -> dict:
-    seconds: dict[str, float] = {}
     if not (workdir / "tokenizer").exists():
-        with timed(seconds, "tokenizer"):
+        with timed(workdir, "tokenizer"):
             options = as_dict(config.tokenizer)
             if directory := options.pop("directory", ""):
                 tokenizer = load_tokenizer(directory)
@@ -66,7 +65,7 @@ def _compare(config: ConfigDict, workdir: Path) -> dict:
                     tokenizer.save_pretrained(place)
             else:
                 train_tokenizer(config.text.train, output=workdir / "tokenizer", **read_as(config), **options)
-    with timed(seconds, "data"):
+    with timed(workdir, "data"):
         sample = {"max_bytes": config.training.data.max_bytes, **prepared_as(config)}
         if config.text.validation:
             prepare(config.text.train, workdir / "tokenizer", workdir / "data" / "train", **sample)
@@ -74,7 +73,7 @@ def _compare(config: ConfigDict, workdir: Path) -> dict:
         else:
             fraction = config.training.data.validation_fraction
             prepare_split(config.text.train, workdir / "tokenizer", workdir / "data", validation_fraction=fraction, **sample)
-    inputs = make_inputs(config, workdir, seconds)
+    inputs = make_inputs(config, workdir)
     # All before the first training, so that a mistake in the settings of one is found while they may still be changed.
     starts: dict[str, Path] = {}
     for method in config.methods:
@@ -89,7 +88,7 @@ def _compare(config: ConfigDict, workdir: Path) -> dict:
         twin = starts.setdefault(repr((named_method(config, method), sorted(settings.items()), probing)), place)
         if not place.exists():
             print(f"== {method}: transfer", flush=True)
-            with timed(seconds, f"{method} transfer"):
+            with timed(workdir, f"{method} transfer"):
                 if twin != place:
                     with temporary_directory(place) as copied:
                         shutil.copytree(twin, copied, dirs_exist_ok=True)
@@ -102,7 +101,7 @@ def _compare(config: ConfigDict, workdir: Path) -> dict:
                         transfer(*models, method=None if automatic else base_method(config, method), **settings)
     tuned: dict[str, list] = {}
     if config.tuning.rates:
-        with timed(seconds, "tuning"):
+        with timed(workdir, "tuning"):
             tuned = tune(config, workdir)
     for method in config.methods:
         print(f"== {method} (seed {config.seed})", flush=True)
@@ -111,18 +110,17 @@ def _compare(config: ConfigDict, workdir: Path) -> dict:
         if method in tuned:
             rate, tables, _ = min(tuned[method], key=lambda tried: tried[-1])
             training = with_rates(training, rate, tables)
-        with timed(seconds, f"{method} training"):
+        with timed(workdir, f"{method} training"):
             train(training, run)
     if config.evaluation.tasks or config.evaluation.fine_tuning:
-        with timed(seconds, "evaluation"):
+        with timed(workdir, "evaluation"):
             score_models(config, workdir)
-    return _write_results(config, workdir, seconds, tuned)
+    return _write_results(config, workdir, tuned)
 
 
-def _write_results(config: ConfigDict, workdir: Path, seconds: dict[str, float], tuned: dict[str, list]) -> dict:
+def _write_results(config: ConfigDict, workdir: Path, tuned: dict[str, list]) -> dict:
     runs = [workdir / method for method in config.methods]
     curves = {run.name: [list(point) for point in read_run(run).curve] for run in runs}
-    earlier = ComparisonRecord.read(workdir).seconds if (workdir / COMPARISON_FILE).exists() else {}
     result = ComparisonRecord(
         methods={name: {"evaluations": curve} for name, curve in curves.items()},
         steps_needed={
@@ -132,7 +130,7 @@ def _write_results(config: ConfigDict, workdir: Path, seconds: dict[str, float],
         },
         seed=config.seed,
         machine=machine(),
-        seconds={**earlier, **seconds},
+        seconds=seconds_spent(workdir),
         tuning=tuned or None,
     )
     result.write(workdir)

@@ -13,7 +13,7 @@ from wechsel_jax.records.names import METRICS_FILE
 from wechsel_jax.records.run import RunRecord, seed_runs
 
 COMPARISON_FILE = "comparison.json"
-_WHAT, _ADVICE = "what `train.compare` wrote", "remove it and run the comparison again"
+_WHAT, _ADVICE = "what `train.compare` wrote", "run it again"
 _SCHEMA = {
     "methods": {"*": {"evaluations?": [(NUMBER, NUMBER)]}},
     "steps_needed?": {"*": [ANY]},

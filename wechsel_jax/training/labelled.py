@@ -11,7 +11,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from wechsel_jax.checkpoint import Checkpoint
-from wechsel_jax.data.examples import Task, find_labels, read_examples
+from wechsel_jax.data.examples import Example, Task, find_labels, read_examples
 from wechsel_jax.data.manifest import MANIFEST
 from wechsel_jax.data.pairs import encode_pairs
 from wechsel_jax.data.rows import encode_examples, padding_id
@@ -25,6 +25,20 @@ from wechsel_jax.text.parallel import BESIDE
 from wechsel_jax.text.sources import find_sources, identify
 from wechsel_jax.training.run_data import Data
 from wechsel_jax.training.run_spec import named_model
+
+
+def examples_of(config: ConfigDict) -> dict[str, list[Example]]:
+    """Reads the examples of a run, by side.
+
+    Args:
+      config: settings of the run, whose objective is none of language models.
+
+    Raises:
+      UserError: as `read_examples`.
+    """
+    texts, columns, skip = (tuple(config.task[name]) for name in ("texts", "columns", "skip"))
+    task = Task(config.objective, texts, config.task.label, columns, skip)
+    return {side: read_examples(config.data[side], task) for side in SIDES}
 
 
 def open_labelled(config: ConfigDict, workdir: Path, say: Callable[[str], None]) -> tuple[ConfigDict, Data]:
@@ -43,9 +57,7 @@ def open_labelled(config: ConfigDict, workdir: Path, say: Callable[[str], None])
     """
     if config.objective == "translation":
         return _open_pairs(config, workdir, say)
-    texts, columns, skip = (tuple(config.task[name]) for name in ("texts", "columns", "skip"))
-    task = Task(config.objective, texts, config.task.label, columns, skip)
-    examples = {side: read_examples(config.data[side], task) for side in SIDES}
+    examples = examples_of(config)
     config = copy.deepcopy(config)
     if config.objective == "answers":
         config.task.labels = ()
@@ -84,8 +96,7 @@ def open_labelled(config: ConfigDict, workdir: Path, say: Callable[[str], None])
 
 
 def _open_pairs(config: ConfigDict, workdir: Path, say: Callable[[str], None]) -> tuple[ConfigDict, Data]:
-    task = Task(config.objective, tuple(config.task.texts), columns=tuple(config.task.columns))
-    examples = {side: read_examples(config.data[side], task) for side in SIDES}
+    examples = examples_of(config)
     if config.task.bleu:
         require_sacrebleu("task.bleu")
         from sacrebleu.metrics import BLEU
