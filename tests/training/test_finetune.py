@@ -201,6 +201,11 @@ def test_examples_that_changed_meanwhile_are_refused(classified, labelled, tmp_p
     with pytest.raises(UserError, match=r"data\.validation: the text or tokenizer has changed since this run began"):
         train(other, again)
     assert (again / "data" / "validation" / "manifest.json").read_bytes() == before
+    # Also where nothing is left to train: the next seed, or the next model, would be of other examples.
+    finished = shutil.copytree(workdir, tmp_path / "finished")
+    (finished / "config.json").write_text(json.dumps(recorded))
+    with pytest.raises(UserError, match=r"data\.validation: the text or tokenizer has changed since this run began"):
+        train(other, finished)
 
 
 def test_only_the_head_is_new_and_it_comes_from_the_seed(settings, language_model, tmp_path):

@@ -28,7 +28,7 @@ from wechsel_jax.training.placement import Placement, Prefetcher
 from wechsel_jax.training.progress import Clock, Progress
 from wechsel_jax.training.recorder import Recorder, stop_report
 from wechsel_jax.training.run_data import Data, open_data
-from wechsel_jax.training.run_spec import build_run
+from wechsel_jax.training.run_spec import build_run, named_model
 from wechsel_jax.training.schedules import phase_at
 from wechsel_jax.training.step import TrainState
 from wechsel_jax.training.trackers import Trackers, require_packages
@@ -75,6 +75,9 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
     # Killed before that line, a run has exported, perhaps, and not said what; it does so again.
     said = finished is not None and any(line["kind"] == "end" for line in read_metrics(workdir / METRICS_FILE))
     if said and broadcast_from_first(int(first and _exported(workdir / EXPORT, progress.say))):
+        if labelled:
+            # What stands beside it, of other seeds or models, shall be of the same examples.
+            check_data(labelled, named_model(config).tokenizer, workdir, fresh=False, say=progress.say)
         stop, ending = early_stop(read_metrics(workdir / METRICS_FILE)), f"all {config.steps:,} steps are done"
         if stop is not None:
             early = f"stopped early at step {stop['step']:,} of {config.steps:,}"
