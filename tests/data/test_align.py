@@ -208,6 +208,13 @@ def test_words_of_a_language_without_spaces_are_refused(tokenizer, tmp_path):
     assert align_pairs([tmp_path / "en-zh.tsv"], tokenizer, tmp_path / "pairs")[""]["pairs"] == 3
 
 
+@pytest.mark.parametrize("options", [["--aligner=none", "--symmetry=union"], ["--links=a.align", "--aligner=diagonal"]])
+def test_what_has_no_effect_is_refused(text, tokenizer, tmp_path, capsys, options):
+    with pytest.raises(SystemExit):
+        main(["align", f"--input={text}", f"--tokenizer={tokenizer}", f"--output={tmp_path / 'pairs'}", *options])
+    assert f"{options[1].split('=')[0]}: has no effect with {options[0].split('=')[0]}" in capsys.readouterr().err
+
+
 def test_a_package_that_is_missing_is_named(text, tokenizer, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "eflomal", None)
     with pytest.raises(UserError, match=r"eflomal: not installed; expected .*`pip install 'wechsel-jax\[align\]'`"):

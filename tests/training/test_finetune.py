@@ -346,6 +346,9 @@ def test_seeds_give_mean_and_spread(settings, tmp_path, capsys):
     assert "accuracy: " in capsys.readouterr().out
     assert finetune(config, tmp_path / "runs") == found
     assert len(read_runs([tmp_path / "runs"])) == 2
+    config.seeds = 1
+    with pytest.raises(UserError, match="runs: holds a fine-tuning with several seeds; expected seeds as before"):
+        finetune(config, tmp_path / "runs")
     # What is scored as their mean, whatever else lies there.
     (tmp_path / "runs" / "seed-notes").mkdir()
     assert seed_runs(tmp_path / "runs") == [tmp_path / "runs" / f"seed-{seed}" for seed in (5, 6)]

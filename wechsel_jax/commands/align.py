@@ -62,6 +62,10 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
 
     if values.links and values["aligner"].present:
         raise UserError("--aligner: has no effect with --links; leave it out")
+    if values.aligner == "none" and not values.links:
+        for name in ("symmetry", "units"):
+            if values[name].present:
+                raise UserError(f"--{name}: has no effect with --aligner=none, which makes no links; leave it out")
     options = {name: values[name].value for name in values if name not in ("input", "tokenizer", "output")}
     tell = functools.partial(print, file=sys.stderr)
     written = align_pairs(values.input, values.tokenizer, values.output, log=tell, **options)

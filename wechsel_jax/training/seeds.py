@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 from wechsel_jax.data.examples import FORMS
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file, refuse_workdir
-from wechsel_jax.records.names import SEEDS_FILE
+from wechsel_jax.records.names import CONFIG_FILE, SEEDS_FILE
 from wechsel_jax.training import distributed
 from wechsel_jax.training.config import validate
 from wechsel_jax.training.loop import train
@@ -38,9 +38,11 @@ def finetune(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
     validate(config, steps_known=not config.epochs)
     if config.objective not in FORMS:
         raise UserError(f"objective: {config.objective} needs no labels; expected one of {', '.join(FORMS)}; or train.pretrain")
-    if config.seeds < 2:
-        return train(config, workdir)
     workdir = Path(workdir)
+    if config.seeds < 2:
+        if any(workdir.glob(f"seed-*/{CONFIG_FILE}")):
+            raise UserError(f"{workdir}: holds a fine-tuning with several seeds; expected seeds as before, or another workdir")
+        return train(config, workdir)
     refuse_workdir(workdir, has_begun, "a fine-tuning")
     check_config(config, workdir)
     results = {}
