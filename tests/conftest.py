@@ -14,7 +14,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 8)
 # What a program computes is what these are about. Machine code as users get it takes three to nine times as long to make.
-QUICKLY_COMPILED = {"evaluation", "models", "objectives", "tests", "training"}
+QUICKLY_COMPILED = {"evaluation", "initializers", "inspection", "models", "objectives", "tests", "training", "transfers"}
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

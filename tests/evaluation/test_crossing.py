@@ -1,5 +1,6 @@
 """What TreLM's half models write: transformers' own logits sentence by sentence, numpy's rules, and sacrebleu's programme."""
 
+import shutil
 import subprocess
 import sys
 
@@ -186,7 +187,16 @@ def test_the_verb_writes_and_scores_as_sacrebleu_does(half, tmp_path, capsys):
     # "BLEU|... = SCORE P1/P2/P3/P4 (BP = ...)"
     precisions = theirs.split(" = ")[1].split()[1]
     assert f"BLEU-1/2/3/4 {precisions} (" in printed.err and precisions.split("/")[0] not in ("0.0", "100.0")
-    for flags, message in ((["--beams=3"], "--beams: is not for a model of TreLM; leave it out"),):
+    # A run says which of the two it has learnt to write.
+    run = tmp_path / "backward"
+    shutil.copytree(half.directory, run / "export")
+    (run / "metrics.jsonl").write_text("")
+    (run / "config.json").write_text('{"data": {"rows": "backward"}}')
+    for model, flags, message in (
+        (half.directory, ["--beams=3"], "--beams: is not for a model of TreLM; leave it out"),
+        (half.directory, ["--tokenize=char"], "--tokenize: is for --reference; leave it out"),
+        (run, [], "backward was trained to write the first language; expected --to=first"),
+    ):
         with pytest.raises(SystemExit) as ended:
-            cli.main(["translate", str(half.directory), sides[0], *flags])
+            cli.main(["translate", str(model), sides[0], *flags])
         assert ended.value.code == 2 and message in capsys.readouterr().err

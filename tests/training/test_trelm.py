@@ -197,6 +197,16 @@ def test_finished_phases_are_kept_and_settings_that_changed_are_refused(settings
         train_trelm(other, whole)
     with pytest.raises(UserError, match=r"config\.json: the run there has other settings: fold_first was true, now false"):
         train_trelm(settings(fold_first=False), whole)
+    # As if the pairs had been other ones when the first phase was trained.
+    known = (whole / "texts.json").read_text()
+    other = json.loads(known)
+    other["commonality"]["train"][0]["sha256"] = "other"
+    (whole / "texts.json").write_text(json.dumps(other))
+    with pytest.raises(
+        UserError, match=r"commonality\.data\.train: pairs: has changed since this phase was trained; restore it"
+    ):
+        train_trelm(settings(), whole)
+    (whole / "texts.json").write_text(known)
 
 
 def test_mistakes_are_found_before_anything_is_made(settings, folder, tmp_path):

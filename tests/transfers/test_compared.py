@@ -46,6 +46,13 @@ def test_variants_and_methods_get_what_they_read(config, source, tmp_path, monke
     with pytest.raises(Training):
         compare(config, tmp_path / "run")
     places = {name: tmp_path / "run" / name / "transfer" for name in config.methods}
+    # What the comparison made itself can be copied from nowhere.
+    for file in (places["sava"] / "model.safetensors", tmp_path / "run" / "tokenizer" / "tokenizer.json"):
+        whole = file.read_bytes()
+        file.write_bytes(whole[:100])
+        with pytest.raises(UserError, match=f"or remove {file.parent}: the same command makes it again"):
+            compare(config, tmp_path / "run")
+        file.write_bytes(whole)
     records = {name: TransferRecord.read(place) for name, place in places.items()}
     plans = {name: TransferPlan.load(place / "transfer_plan.npz") for name, place in places.items()}
     assert not [note for record in records.values() for note in record.notes if "was given" in note or "frequencies" in note]

@@ -19,6 +19,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from tests.full_disk import no_file_above
+from wechsel_jax.cli import main
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import remove_leftovers, remove_unfinished
 from wechsel_jax.tokens import encoding, load_tokenizer
@@ -80,6 +81,20 @@ def test_what_a_killed_process_leaves_is_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(fasttext, "train_unsupervised", killed)
     with pytest.raises(KeyboardInterrupt):
         train_vectors(tmp_path / "a.txt", tmp_path / "v.bin", **SETTINGS)
+
+
+def test_what_somebody_writes_there_meanwhile_stays(tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text("a b\n" * 20)
+    output, train = tmp_path / "v.bin", fasttext.train_unsupervised
+
+    def slowly(*arguments, **options):
+        output.write_text("mine")
+        return train(*arguments, **options)
+
+    monkeypatch.setattr(fasttext, "train_unsupervised", slowly)
+    with pytest.raises(SystemExit):
+        main(["vectors", "train", f"--input={tmp_path / 'a.txt'}", f"--output={output}", "--dim=2", "--min_count=1"])
+    assert output.read_text() == "mine" and len(list(tmp_path.iterdir())) == 2
 
 
 def test_a_full_disk_is_named_and_leaves_nothing(tmp_path):

@@ -10,13 +10,16 @@ A model is a directory, or a run's, whose export is taken. A half model of TreLM
 source, all at once; see docs/trelm.md.
 """
 
+import json
 import sys
 import time
+from pathlib import Path
 
 from absl import flags
 
 from wechsel_jax.commands import choice, number, picked
 from wechsel_jax.errors import UserError
+from wechsel_jax.records.names import CONFIG_FILE
 from wechsel_jax.records.run import exported_model
 
 ARGUMENTS = "DIR"
@@ -47,6 +50,8 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     """Reads everything, translates, prints, and scores."""
     from wechsel_jax.text.files import read_lines
 
+    if values["tokenize"].present and not values.reference:
+        raise UserError("--tokenize: is for --reference; leave it out")
     sides = picked(values, "input", "reference").items()
     lines = {name: [line for _, line in read_lines(place, "sentences, one a line")] for name, place in sides if place}
     if values.reference:
@@ -72,6 +77,11 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     for name in ("beams", "length_penalty", "max_tokens") if crossing else ("to", "first_tokenizer"):
         if values[name].present:
             raise UserError(f"--{name}: is not for {'a model of TreLM' if crossing else 'an encoder-decoder'}; leave it out")
+    trained = _written_by(arguments[0]) if crossing else ""
+    if trained not in ("", values.to):
+        raise UserError(
+            f"--to={values.to}: {arguments[0]} was trained to write the {trained} language; expected --to={trained}"
+        )
     model = LoadedModel.open(arguments[0], dtype=values.dtype, translation=not crossing)
     to = ("first", "second").index(values.to)
     first = load_tokenizer(values.first_tokenizer) if values.first_tokenizer else None
@@ -92,3 +102,12 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
         precisions = "/".join(f"{one:.1f}" for one in scores["precisions"])
         told = f"BLEU {scores['bleu']:.2f}, chrF {scores['chrf']:.2f}, BLEU-1/2/3/4 {precisions} ({scores['signature']})"
         print(told, file=sys.stderr)
+
+
+def _written_by(run: str) -> str:
+    """The language that a run of a half model was trained to write; "" where the place is no such run."""
+    try:
+        rows = json.loads((Path(run) / CONFIG_FILE).read_bytes())["data"]["rows"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    return {"forward": "second", "backward": "first"}.get(rows, "")

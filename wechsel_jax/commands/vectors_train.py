@@ -5,6 +5,7 @@ wechsel-jax vectors train --input='corpus/*.jsonl.zst' --input=more.txt --output
 wechsel-jax vectors train --input=german.txt --output=tokens.bin --tokenizer=DIR --model=cbow --min_count=10 (for FOCUS)
 """
 
+from functools import partial
 from pathlib import Path
 
 from absl import flags
@@ -45,11 +46,14 @@ def define(values: flags.FlagValues) -> None:
 def run(values: flags.FlagValues, arguments: list[str]) -> None:
     """Trains and says how many words there are."""
     del arguments
-    refuse_file(values.output, _is_fasttext, "vectors train", values.overwrite, [*values.input, values.tokenizer])
+    inputs = [*values.input, values.tokenizer]
+    refuse = partial(refuse_file, values.output, _is_fasttext, "vectors train", values.overwrite, inputs)
+    refuse()
     from wechsel_jax.vectors import train_vectors
 
     options = {name: values[name].value for name in values if name not in ("input", "output", "overwrite")}
-    done = train_vectors(values.input, values.output, verbose=2, **options)
+    # Once more at the end: what somebody wrote there in these hours is as dear.
+    done = train_vectors(values.input, values.output, verbose=2, check=refuse, **options)
     kind = "words" if values.tokenizer is None else "tokens"
     print(f"{values.output}: {done['words']} {kind}, {done['dim']} dimensions, from {done['tokens']} running {kind}")
 

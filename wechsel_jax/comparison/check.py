@@ -18,7 +18,7 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.files import foreign, new_file, remove_leftovers, require_file
 from wechsel_jax.files.json import is_number
 from wechsel_jax.initializers import METHODS
-from wechsel_jax.records.names import CONFIG_FILE
+from wechsel_jax.records.names import CONFIG_FILE, TEXTS_FILE
 from wechsel_jax.text.parallel import PARALLEL
 from wechsel_jax.text.sources import find_sources, identify
 from wechsel_jax.training import record_config, validate
@@ -26,9 +26,6 @@ from wechsel_jax.training.config import as_dict
 from wechsel_jax.training.labelled import examples_of
 from wechsel_jax.training.workdir import differences
 from wechsel_jax.transfers.settings import ALIGNED, IDENTICAL, described_settings
-
-# In a workdir: which text its files are made of, a list of what `text.sources.identify` says for each field of `text`.
-_TEXTS_FILE = "texts.json"
 
 
 def validate_comparison(config: ConfigDict, workdir: Path) -> None:
@@ -131,7 +128,7 @@ def settle(config: ConfigDict, workdir: Path) -> None:
     for name, files in config.text.items():
         texts[name] = identify(find_sources(files), len(os.sched_getaffinity(0)))[1]
     with contextlib.suppress(OSError, ValueError):
-        known = dict(json.loads((workdir / _TEXTS_FILE).read_bytes()))
+        known = dict(json.loads((workdir / TEXTS_FILE).read_bytes()))
     # Comparisons of earlier versions have no such file.
     other = [name for name in texts if known and known.get(name) != texts[name]]
     if (workdir / "tuning").exists() or any((workdir / method / CONFIG_FILE).exists() for method in config.methods):
@@ -144,7 +141,7 @@ def settle(config: ConfigDict, workdir: Path) -> None:
     else:
         _remake(config, workdir, bool(other))
     if texts != known:
-        with new_file(workdir / _TEXTS_FILE, "w") as handle:
+        with new_file(workdir / TEXTS_FILE, "w") as handle:
             json.dump(texts, handle, indent=1)
 
 

@@ -1,11 +1,14 @@
 """One source model, one new language, several initialisations, the same training for each: what `train.compare` runs."""
 
+import contextlib
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.comparison.candidates import transfer_by_probe
 from wechsel_jax.comparison.check import settle, validate_comparison
 from wechsel_jax.comparison.inputs import make_inputs, prepared_as, read_as, seconds_spent, timed
@@ -13,10 +16,11 @@ from wechsel_jax.comparison.scoring import score_models
 from wechsel_jax.comparison.settings import AUTO, base_method, named_method, training_config, transfer_settings
 from wechsel_jax.comparison.tuning import tune, with_rates
 from wechsel_jax.data import prepare, prepare_split
+from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_directory, refuse_workdir, temporary_directory
 from wechsel_jax.records import ComparisonRecord, read_run
 from wechsel_jax.records.machine import machine
-from wechsel_jax.records.names import EXPORT
+from wechsel_jax.records.names import CONFIG_FILE, EXPORT
 from wechsel_jax.report import comparison_table, write_report
 from wechsel_jax.report.curves import BASELINE, steps_needed
 from wechsel_jax.tokens import load_tokenizer
@@ -56,6 +60,9 @@ def compare(config: ConfigDict, workdir: str | Path) -> dict:
 
 
 def _compare(config: ConfigDict, workdir: Path) -> dict:
+    with _made_again(workdir / "tokenizer") as made:
+        if made.exists():
+            load_tokenizer(made)
     if not (workdir / "tokenizer").exists():
         with timed(workdir, "tokenizer"):
             options = as_dict(config.tokenizer)
@@ -86,6 +93,10 @@ def _compare(config: ConfigDict, workdir: Path) -> dict:
             probing = {"steps": config.probe_steps, "rates": rates, "recipes": {"training": optimizer}}
         # Runs that differ in their training alone begin with the same files, unless a probe chooses them.
         twin = starts.setdefault(repr((named_method(config, method), sorted(settings.items()), probing)), place)
+        if not (workdir / method / CONFIG_FILE).exists():
+            with _made_again(place) as made:
+                if made.exists():
+                    Checkpoint.open(made)
         if not place.exists():
             print(f"== {method}: transfer", flush=True)
             with timed(workdir, f"{method} transfer"):
@@ -116,6 +127,15 @@ def _compare(config: ConfigDict, workdir: Path) -> dict:
         with timed(workdir, "evaluation"):
             score_models(config, workdir)
     return _write_results(config, workdir, tuned)
+
+
+@contextlib.contextmanager
+def _made_again(place: Path) -> Iterator[Path]:
+    """Says of what is damaged in a directory that nobody can copy it from elsewhere."""
+    try:
+        yield place
+    except UserError as error:
+        raise UserError(f"{error}; or remove {place}: the same command makes it again") from None
 
 
 def _write_results(config: ConfigDict, workdir: Path, tuned: dict[str, list]) -> dict:

@@ -4,6 +4,8 @@
 CONFIG_FILE, METRICS_FILE, MACHINE_FILE, LOCK_FILE = "config.json", "metrics.jsonl", "machine.json", ".lock"
 # Directories there: of checkpoints, one a step, and of the trained model.
 CHECKPOINTS, EXPORT = "checkpoints", "export"
+# Of a comparison and of a TreLM training: which text it is of.
+TEXTS_FILE = "texts.json"
 # Of a fine-tuning with several seeds, beside their workdirs.
 SEEDS_FILE = "seeds.json"
 # Beside the tokens of prepared text, and in each checkpoint: what they are of, with the checksums of the files.

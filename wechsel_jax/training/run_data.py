@@ -1,8 +1,10 @@
 """The text of a run: found, prepared where it is not yet, and held against the settings and the model."""
 
-from collections.abc import Callable
+import json
+import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
@@ -13,7 +15,7 @@ from wechsel_jax.data.parallel import FACTS, ParallelRows, vocabulary_hash
 from wechsel_jax.data.sentences import SentencePairs, require_sentences
 from wechsel_jax.errors import UserError
 from wechsel_jax.records.run import SIDES
-from wechsel_jax.text.sources import find_sources
+from wechsel_jax.text.sources import find_sources, identify
 from wechsel_jax.tokens import load_tokenizer
 from wechsel_jax.training import distributed
 from wechsel_jax.training.run_spec import ModelSpec
@@ -75,6 +77,15 @@ def find_data(config: ConfigDict, languages: int = 0) -> None:
                     f"data.{side}: {lines[0]}: each line is a document, in which no second sentence can follow (mlm_nsp); "
                     "expected data.documents=paragraphs, for a sentence a line and a blank line between documents, or files"
                 )
+
+
+def identified(texts: Sequence[str]) -> list[dict[str, Any]]:
+    """Says of each text, or of the prepared data, which it is: {"name", "sha256"}, and of text its size."""
+    for record in (MANIFEST, FACTS):
+        if _is_prepared(texts, record):
+            place = Path(texts[0])
+            return [{"name": place.name, "sha256": json.loads((place / record).read_bytes())["sha256"]}]
+    return identify(find_sources(texts), len(os.sched_getaffinity(0)))[1]
 
 
 def check_pairs(config: ConfigDict, model: ModelSpec) -> None:

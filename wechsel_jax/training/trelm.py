@@ -22,7 +22,8 @@ from wechsel_jax.models.family import Params
 from wechsel_jax.models.registry import FAMILIES
 from wechsel_jax.models.trilayer import PREFIX, begin, combine, fold
 from wechsel_jax.models.weights import flatten, unflatten
-from wechsel_jax.records.names import CONFIG_FILE, EXPORT, RECORD_FILE
+from wechsel_jax.records.names import CONFIG_FILE, EXPORT, RECORD_FILE, TEXTS_FILE
+from wechsel_jax.records.run import SIDES
 from wechsel_jax.tokens import Vocabulary, load_tokenizer
 from wechsel_jax.tokens.extension import place_beside
 from wechsel_jax.training import distributed
@@ -32,7 +33,7 @@ from wechsel_jax.training.exports import write_model
 from wechsel_jax.training.loop import train
 from wechsel_jax.training.optimizer import trainable_paths
 from wechsel_jax.training.placement import Placement
-from wechsel_jax.training.run_data import check_pairs, find_data, open_data
+from wechsel_jax.training.run_data import check_pairs, find_data, identified, open_data
 from wechsel_jax.training.run_spec import build_run, described_model, strip
 from wechsel_jax.training.step import INIT_STREAM, stream_key
 from wechsel_jax.training.workdir import check_config, has_begun, only_run, record_config
@@ -79,14 +80,16 @@ def train_trelm(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
       config: the fields of `default_trelm_config`.
       workdir: gets `start/` (the encoder with languages and TRILayer), the runs `commonality/`, `forward/`, `backward/` and
         `language/`, `combined/` (one model of the two half models), `folded/` (an ordinary encoder; `folding.json` holds the
-        loss on the held-out text of the last phase before and after) and `trelm.json`.
+        loss on the held-out text of the last phase before and after), `texts.json` (what the phases are trained on) and
+        `trelm.json`.
 
     Returns:
       What trelm.json holds: {"model": the directory of the final model, "phases": name -> what `train` returned, "folding":
       {"tri_layer": loss in nats a token, "folded"}}.
 
     Raises:
-      UserError: a setting is wrong, the model is no encoder, or what `train` raises.
+      UserError: a setting is wrong, the model is no encoder, a phase was trained on other text than there is now, or what
+        `train` raises.
       SystemExit: as `train`.
     """
     workdir = Path(workdir)
@@ -106,6 +109,7 @@ def train_trelm(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
         if first:
             # Before anything is made of them.
             record_config(own, workdir)
+            _check_texts(runs, workdir)
         if model_type.startswith(PREFIX):
             runs["commonality"].model.checkpoint = str(config.source)
         else:
@@ -198,6 +202,23 @@ def _check_models(runs: Mapping[str, ConfigDict]) -> None:
                         f"phases: trains the layers {phase.layers} of {model.config.layers}, of which {half} are taken from "
                         f"it; expected {half} or all; set depth={model.config.layers} in configs/trelm.py"
                     )
+
+
+def _check_texts(runs: Mapping[str, ConfigDict], workdir: Path) -> None:
+    """Raises `UserError` where a phase was trained on other text or pairs than its files hold now; records what they hold."""
+    known: dict[str, Any] = {}
+    with contextlib.suppress(OSError, ValueError):
+        known = dict(json.loads((workdir / TEXTS_FILE).read_bytes()))
+    now = {name: {side: identified([str(text) for text in run.data[side]]) for side in SIDES} for name, run in runs.items()}
+    for name, texts in now.items():
+        for side, found in texts.items():
+            if (workdir / name / CONFIG_FILE).exists() and known.get(name, texts)[side] != found:
+                named = ", ".join(entry["name"] for entry in found)
+                raise UserError(
+                    f"{name}.data.{side}: {named}: has changed since this phase was trained; restore it or use another workdir"
+                )
+    with new_file(workdir / TEXTS_FILE, "w") as handle:
+        json.dump(now, handle, indent=1)
 
 
 def _once(place: Path, make: Callable[[Path], None]) -> None:

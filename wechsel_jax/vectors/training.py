@@ -4,7 +4,7 @@ import os
 import re
 import sys
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache, partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -52,6 +52,7 @@ def train_vectors(
     tokenizer: "str | os.PathLike | PreTrainedTokenizerFast | None" = None,
     text_field: str = "text",
     max_document_bytes: int = LONGEST_DOCUMENT,
+    check: Callable[[], None] | None = None,
 ) -> dict:
     """Trains a fastText model on text and writes it, whole or not at all.
 
@@ -80,6 +81,7 @@ def train_vectors(
       tokenizer: cut the text with it: a directory, tokenizer.json, hub id or loaded fast tokenizer.
       text_field: which holds the text of JSON lines and tables.
       max_document_bytes: a longer line, or row of a table, is refused.
+      check: called before the file takes its place; where it raises, what is there stays.
 
     Returns:
       {"words": W, "tokens": running words in the text, "dim": m}.
@@ -140,16 +142,18 @@ def train_vectors(
         except MemoryError:
             rows = f"the words and {buckets} buckets, {dim} numbers each"
             raise UserError(f"{names}: there is no memory for {rows}; ask for fewer dimensions or buckets") from None
-        _save(trained, Path(directory, "model.bin"), output)
+        _save(trained, Path(directory, "model.bin"), output, check)
     return {"words": len(trained.words), "tokens": tokens, "dim": dim}
 
 
-def _save(trained: "fasttext.FastText._FastText", unfinished: Path, output: Path) -> None:
+def _save(trained: "fasttext.FastText._FastText", unfinished: Path, output: Path, check: Callable[[], None] | None) -> None:
     trained.save_model(str(unfinished))
     try:
         FastTextVectors(unfinished)
     except UserError as error:  # fastText itself passes over a full disk in silence
         raise UserError(f"{output}: cannot be written whole; free some space, or choose another output") from error
+    if check is not None:
+        check()
     os.replace(unfinished, output)
 
 
