@@ -99,6 +99,13 @@ def test_rates_are_tuned_on_nothing_but_the_text_that_is_trained_on(workdir, tra
     assert 0.15 < len(held_out) / len(train) < 0.35
 
 
+def test_too_little_to_tune_on_names_the_setting(workdir, trained):
+    config = tuning(workdir)
+    config.tuning.held_out = 1e-6
+    with pytest.raises(UserError, match=r"tuning\.held_out=1e-06, of what is trained on: "):
+        tune(config, workdir)
+
+
 def test_runs_that_train_in_other_ways_have_rates_of_their_own(workdir, trained):
     config = tuning(workdir, (1e-3, 2e-3), (1.0,))
     config.overrides = ConfigDict({"longer": {"steps": 900, "eval_every": 450}})

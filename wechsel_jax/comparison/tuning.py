@@ -80,7 +80,10 @@ def _prepare(config: ConfigDict, workdir: Path, data: Path) -> None:
         reading = sample_as(config)
         # A document's side follows from its hash, and those with the lowest are held out for the scores.
         share = held + (1 - held) * share
-    prepare_split(texts, workdir / "tokenizer", data, validation_fraction=share, **reading)
+    try:
+        prepare_split(texts, workdir / "tokenizer", data, validation_fraction=share, **reading)
+    except UserError as error:
+        raise UserError(f"tuning.held_out={held}, of what is trained on: {error}") from None
 
 
 def _loss_after(run: Path, step: int) -> float | None:
