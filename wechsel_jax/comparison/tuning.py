@@ -83,7 +83,7 @@ def _prepare(config: ConfigDict, workdir: Path, data: Path) -> None:
     try:
         prepare_split(texts, workdir / "tokenizer", data, validation_fraction=share, **reading)
     except UserError as error:
-        raise UserError(f"tuning.held_out={held}, of what is trained on: {error}") from None
+        raise UserError(f"tuning.held_out={config.tuning.held_out:g}, of what is trained on: {error}") from None
 
 
 def _loss_after(run: Path, step: int) -> float | None:
