@@ -69,7 +69,7 @@ def table(result: dict[str, Any]) -> str:
         for name in trained:
             before = models.get(name + UNTRAINED)
             cells = [_cell(before["target text"], found["tasks"]["target text"]) if before else "–"]
-            cells += [_cell(models[name][task], found["tasks"][task]) for task in COLUMNS]
+            cells += [_cell(models[name][task], found["tasks"][task]) if task in found["tasks"] else "–" for task in COLUMNS]
             lines.append(f"| {language} | `{name}` | " + " | ".join(cells) + " |")
     lines.append(
         "\nText: bits per byte; the others: % right. ± is half of the 95 % interval, by drawing the items with replacement. "

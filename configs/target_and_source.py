@@ -24,14 +24,15 @@ from ml_collections import ConfigDict
 from configs import compare_initializers
 from wechsel_jax.training import config_arguments
 
-# Of each language: its codes in NTREX-128 and SIB-200, forced choice, and a treebank to train and to score a probe on.
+# Of each language: its codes in NTREX-128 and SIB-200, forced choice, and a treebank to train and to score a probe on. The
+# source reads 128 tokens, which are too few for items of SLING and of XCOPA in Thai: it has no letters of theirs.
 TASKS = {
     "de": ("deu", "deu_Latn", "clams/deu.tsv.gz", "ud/German-GSD-dev.conllu.gz", "ud/German-GSD-test.conllu.gz"),
     "fr": ("fra", "fra_Latn", "clams/fra.tsv.gz", "ud/French-GSD-dev.conllu.gz", "ud/French-GSD-test.conllu.gz"),
     "sw": ("swa", "swh_Latn", "xcopa/test.sw.jsonl.gz", "masakhapos/swa-train.txt.gz", "masakhapos/swa-test.txt.gz"),
-    "zh": ("zho-CN", "zho_Hans", "sling/zho.tsv.gz", "ud/Chinese-GSD-dev.conllu.gz", "ud/Chinese-GSD-test.conllu.gz"),
+    "zh": ("zho-CN", "zho_Hans", "", "ud/Chinese-GSD-dev.conllu.gz", "ud/Chinese-GSD-test.conllu.gz"),
     "vi": ("vie", "vie_Latn", "xcopa/test.vi.jsonl.gz", "ud/Vietnamese-VTB-dev.conllu.gz", "ud/Vietnamese-VTB-test.conllu.gz"),
-    "th": ("tha", "tha_Thai", "xcopa/test.th.jsonl.gz", "ud/Thai-TUD-dev.conllu.gz", "ud/Thai-TUD-test.conllu.gz"),
+    "th": ("tha", "tha_Thai", "", "ud/Thai-TUD-dev.conllu.gz", "ud/Thai-TUD-test.conllu.gz"),
 }
 METHODS = "anker+wechsel+wechsel_tfr+focus+fvt+trans_inner+full_rand"
 
@@ -48,7 +49,7 @@ def get_config(arguments: str = "") -> ConfigDict:
     config.evaluation.tasks = ConfigDict({
         "target text": {"form": "text", "file": str(texts / f"{ntrex}.txt.gz"), "text_bytes": 100_000},
         "English text": {"form": "text", "file": str(texts / "eng.txt.gz"), "text_bytes": 100_000},
-        "target choice": {"form": "choice", "file": str(labelled / choice)},
+        **({"target choice": {"form": "choice", "file": str(labelled / choice)}} if choice else {}),
         "English pairs": {"form": "choice", "file": str(labelled / "multiblimp" / "eng.tsv.gz")},
         "target topics": {
             "form": "probe",

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 from transformers import AutoTokenizer
 
 from wechsel_jax.checkpoint import Checkpoint
@@ -11,6 +12,7 @@ from wechsel_jax.comparison import compare, default_config, inputs, run, tuning
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers import TransferPlan
 from wechsel_jax.records import TransferRecord
+from wechsel_jax.records.scores import ScoresRecord
 from wechsel_jax.report import write_report
 
 
@@ -129,6 +131,24 @@ def test_one_setting_says_how_all_text_is_read(config, tmp_path, monkeypatch):
     assert documents("train") == lines and documents("validation") == ["Ein Satz.\nNoch einer.", "Der letzte."]
     sides = [documents(f"tuning/{side}") for side in ("train", "validation")]
     assert sorted(sides[0] + sides[1]) == sorted(lines) and all(sides)
+
+
+def test_tasks_that_cannot_be_asked_are_found_before_any_training(config, tmp_path, monkeypatch):
+    def train(*arguments, **options):
+        raise Training
+
+    monkeypatch.setattr(run, "train", train)
+    (tmp_path / "text.txt").write_text("Ein Satz.\n")
+    (tmp_path / "pairs.tsv").write_text("sen\twrong_sen\nDas Haus ist alt.\t" + "Das Haus sind alt. " * 400 + "\n")
+    config.methods, config.evaluation.before = ("full_rand",), True
+    config.evaluation.tasks = ConfigDict({"text": {"form": "text", "file": str(tmp_path / "text.txt")}})
+    with pytest.raises(Training):
+        compare(config, tmp_path / "run")
+    scores = ScoresRecord.read(tmp_path / "run" / "scores.json").scores
+    assert [(score.model, score.task) for score in scores] == [("source", "text"), ("full_rand untrained", "text")]
+    config.evaluation.tasks.pairs = ConfigDict({"form": "choice", "file": str(tmp_path / "pairs.tsv")})
+    with pytest.raises(UserError, match=r"pairs: .*pairs\.tsv: line 2: .* expected at most the \d+ that .* can read"):
+        compare(config, tmp_path / "run")
 
 
 def test_a_method_without_its_parallel_text_is_refused(config, tmp_path):

@@ -12,7 +12,7 @@ from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.comparison.candidates import transfer_by_probe
 from wechsel_jax.comparison.check import settle, validate_comparison
 from wechsel_jax.comparison.inputs import make_inputs, prepared_as, read_as, seconds_spent, timed
-from wechsel_jax.comparison.scoring import score_models
+from wechsel_jax.comparison.scoring import score_models, score_starts
 from wechsel_jax.comparison.settings import AUTO, base_method, named_method, training_config, transfer_settings
 from wechsel_jax.comparison.tuning import tune, with_rates
 from wechsel_jax.data import prepare, prepare_split
@@ -110,6 +110,10 @@ def _compare(config: ConfigDict, workdir: Path) -> dict:
                         transfer_by_probe(*models, **probing, **({"parallel": config.parallel} | settings))
                     else:
                         transfer(*models, method=None if automatic else base_method(config, method), **settings)
+    if config.evaluation.tasks:
+        print("== evaluation before training", flush=True)
+        with timed(workdir, "evaluation"):
+            score_starts(config, workdir)
     tuned: dict[str, list] = {}
     if config.tuning.rates:
         with timed(workdir, "tuning"):

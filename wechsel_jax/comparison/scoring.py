@@ -17,6 +17,8 @@ from wechsel_jax.training.exports import export_checkpoint
 
 # Of a run's workdir: its model after so many steps, a folder each.
 STAGES = "stages"
+# Labels of what is there before any training: the source, and behind the name of a method.
+SOURCE, UNTRAINED = "source", " untrained"
 
 
 def scored_models(config: ConfigDict, workdir: Path) -> dict[str, Path]:
@@ -26,10 +28,10 @@ def scored_models(config: ConfigDict, workdir: Path) -> dict[str, Path]:
       UserError: what is fine-tuned from two of them would lie in one folder.
     """
     asked = config.evaluation
-    stages = {" untrained": "transfer"} if asked.before else {}
+    stages = {UNTRAINED: "transfer"} if asked.before else {}
     stages |= {f" {100 * part:g} %": f"{STAGES}/{round(part * config.training.steps)}" for part in asked.during}
     stages |= {"": EXPORT} if asked.after else {}
-    models = [("source", Path(config.source))]
+    models = [(SOURCE, Path(config.source))]
     models += [(f"{name}{stage}", workdir / name / place) for stage, place in stages.items() for name in config.methods]
     folders = [_folder(label) for label, _ in models]
     for number, (label, _) in enumerate(models):
@@ -43,6 +45,13 @@ def scored_models(config: ConfigDict, workdir: Path) -> dict[str, Path]:
 
 def _folder(label: str) -> str:
     return label.replace(" ", "_").replace("_%", "")
+
+
+def score_starts(config: ConfigDict, workdir: Path) -> None:
+    """Scores what is there before any training, so that a task that cannot be asked of these models is not found after it."""
+    models = scored_models(config, workdir)
+    starts = {label: models[label] for label in models if label == SOURCE or label.endswith(UNTRAINED)}
+    evaluate(starts, read_tasks(config), output=workdir / "scores.json", overwrite=True)
 
 
 def score_models(config: ConfigDict, workdir: Path) -> None:
