@@ -139,15 +139,16 @@ def test_tasks_that_cannot_be_asked_are_found_before_any_training(config, tmp_pa
 
     monkeypatch.setattr(run, "train", train)
     (tmp_path / "text.txt").write_text("Ein Satz.\n")
-    (tmp_path / "pairs.tsv").write_text("sen\twrong_sen\nDas Haus ist alt.\t" + "Das Haus sind alt. " * 400 + "\n")
+    item = {"context": "Was ist alt?", "choices": [" Haus" * 40, " Meer"], "answer": 0}
+    (tmp_path / "questions.jsonl").write_text(json.dumps(item) + "\n")
     config.methods, config.evaluation.before = ("full_rand",), True
     config.evaluation.tasks = ConfigDict({"text": {"form": "text", "file": str(tmp_path / "text.txt")}})
     with pytest.raises(Training):
         compare(config, tmp_path / "run")
     scores = ScoresRecord.read(tmp_path / "run" / "scores.json").scores
     assert [(score.model, score.task) for score in scores] == [("source", "text"), ("full_rand untrained", "text")]
-    config.evaluation.tasks.pairs = ConfigDict({"form": "choice", "file": str(tmp_path / "pairs.tsv")})
-    with pytest.raises(UserError, match=r"pairs: .*pairs\.tsv: line 2: .* expected at most the \d+ that .* can read"):
+    config.evaluation.tasks.questions = ConfigDict({"form": "choice", "file": str(tmp_path / "questions.jsonl")})
+    with pytest.raises(UserError, match=r"questions: .*questions\.jsonl: line 1: .* expected at most the 32 that .* can read"):
         compare(config, tmp_path / "run")
 
 
