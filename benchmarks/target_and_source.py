@@ -6,14 +6,21 @@
 What the file holds of other languages stays.
 """
 
+import itertools
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from wechsel_jax.data import TokenBlocks
 from wechsel_jax.evaluation.bootstrap import bootstrap, paired_bootstrap
+from wechsel_jax.records import ComparisonRecord, read_run
 from wechsel_jax.records.scores import ScoresRecord
 from wechsel_jax.report.scores_table import MEASURES
+from wechsel_jax.text.parts import read_documents
+from wechsel_jax.tokens import load_tokenizer
 
 OUTPUT = Path(__file__).with_suffix(".json")
 COLUMNS = {
@@ -51,7 +58,34 @@ def gather(file: Path) -> dict[str, Any]:
             change = paired_bootstrap((other.numerators, other.denominators), (best.numerators, best.denominators))
             behind[model] = [round(number, 5) for number in (change.value, change.low, change.high)]
     machine = record.scores[0].machine
-    return {"tasks": tasks, "models": models, "behind_anker": behind, "machine": machine}
+    found = {"tasks": tasks, "models": models, "behind_anker": behind, "machine": machine}
+    # Of the kind of text that was trained on.
+    methods = ComparisonRecord.read(file.parent).methods
+    held_out = {name: round(read_run(file.parent / name).evaluations[-1].bits_per_byte, 5) for name in methods}
+    return found | {"held_out": held_out, "behind_anker_by_rare_tokens": by_rare_tokens(file.parent, record)}
+
+
+def by_rare_tokens(workdir: Path, record: ScoresRecord) -> dict[str, list[float]]:
+    """How many bits per byte a model is behind `anker` in each quarter of the sentences, those with few rare tokens first.
+
+    A token is rare that stands in the training text less than an eighth as often as tokens do on average.
+    """
+    task = json.loads((workdir / "config.json").read_bytes())["evaluation"]["tasks"]["target text"]
+    tokenizer = load_tokenizer(workdir / "tokenizer")
+    tokens = TokenBlocks.open(workdir / "data" / "train", 1).stream
+    counts = np.bincount(tokens, minlength=len(tokenizer))
+    best = record.find(BEST, "target text")
+    sentences = itertools.islice(read_documents(task["file"]), len(best.numerators))
+    ids = [tokenizer(sentence, add_special_tokens=False)["input_ids"] for sentence in sentences]
+    rare = np.array([np.mean(counts[one] < len(tokens) / len(tokenizer) / 8) for one in ids])
+    quarters = np.array_split(np.argsort(rare, kind="stable"), 4)
+    others = {score.model: score for score in record.scores if score.task == "target text" and score.model != BEST}
+    trained = {name: score for name, score in others.items() if name != SOURCE and not name.endswith(UNTRAINED)}
+    bits, bytes_ = np.array(best.numerators), np.array(best.denominators)
+    return {
+        name: [round(float((np.array(one.numerators) - bits)[part].sum() / bytes_[part].sum()), 5) for part in quarters]
+        for name, one in trained.items()
+    }
 
 
 def table(result: dict[str, Any]) -> str:
