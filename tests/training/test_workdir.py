@@ -206,6 +206,10 @@ def test_settings_of_a_comparison_may_change_until_a_method_is_trained(tmp_path)
         settle()
     text.write_text("two\n")
     settle()
+    whole = (workdir / "texts.json").read_text()
+    (workdir / "texts.json").write_text(whole[:20])
+    with pytest.raises(UserError, match=r"texts\.json: .*; put it back from a copy, or remove it"):
+        settle()
     # Of a version that recorded no text.
     (workdir / "texts.json").unlink()
     text.write_text("three\n")

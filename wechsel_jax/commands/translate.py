@@ -108,6 +108,6 @@ def _written_by(run: str) -> str:
     """The language that a run of a half model was trained to write; "" where the place is no such run."""
     try:
         rows = json.loads((Path(run) / CONFIG_FILE).read_bytes())["data"]["rows"]
+        return {"forward": "second", "backward": "first"}.get(rows, "")
     except (OSError, ValueError, KeyError, TypeError):
         return ""
-    return {"forward": "second", "backward": "first"}.get(rows, "")

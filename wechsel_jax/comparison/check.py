@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import shutil
 from pathlib import Path
 
@@ -15,16 +14,17 @@ from wechsel_jax.comparison.tuning import TUNING_TEXT, tuning_config
 from wechsel_jax.data.examples import FORMS
 from wechsel_jax.data.manifest import remove_prepared
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import foreign, new_file, remove_leftovers, require_file
+from wechsel_jax.files import foreign, remove_leftovers, require_file
 from wechsel_jax.files.json import is_number
 from wechsel_jax.initializers import METHODS
-from wechsel_jax.records.names import CONFIG_FILE, TEXTS_FILE
+from wechsel_jax.records.names import CONFIG_FILE
 from wechsel_jax.text.parallel import PARALLEL
-from wechsel_jax.text.sources import find_sources, identify
+from wechsel_jax.text.sources import find_sources
 from wechsel_jax.training import record_config, validate
 from wechsel_jax.training.config import as_dict
 from wechsel_jax.training.labelled import examples_of
-from wechsel_jax.training.workdir import differences
+from wechsel_jax.training.run_data import identified
+from wechsel_jax.training.workdir import differences, read_texts, record_texts
 from wechsel_jax.transfers.settings import ALIGNED, IDENTICAL, described_settings
 
 
@@ -124,11 +124,7 @@ def settle(config: ConfigDict, workdir: Path) -> None:
       UserError: a method has been trained with other settings or on other text, or what depends on them holds what somebody
         added. (A helper that has been trained stays; its own training refuses other settings.)
     """
-    texts, known = {}, {}
-    for name, files in config.text.items():
-        texts[name] = identify(find_sources(files), len(os.sched_getaffinity(0)))[1]
-    with contextlib.suppress(OSError, ValueError):
-        known = dict(json.loads((workdir / TEXTS_FILE).read_bytes()))
+    texts, known = {name: identified(files) for name, files in config.text.items()}, read_texts(workdir)
     # Comparisons of earlier versions have no such file.
     other = [name for name in texts if known and known.get(name) != texts[name]]
     if (workdir / "tuning").exists() or any((workdir / method / CONFIG_FILE).exists() for method in config.methods):
@@ -140,9 +136,7 @@ def settle(config: ConfigDict, workdir: Path) -> None:
             )
     else:
         _remake(config, workdir, bool(other))
-    if texts != known:
-        with new_file(workdir / TEXTS_FILE, "w") as handle:
-            json.dump(texts, handle, indent=1)
+    record_texts(texts, workdir)
 
 
 def _remake(config: ConfigDict, workdir: Path, other_text: bool) -> None:

@@ -41,8 +41,8 @@ def compare(config: ConfigDict, workdir: str | Path) -> dict:
       config: fields as in `default_config`.
       workdir: gets `tokenizer/`, `data/`, `vectors/` and `helper/` (where trained here), one training workdir a method with
         its `transfer/` inside, `comparison.json`, `report.html`; `scores.json` and `scores.md` where `evaluation` has tasks;
-        `tuning/` where rates are tuned; `config.json`, `texts.json` and `seconds.json`,
-        the settings, which text it was, and what each step has taken.
+        `tuning/` where rates are tuned; `config.json`, `texts.json` and `seconds.json`: the settings, which text it was, and
+        what each step has taken.
 
     Returns:
       What `comparison.json` holds: `methods[name]["evaluations"]` as [step, perplexity] pairs, `steps_needed`, `seconds`.
@@ -60,10 +60,10 @@ def compare(config: ConfigDict, workdir: str | Path) -> dict:
 
 
 def _compare(config: ConfigDict, workdir: Path) -> dict:
-    with _made_again(workdir / "tokenizer") as made:
-        if made.exists():
-            load_tokenizer(made)
-    if not (workdir / "tokenizer").exists():
+    if (workdir / "tokenizer").exists():
+        with _made_again(workdir / "tokenizer"):
+            load_tokenizer(workdir / "tokenizer")
+    else:
         with timed(workdir, "tokenizer"):
             options = as_dict(config.tokenizer)
             if directory := options.pop("directory", ""):
@@ -93,10 +93,9 @@ def _compare(config: ConfigDict, workdir: Path) -> dict:
             probing = {"steps": config.probe_steps, "rates": rates, "recipes": {"training": optimizer}}
         # Runs that differ in their training alone begin with the same files, unless a probe chooses them.
         twin = starts.setdefault(repr((named_method(config, method), sorted(settings.items()), probing)), place)
-        if not (workdir / method / CONFIG_FILE).exists():
-            with _made_again(place) as made:
-                if made.exists():
-                    Checkpoint.open(made)
+        if place.exists() and not (workdir / method / CONFIG_FILE).exists():
+            with _made_again(place):
+                Checkpoint.open(place)
         if not place.exists():
             print(f"== {method}: transfer", flush=True)
             with timed(workdir, f"{method} transfer"):
@@ -134,10 +133,10 @@ def _compare(config: ConfigDict, workdir: Path) -> dict:
 
 
 @contextlib.contextmanager
-def _made_again(place: Path) -> Iterator[Path]:
+def _made_again(place: Path) -> Iterator[None]:
     """Says of what is damaged in a directory that nobody can copy it from elsewhere."""
     try:
-        yield place
+        yield
     except UserError as error:
         raise UserError(f"{error}; or remove {place}: the same command makes it again") from None
 

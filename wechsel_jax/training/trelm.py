@@ -22,7 +22,7 @@ from wechsel_jax.models.family import Params
 from wechsel_jax.models.registry import FAMILIES
 from wechsel_jax.models.trilayer import PREFIX, begin, combine, fold
 from wechsel_jax.models.weights import flatten, unflatten
-from wechsel_jax.records.names import CONFIG_FILE, EXPORT, RECORD_FILE, TEXTS_FILE
+from wechsel_jax.records.names import CONFIG_FILE, EXPORT, RECORD_FILE
 from wechsel_jax.records.run import SIDES
 from wechsel_jax.tokens import Vocabulary, load_tokenizer
 from wechsel_jax.tokens.extension import place_beside
@@ -36,7 +36,7 @@ from wechsel_jax.training.placement import Placement
 from wechsel_jax.training.run_data import check_pairs, find_data, identified, open_data
 from wechsel_jax.training.run_spec import build_run, described_model, strip
 from wechsel_jax.training.step import INIT_STREAM, stream_key
-from wechsel_jax.training.workdir import check_config, has_begun, only_run, record_config
+from wechsel_jax.training.workdir import check_config, has_begun, only_run, read_texts, record_config, record_texts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -206,19 +206,16 @@ def _check_models(runs: Mapping[str, ConfigDict]) -> None:
 
 def _check_texts(runs: Mapping[str, ConfigDict], workdir: Path) -> None:
     """Raises `UserError` where a phase was trained on other text or pairs than its files hold now; records what they hold."""
-    known: dict[str, Any] = {}
-    with contextlib.suppress(OSError, ValueError):
-        known = dict(json.loads((workdir / TEXTS_FILE).read_bytes()))
+    known = read_texts(workdir)
     now = {name: {side: identified([str(text) for text in run.data[side]]) for side in SIDES} for name, run in runs.items()}
     for name, texts in now.items():
         for side, found in texts.items():
-            if (workdir / name / CONFIG_FILE).exists() and known.get(name, texts)[side] != found:
+            if (workdir / name / CONFIG_FILE).exists() and known.get(name, texts).get(side) != found:
                 named = ", ".join(entry["name"] for entry in found)
                 raise UserError(
                     f"{name}.data.{side}: {named}: has changed since this phase was trained; restore it or use another workdir"
                 )
-    with new_file(workdir / TEXTS_FILE, "w") as handle:
-        json.dump(now, handle, indent=1)
+    record_texts(now, workdir)
 
 
 def _once(place: Path, make: Callable[[Path], None]) -> None:

@@ -20,7 +20,7 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file
 from wechsel_jax.files.json import read_json
 from wechsel_jax.records.machine import versions
-from wechsel_jax.records.names import CONFIG_FILE, LOCK_FILE, MACHINE_FILE
+from wechsel_jax.records.names import CONFIG_FILE, LOCK_FILE, MACHINE_FILE, TEXTS_FILE
 from wechsel_jax.training import distributed
 from wechsel_jax.training.config import as_dict, default_config
 from wechsel_jax.training.coordinates import Coordinates
@@ -204,6 +204,23 @@ def check_data(
     for name, version in versions.items():
         if isinstance(began, dict) and began.get(name, version) != version:
             say(f"this run began with {name} {began[name]}, now {version}: numbers may differ in the last digits")
+
+
+def read_texts(workdir: Path) -> dict[str, Any]:
+    """Returns what `record_texts` wrote; nothing where it never did, as in a workdir of an earlier version.
+
+    Raises:
+      UserError: it is damaged, so what has been trained on cannot be told.
+    """
+    file = workdir / TEXTS_FILE
+    advice = "put it back from a copy, or remove it and see to it yourself that no text has changed"
+    return read_json(file, "which text was trained on", advice) if file.exists() else {}
+
+
+def record_texts(texts: Mapping[str, Any], workdir: Path) -> None:
+    """Records which text several runs are of: what `run_data.identified` says of each."""
+    with new_file(workdir / TEXTS_FILE, "w") as handle:
+        json.dump(texts, handle, indent=1)
 
 
 def record_start(workdir: str | Path, step: int, seconds: float, devices: Sequence[jax.Device], flops_per_token: float) -> None:
