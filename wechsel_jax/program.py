@@ -189,5 +189,7 @@ class _Signals:
 
     def _quit(self, number: int) -> NoReturn:
         remove_unfinished()
-        os.write(2, f"{self._name}: {_SAID[number]}\n".encode())
+        # A library that was stopped inside has left its bar on the terminal's line.
+        start = "\n" if os.isatty(2) else ""
+        os.write(2, f"{start}{self._name}: {_SAID[number]}\n".encode())
         os._exit(128 + number)
