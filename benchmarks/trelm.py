@@ -12,7 +12,11 @@ What is counted is bits per byte of held-out sentences, each token masked alone;
 token; of what the half models write of held-out sentences, sacrebleu's precisions; and of a dependency parser that each final
 model is fine-tuned to, the words with the right head and relation. No sentence of either side of the held-out pairs is in the
 training text. Run again, it goes on where it stopped; further `--seeds` join those in benchmarks/trelm.json, and docs/trelm.md
-shows them.
+shows them. How far apart the parsers are is added by
+
+    wechsel-jax evaluate runs/trelm-ablation/parsing-*/export --labels=corpora/labelled/ud/German-GSD-test.conllu.gz \\
+      --output=parsers.json
+    ... --parsers=parsers.json
 """
 
 import copy
@@ -38,6 +42,7 @@ from configs import finetune
 from configs import trelm as experiment
 from wechsel_jax.data.align import align_pairs
 from wechsel_jax.errors import UserError
+from wechsel_jax.evaluation.bootstrap import paired_bootstrap
 from wechsel_jax.evaluation.crossing import cross
 from wechsel_jax.evaluation.loaded import LoadedModel
 from wechsel_jax.evaluation.text import score_text
@@ -46,6 +51,7 @@ from wechsel_jax.files import new_directory, new_file
 from wechsel_jax.program import program
 from wechsel_jax.records.names import EXPORT, METRICS_FILE
 from wechsel_jax.records.run import read_metrics
+from wechsel_jax.records.scores import ScoresRecord
 from wechsel_jax.tokens import load_tokenizer
 from wechsel_jax.tokens.extension import unreached_from
 from wechsel_jax.tokens.training import train_tokenizer
@@ -128,6 +134,8 @@ RUNS: dict[str, tuple[str, str, dict[str, str] | None]] = {
     "trelm_vectors": ("TreLM", "vectors", {}),
     "trelm_map": ("TreLM", "trelm", {}),
 }
+# What the parsers of tables 7 and 8 are measured against: without CdLM and without a TRILayer.
+PLAINEST = "tlm_plain"
 # Half models, and what table 6 of the paper counts of what they write.
 WAYS = {"forward": "BLEU-1/2/3/4 to {language}", "backward": "to English"}
 
@@ -141,6 +149,7 @@ flags.DEFINE_list("seeds", ["0"], "Of the order of the text, masking and the tab
 flags.DEFINE_float("steps", 0.002, "Share of the paper's 140,000 steps.", flag_values=VALUES)
 flags.DEFINE_string("output", str(OUTPUT), "Where the result goes.", flag_values=VALUES)
 flags.DEFINE_integer("pairs", 0, "Use only so many pairs; 0: all.", flag_values=VALUES)
+flags.DEFINE_string("parsers", "", "Scores of the parsers; nothing is trained then.", flag_values=VALUES)
 flags.mark_flags_as_required(["source", "data", "workdir"], flag_values=VALUES)
 
 
@@ -167,6 +176,9 @@ def main() -> None:
         return result
 
     known()
+    if VALUES.parsers:
+        _write(known() | {"parsers": parsers(ScoresRecord.read(VALUES.parsers))}, output)
+        return
     for seed in VALUES.seeds:
         for name, stage, place in _models(data, int(seed)):
             score = known()["runs"].get(name, {}).get(seed, {}).get(stage)
@@ -177,8 +189,7 @@ def main() -> None:
                     score = _scores(data, stage, LoadedModel.open(place))
                 result = known()
                 result["runs"].setdefault(name, {}).setdefault(seed, {})[stage] = score
-                with new_file(output, "w") as handle:
-                    handle.write(json.dumps(result, indent=1) + "\n")
+                _write(result, output)
             print(f"{name}, seed {seed}, {stage}: {score}", flush=True)
     result = known()
     print(table(result))
@@ -186,6 +197,33 @@ def main() -> None:
         text = anker.render(DOCUMENT.read_text(encoding="utf-8"), result, {"ablation": table})
         with new_file(DOCUMENT, "w") as handle:
             handle.write(text)
+
+
+def _write(result: dict[str, Any], output: Path) -> None:
+    with new_file(output, "w") as handle:
+        handle.write(json.dumps(result, indent=1) + "\n")
+
+
+def parsers(scores: ScoresRecord) -> dict[str, dict[str, dict[str, float]]]:
+    """Seed -> run -> how much higher its parser's LAS is than that of `PLAINEST`, with the 95 % interval over sentences.
+
+    Args:
+      scores: of parsers that are named parsing-RUN-SEED.
+
+    Raises:
+      UserError: one has another name, or that of `PLAINEST` is missing.
+    """
+    items = {score.model: score.items for score in scores.scores}
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for model in items:
+        kind, name, seed = [*model.split("-"), "", ""][:3]
+        plainest = f"parsing-{PLAINEST}-{seed}"
+        if kind != "parsing" or plainest not in items:
+            raise UserError(f"--parsers: {model}: expected parsing-RUN-SEED, and with every seed {plainest}; score that too")
+        if name != PLAINEST:
+            interval = paired_bootstrap(items[model], items[plainest])
+            found.setdefault(seed, {})[name] = {key: round(value, 4) for key, value in interval._asdict().items()}
+    return found
 
 
 def _scores(data: Path, stage: str, model: LoadedModel) -> dict[str, Any]:
