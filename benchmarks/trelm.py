@@ -20,6 +20,7 @@ shows them. How far apart the parsers are is added by
 """
 
 import copy
+import itertools
 import json
 import lzma
 import math
@@ -42,7 +43,7 @@ from configs import finetune
 from configs import trelm as experiment
 from wechsel_jax.data.align import align_pairs
 from wechsel_jax.errors import UserError
-from wechsel_jax.evaluation.bootstrap import paired_bootstrap
+from wechsel_jax.evaluation.bootstrap import Items, paired_bootstrap
 from wechsel_jax.evaluation.crossing import cross
 from wechsel_jax.evaluation.loaded import LoadedModel
 from wechsel_jax.evaluation.text import score_text
@@ -134,8 +135,6 @@ RUNS: dict[str, tuple[str, str, dict[str, str] | None]] = {
     "trelm_vectors": ("TreLM", "vectors", {}),
     "trelm_map": ("TreLM", "trelm", {}),
 }
-# What the parsers of tables 7 and 8 are measured against: without CdLM and without a TRILayer.
-PLAINEST = "tlm_plain"
 # Half models, and what table 6 of the paper counts of what they write.
 WAYS = {"forward": "BLEU-1/2/3/4 to {language}", "backward": "to English"}
 
@@ -160,9 +159,6 @@ def main() -> None:
         raise UserError(f"--runs: {', '.join(sorted(unknown))}: unknown; expected some of {', '.join(RUNS)}")
     if VALUES.language != "de" and output == OUTPUT:
         raise UserError(f"--output: {OUTPUT} is of German; expected another file for --language={VALUES.language}")
-    if not data.exists():
-        with new_directory(data, "benchmarks.trelm") as folder:
-            _make_data(folder)
     command = f"python -m benchmarks.trelm --source=DIR --data=DIR --workdir=DIR --steps={VALUES.steps:g}"
     if VALUES.language != "de":
         command += f" --language={VALUES.language}"
@@ -179,6 +175,9 @@ def main() -> None:
     if VALUES.parsers:
         _write(known() | {"parsers": parsers(ScoresRecord.read(VALUES.parsers))}, output)
         return
+    if not data.exists():
+        with new_directory(data, "benchmarks.trelm") as folder:
+            _make_data(folder)
     for seed in VALUES.seeds:
         for name, stage, place in _models(data, int(seed)):
             score = known()["runs"].get(name, {}).get(seed, {}).get(stage)
@@ -205,25 +204,29 @@ def _write(result: dict[str, Any], output: Path) -> None:
 
 
 def parsers(scores: ScoresRecord) -> dict[str, dict[str, dict[str, float]]]:
-    """Seed -> run -> how much higher its parser's LAS is than that of `PLAINEST`, with the 95 % interval over sentences.
+    """Seed -> "one - other" -> how much higher the LAS of one parser is, with the 95 % interval over sentences.
 
     Args:
       scores: of parsers that are named parsing-RUN-SEED.
 
     Raises:
-      UserError: one has another name, or that of `PLAINEST` is missing.
+      UserError: one has another name.
     """
-    items = {score.model: score.items for score in scores.scores}
-    found: dict[str, dict[str, dict[str, float]]] = {}
-    for model in items:
-        kind, name, seed = [*model.split("-"), "", ""][:3]
-        plainest = f"parsing-{PLAINEST}-{seed}"
-        if kind != "parsing" or plainest not in items:
-            raise UserError(f"--parsers: {model}: expected parsing-RUN-SEED, and with every seed {plainest}; score that too")
-        if name != PLAINEST:
-            interval = paired_bootstrap(items[model], items[plainest])
-            found.setdefault(seed, {})[name] = {key: round(value, 4) for key, value in interval._asdict().items()}
-    return found
+    seeds: dict[str, dict[str, Items]] = {}
+    for score in scores.scores:
+        kind, name, seed = [*score.model.split("-"), "", ""][:3]
+        if kind != "parsing" or not seed:
+            raise UserError(f"--parsers: {score.model}: expected parsing-RUN-SEED; score the folders of that name")
+        seeds.setdefault(seed, {})[name] = score.items
+    return {
+        seed: {
+            f"{one} - {other}": {
+                key: round(value, 4) for key, value in paired_bootstrap(items[one], items[other])._asdict().items()
+            }
+            for one, other in itertools.combinations(items, 2)
+        }
+        for seed, items in seeds.items()
+    }
 
 
 def _scores(data: Path, stage: str, model: LoadedModel) -> dict[str, Any]:
