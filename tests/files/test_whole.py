@@ -161,6 +161,14 @@ def test_a_name_that_is_not_utf_8_is_refused(tmp_path, name):
         refuse_directory(tmp_path / os.fsdecode(name), "transfer")
 
 
+@pytest.mark.parametrize("name", [".", "below/.."])
+def test_a_directory_without_a_name_of_its_own_is_refused(tmp_path, monkeypatch, name):
+    (tmp_path / "empty" / "below").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "empty" / "below" if name == "." else tmp_path / "empty")
+    with pytest.raises(UserError, match=f"^{name}: has no name of its own; expected the name of a directory to make"):
+        refuse_directory(name, "transfer")
+
+
 def test_a_file_appears_whole_and_with_the_rights_of_any_new_file(tmp_path):
     with pytest.raises(ZeroDivisionError), new_file(tmp_path / "a", "w") as handle:
         handle.write("half")
@@ -382,3 +390,9 @@ def test_a_missing_accelerator_is_a_mistake_and_other_errors_beside_one_are_not(
         )
         # An error of the program's own kinds is one, whatever was asked for.
         assert mistake(KeyError("x")) is None
+
+
+def test_what_a_terminal_cannot_show_is_told_by_its_number():
+    code = "from wechsel_jax.program import program\nwith program('x'):\n    print('1.2 \xb1 0.1')\n"
+    told = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True)
+    assert (told.returncode, told.stdout, told.stderr) == (0, b"1.2 \\xb1 0.1\n", b"")

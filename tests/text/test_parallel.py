@@ -97,6 +97,13 @@ def test_swapped_languages_are_seen_in_real_text(data_directory, code):
         read_pairs([place], (code, "en"))
 
 
+def test_a_language_with_two_scripts_is_not_swapped_in_either_order(write):
+    pairs = write("a.tsv", ["Ovo je moja kuća.\tЭто мой дом.", "Dobar dan svima.\tДобрый день всем."])
+    assert read_pairs([pairs], ("sr", "ru")).first == ["Ovo je moja kuća.", "Dobar dan svima."]
+    with pytest.raises(UserError, match="the languages look swapped"):
+        read_pairs([pairs], ("ru", "en"))
+
+
 def test_languages_are_two_codes():
     assert language_codes(("en", "zh"), ["x"]) == ("en", "zh")
     assert language_codes((), ["opus/Books.de-en.txt.zip"]) == ("de", "en")

@@ -296,6 +296,10 @@ def test_several_frames_and_large_windows_of_zstd(tmp_path):
     frames = [zstandard.ZstdCompressor(compression_params=parameters).compress(f"{i}\n".encode()) for i in range(3)]
     (tmp_path / "a.zst").write_bytes(b"".join(frames))
     assert documents_of(tmp_path / "a.zst") == ["0", "1", "2"]
+    # A frame without text, as pzstd puts one before each.
+    empty = b"\x50\x2a\x4d\x18\x04\0\0\0abcd"
+    (tmp_path / "c.zst").write_bytes(empty + frames[0] + empty + frames[1])
+    assert documents_of(tmp_path / "c.zst") == ["0", "1"]
     noise = random.Random(0).randbytes(5000)
     (tmp_path / "b.zst").write_bytes(frames[0] + zstandard.compress(noise.hex().encode())[:4000] + noise)
     with pytest.raises(UserError, match="damaged or cut short"):

@@ -106,6 +106,16 @@ def test_turn_tokens_keep_their_flags_and_find_their_rows():
         assert old.strings[same[kept.convert_tokens_to_ids(name)]] == name
 
 
+def test_white_space_is_no_turn_token():
+    """As Gemma has tokens for several lines, which its template writes, too."""
+    source = chatml()
+    source.add_tokens([AddedToken(text, normalized=False) for text in ("\n", "\n\n", "    ")])
+    source.chat_template = source.chat_template + "\n\n    "
+    kept, _ = carry_chat(source, byte_bpe(False), "keep")
+    assert not {"\n", "\n\n", "    "} & {*kept.get_vocab()}
+    assert kept.tokenize("a\nb") == byte_bpe(False).tokenize("a\nb")
+
+
 def test_replacing_says_what_is_lost():
     target = byte_bpe(False)
     same, notes = carry_chat(llama3(), target, "replace")

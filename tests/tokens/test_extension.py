@@ -119,6 +119,7 @@ def test_new_ids_come_after_added_tokens_at_the_end():
         assert extended.pad_token_id == old["<|pad|>"] == source.pad_token_id
         assert old["Grüße!"] in encode(extended, "x Grüße! <|pad|>") and old["<|pad|>"] in encode(extended, "x <|pad|>")
         assert sorted(extended.get_vocab().values()) == list(range(len(extended)))
+        assert Vocabulary.from_tokenizer(extended).bytes[old["Grüße!"]].strip() == "Grüße!".encode()
 
 
 def test_special_tokens_without_a_counterpart_are_appended():

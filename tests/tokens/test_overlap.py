@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken
 
 from tests.tiny_tokenizers import Read, every_kind, real_tokenizer, wordpiece
 from wechsel_jax.errors import UserError
@@ -336,6 +337,20 @@ def test_a_token_that_the_source_has_is_one_piece(real):
     # Unigram writes the most probable pieces, which may be several; mostly it is the token itself.
     own = [ids.tolist() == [i] for i, ids in enumerate(pieces) if not known.special[i]]
     assert np.mean(own) > 0.95
+
+
+@pytest.mark.parametrize("name", ["byte", "llama", "unigram", "wordpiece"])
+def test_added_tokens_behind_special_ones_are_their_own_pieces(name):
+    """As in Qwen's tokenizers, whose special tokens are not in the model's vocabulary."""
+    tokenizer = wordpiece() if name == "wordpiece" else every_kind()[name]
+    tokenizer.add_special_tokens({"extra_special_tokens": ["<first>", "<second>"]})
+    tokenizer.add_tokens([AddedToken(text, normalized=False) for text in ("<a>", "zusatz", "für")])
+    known = Vocabulary.from_tokenizer(tokenizer)
+    pieces = source_pieces(tokenizer, known, known)
+    for text in ("<a>", "zusatz", "für"):
+        token_id = tokenizer.convert_tokens_to_ids(text)
+        assert pieces[token_id].tolist() == [token_id], text
+    assert not len(pieces[tokenizer.convert_tokens_to_ids("<first>")])
 
 
 @pytest.mark.parametrize("name", ["byte", "byte-prefix", "llama", "gemma", "metaspace", "unigram"])

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 _EXPECTED = "a model directory with config.json and model.safetensors, or the id of a model on the hub"
-_HUB_FILES = ["*.json", "*.safetensors", "tokenizer*", "vocab.*", "merges.txt", "*.model", "*.jinja"]
+_HUB_FILES = ["*.json", "model*.safetensors", "tokenizer*", "vocab.*", "merges.txt", "*.model", "*.jinja"]
 # For programs that do not read tokenizer.json.
 _EXTRA_TOKENIZER_FILES = ("vocab.json", "merges.txt", "vocab.txt", "sentencepiece.bpe.model", "spiece.model", "tokenizer.model")
 

@@ -20,7 +20,8 @@ LONGEST_DOCUMENT = 1 << 24
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 IS_UTF16 = "the text is UTF-16; expected UTF-8: convert it with `iconv -f UTF-16 -t UTF-8`"
-ZSTD_MAGIC = b"(\xb5/\xfd"
+# A file may begin with a frame that holds no text, as pzstd's do.
+ZSTD_MAGICS = (b"(\xb5/\xfd", *(bytes([first]) + b"*M\x18" for first in range(0x50, 0x60)))
 _LARGEST_ZSTD_WINDOW = 1 << 31
 # Read from a zstd file at once: text that repeats itself may become thirty thousand times as much.
 _PACKED_BYTES = 1 << 10
@@ -63,7 +64,7 @@ def is_compressed(path: str | os.PathLike) -> bool:
     """Whether the file is one that `open_binary` would unpack."""
     with open(path, "rb") as handle:
         start = handle.read(8)
-    return start.startswith((*_OPENERS, ZSTD_MAGIC))
+    return start.startswith((*_OPENERS, *ZSTD_MAGICS))
 
 
 def guarded(unpacked: IO[bytes], path: str | os.PathLike, expected: str, *others: type[Exception]) -> IO[bytes]:
@@ -124,7 +125,7 @@ _OPENERS = {b"\x1f\x8b": gzip.open, b"\xfd7zXZ\0": lzma.open, b"BZh": bz2.open}
 
 
 def _opener(start: bytes, path: Path) -> Callable[[IO[bytes]], IO[bytes]] | None:
-    if start.startswith(ZSTD_MAGIC):
+    if start.startswith(ZSTD_MAGICS):
         return lambda handle: io.BufferedReader(_ZstdReader(handle, path))
     return next((opener for magic, opener in _OPENERS.items() if start.startswith(magic)), None)
 

@@ -52,7 +52,8 @@ def carry_chat(
         )
 
     added = {token.content: token for _, token in sorted(source.added_tokens_decoder.items())}
-    turns = [name for name in added if named(name)]
+    # White space is in every template; some models have tokens for several spaces or lines.
+    turns = [name for name in added if name.strip() and named(name)]
     read = [role for role in ROLES if re.search(rf"\b{role}_token\b", text)]
     roles = {role: getattr(source, f"{role}_token") for role in ROLES}
     roles = {role: name for role, name in roles.items() if name and (role in read or (role == "eos" and name in turns))}

@@ -73,8 +73,15 @@ def _backends(tokenizer: "PreTrainedTokenizerFast", kind: str) -> tuple["Tokeniz
     from tokenizers import Tokenizer
 
     state = json.loads(tokenizer.backend_tokenizer.to_str())
-    # Text that names a special token would become that token.
-    state["added_tokens"] = [token for token in state["added_tokens"] if not token["special"]]
+    # Text that names a special token would become that token. What the model's vocabulary lacks must stay, under a name that no
+    # text has: without it the library would number the added tokens behind it anew.
+    vocabulary = state["model"]["vocab"]
+    known = {*vocabulary} if isinstance(vocabulary, dict) else {piece for piece, _ in vocabulary}
+    state["added_tokens"] = [
+        token | {"content": f"\ufdd0{token['id']}"} if token["special"] else token
+        for token in state["added_tokens"]
+        if not token["special"] or token["content"] not in known
+    ]
     state["truncation"] = state["padding"] = None
     if kind == "wordpiece":
         start = Tokenizer.from_str(json.dumps(state))

@@ -133,6 +133,9 @@ class Vocabulary:
         roles = _roles(tokenizer, state, size)
         # An added token that the model does not know is found in the text as it is written, before any of the model's spelling.
         literal = {string for string in tokens if string not in spelled}
+        if scheme.kind == "byte_bpe":
+            # An extended tokenizer's model has them, too, so that the library numbers them as the source does.
+            literal |= {token["content"] for token in state["added_tokens"] if not token["special"]}
         raw = tuple(
             string.encode() if role else scheme.added(string) if string in literal else scheme.decode(string)
             for string, role in zip(strings, roles, strict=True)

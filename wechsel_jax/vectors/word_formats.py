@@ -105,7 +105,9 @@ def _collect(path: Path, header: tuple[int, int] | None, binary: bool, max_words
                         raise UserError(f"{path}: {unit} {place}: {word[:40]!r} occurs a second time; expected every word once")
                     words[word] = None
                 if matrix is None:
-                    hint = min(promised or len(rows), max_words or _MOST_ROWS_ON_TRUST, _MOST_ROWS_ON_TRUST)
+                    # A number takes two bytes at least, and compressed text hardly less than a quarter of one.
+                    room = 4 * size // rows.shape[1]
+                    hint = min(promised or len(rows), max_words or _MOST_ROWS_ON_TRUST, _MOST_ROWS_ON_TRUST, room)
                     matrix = np.empty((max(hint, len(rows)), rows.shape[1]), np.float32)
                 matrix = _with_room(matrix, len(words))
                 matrix[len(words) - len(rows) : len(words)] = rows
