@@ -212,7 +212,11 @@ def test_a_run_that_began_with_a_transfer_keeps_its_record(run, bare, tmp_path):
     (tmp_path / "source" / "transfer.json").write_text(json.dumps(record))
     began = config.copy_and_resolve_references()
     began.model.checkpoint = str(tmp_path / "source")
+    record_model(named_model(config), config, tmp_path / "kept")
     record_model(named_model(config), began, tmp_path / "kept")
+    assert not (tmp_path / "kept" / "model" / "transfer.json").exists()
+    # Until something is trained another checkpoint may take its place.
+    record_model(named_model(config), began, tmp_path / "kept", fresh=True)
     shutil.copy(tmp_path / "kept" / "model" / "transfer.json", bare / "model")
     export_checkpoint(bare, tmp_path / "out")
     assert json.loads((tmp_path / "out" / "transfer.json").read_text()) == record

@@ -51,6 +51,7 @@ def test_a_shorter_and_a_longer_run_end_as_if_alone(settings, long, tmp_path, ca
         ({"steps": 20, "fork": "checkpoints/4", "optimizer__b2": 0.9}, r"optimizer\.b2 was 0\.98"),
         ({"steps": 20, "fork": "checkpoints/5"}, "checkpoints/5: no such"),
         ({"steps": 20, "fork": "checkpoints"}, "is no checkpoint|manifest.json is missing"),
+        ({"steps": 20, "fork": "/"}, "fork: /: "),
     ],
 )
 def test_what_would_not_have_led_there_is_refused(settings, long, tmp_path, changes, named):

@@ -143,6 +143,23 @@ def test_a_comparison_of_a_version_without_a_free_setting_goes_on(tmp_path):
         check.settle(config, tmp_path)
 
 
+def test_what_a_killed_comparison_began_to_prepare_goes_with_its_settings(tmp_path):
+    config = comparison.default_config()
+    check.settle(config, tmp_path)
+    for name in ("data/.train.partial", "data/.validation.partial", "data/tuning"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "data" / ".train.lock").touch()
+    (tmp_path / "data" / ".validation.partial" / "notes.txt").write_text("mine")
+    config.training.data.validation_fraction = 0.1
+    check.settle(config, tmp_path)
+    assert [path.name for path in (tmp_path / "data").iterdir()] == [".validation.partial"]
+    (tmp_path / "data" / ".validation.partial" / "notes.txt").unlink()
+    config.training.data.validation_fraction = 0.2
+    check.settle(config, tmp_path)
+    # So that preparing it does not find something there.
+    assert not (tmp_path / "data").exists()
+
+
 def test_settings_of_a_comparison_may_change_until_a_method_is_trained(tmp_path):
     config = comparison.default_config()
     text = tmp_path / "a.txt"

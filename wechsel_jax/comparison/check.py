@@ -11,6 +11,7 @@ from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.comparison.scoring import fine_tuning_config, read_tasks, scored_models
 from wechsel_jax.comparison.settings import AUTO, base_method, named_method, needs, needs_of_all, training_config
 from wechsel_jax.comparison.tuning import TUNING_TEXT, tuning_config
+from wechsel_jax.data import unfinished
 from wechsel_jax.data.examples import FORMS
 from wechsel_jax.data.manifest import remove_prepared
 from wechsel_jax.errors import UserError
@@ -167,10 +168,19 @@ def _remake(config: ConfigDict, workdir: Path, other_text: bool) -> None:
     remade = differ("text", "tokenizer") or any(name.startswith("training.data.") for name in fields)
     for side in ("train", "validation", "tuning/train", "tuning/validation"):
         stale = remade or (side.startswith("tuning") and differ("tuning"))
-        if old and stale and (workdir / "data" / side).exists():
-            remove_prepared(workdir / "data" / side)
+        place = workdir / "data" / side
+        if old and stale and place.exists():
+            remove_prepared(place)
+        if old and stale and unfinished.foreign(unfinished.scratch_directory(place)) is None:
+            # What was begun makes the folder seem to hold something.
+            shutil.rmtree(unfinished.scratch_directory(place), ignore_errors=True)
+            with unfinished.lock(place):
+                pass
     if old and remade:
         (workdir / "data" / TUNING_TEXT).unlink(missing_ok=True)
+        for place in (workdir / "data" / "tuning", workdir / "data"):
+            with contextlib.suppress(OSError):
+                place.rmdir()
     for name in ("source", "target", "native", "sample"):
         if old and differ("text", "tokenizer", "vectors", *(("training",) if name == "sample" else ())):
             (workdir / "vectors" / f"{name}.bin").unlink(missing_ok=True)

@@ -56,16 +56,16 @@ def write_model(model: ModelSpec, params: dict[str, Any], dtype: str, directory:
         model.target_tokenizer.save_pretrained(directory / TARGET_TOKENIZER)
 
 
-def record_model(model: ModelSpec, config: ConfigDict, workdir: str | Path) -> None:
+def record_model(model: ModelSpec, config: ConfigDict, workdir: str | Path, *, fresh: bool = False) -> None:
     """Keeps in `workdir/model` what an export needs besides the weights, so that the workdir is enough for it.
 
     That is config.json, generation_config.json, the tokenizer's files, and transfer.json where the run began from a transfer.
-    What is there already stays.
+    What is there already stays, unless nothing has been trained yet (`fresh`): another checkpoint may have taken its place.
     """
     place = Path(workdir) / STARTED_FROM
-    if place.exists():
+    if place.exists() and not fresh:
         return
-    with new_directory(place, "training") as directory:
+    with new_directory(place, "training", overwrite=fresh) as directory:
         write_json(directory / "config.json", model.hf_config)
         if model.generation_config is not None:
             write_json(directory / "generation_config.json", model.generation_config)

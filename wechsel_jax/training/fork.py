@@ -41,10 +41,10 @@ def fork(config: ConfigDict, workdir: Path, say: Callable[[str], None] = print) 
     if any(path.name.isdecimal() for path in (workdir / CHECKPOINTS).glob("*")):
         return
     place = require_directory(config.fork, "a checkpoint of a run, such as runs/de/checkpoints/600")
-    earlier = place.resolve().parents[1]
     facts, what = read_facts(place), damage(place, MANIFEST)
     if facts["step"] is None or what is not None:
         raise UserError(f"fork: {place}: {what or 'is no checkpoint'}; expected a whole one, such as runs/de/checkpoints/600")
+    earlier = place.resolve().parents[1]
     recorded, step = read_json(earlier / CONFIG_FILE, "the settings of the run", "fork another one"), facts["step"]
     now = as_dict(config)
     for name, old, new in differences(recorded, now):

@@ -223,7 +223,7 @@ class _Run:
             config, workdir, first = self.config, self.workdir, distributed.is_first()
             if first:
                 record_config(config, workdir)
-                record_model(self.spec.model, config, workdir)
+                record_model(self.spec.model, config, workdir, fresh=self.restored is None)
                 where = list(self.placement.mesh.devices.flat)
                 record_start(workdir, self.restored or 0, self.record.clock.before, where, self._flops_per_token())
             self.record.trackers = Trackers(

@@ -43,6 +43,9 @@ def finetune(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
         if any(workdir.glob(f"seed-*/{CONFIG_FILE}")):
             raise UserError(f"{workdir}: holds a fine-tuning with several seeds; expected seeds as before, or another workdir")
         return train(config, workdir)
+    last = copy.deepcopy(config)
+    last.seed += config.seeds - 1
+    validate(last, steps_known=not config.epochs)
     refuse_workdir(workdir, has_begun, "a fine-tuning")
     check_config(config, workdir)
     results = {}
