@@ -36,6 +36,10 @@ def program(name: str, *, last: bool = False) -> Iterator[None]:
     Raises:
       SystemExit: with status 2 after a mistake, see `mistake`; 130 after Ctrl-C and 143 after SIGTERM.
     """
+    for stream in (sys.stdout, sys.stderr):
+        # Where a terminal's or a file's encoding lacks a character, it is told by its number.
+        with contextlib.suppress(AttributeError):
+            stream.reconfigure(errors="backslashreplace")
     with _Signals(name, last) as signals:
         try:
             yield

@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -53,6 +55,11 @@ def test_where_nothing_was_to_be_found_the_score_is_0_as_seqeval_has_it():
     f1 = pytest.importorskip("seqeval.metrics").f1_score
     with pytest.warns(Warning):
         expected = float(f1([["O", "O"]], [["O", "O"]]))
-    assert bootstrap(([0.0], [0.0])) == (expected, 0.0, 0.0)
+    assert bootstrap(([0.0, 0.0], [0.0, 0.0])) == (expected, 0.0, 0.0)
     # Two sentences, one of them without an entity: a quarter of the draws has none.
     assert bootstrap(([0.0, 2.0], [0.0, 2.0])) == (1.0, 0.0, 1.0)
+
+
+def test_one_item_has_no_interval():
+    for found in (bootstrap(([3.0], [2.0])), paired_bootstrap(([3.0], [2.0]), ([1.0], [2.0]))):
+        assert found.value in (1.5, 1.0) and math.isnan(found.low) and math.isnan(found.high)

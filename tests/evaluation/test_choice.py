@@ -215,6 +215,7 @@ def test_every_real_file_is_read(data_directory):
             json.dumps(XCOPA) + "\n" + json.dumps({k: v for k, v in XCOPA.items() if k != "label"}),
             "line 2: field label is missing",
         ),
+        ("it.vi.jsonl", json.dumps(XCOPA), "its name may tell it or vi; expected one language; say it: xcopa:LANGUAGE"),
         ("a.jsonl", json.dumps(XCOPA), "its name tells no language; expected one of et, ht, .*; say it: xcopa:LANGUAGE"),
         ("a.sw.jsonl", json.dumps(XCOPA | {"question": "why"}), "line 1: field question is 'why'; expected cause or effect"),
     ],
@@ -320,6 +321,15 @@ def test_examples_come_from_behind_the_limit_too(gpt2, tmp_path):
     few, first = score_choices(gpt2, tmp_path / "a.jsonl", shots=2, limit=2)
     assert (every["items"], few["items"]) == (6, 2)
     np.testing.assert_allclose(first["log_likelihood"], items["log_likelihood"][:2], atol=1e-4)
+
+
+def test_contexts_that_lost_their_beginning_are_counted(gpt2, tmp_path):
+    contexts = ["q ", "q " * gpt2.config.max_length, "r "]
+    lines = [{"context": context, "choices": ["ab", "abc"], "answer": 0} for context in contexts]
+    path = write(tmp_path, "a.json", *lines)
+    assert score_choices(gpt2, path)[0]["cut"] == 1 and "cut" not in score_choices(gpt2, path, limit=1)[0]
+    # Behind so many examples the first of them are not read.
+    assert score_choices(gpt2, path, shots=2, limit=1)[0]["cut"] == 1
 
 
 def test_a_masked_model_chooses_between_sentences(tmp_path):

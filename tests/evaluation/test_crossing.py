@@ -160,6 +160,13 @@ def test_mistakes(half):
         cross(LoadedModel.open(half.directory.parent / "bert"), ["a"])
 
 
+def test_the_verb_says_what_was_too_long(half, tmp_path, capsys):
+    longest = half.config.max_length
+    (tmp_path / "long").write_text(f"{'a ' * longest}\n{SENTENCES[0]}\n")
+    cli.main(["translate", str(half.directory), f"--input={tmp_path / 'long'}", "--to=first"])
+    assert f"note: 1 of 2 sentences have more than the {longest} tokens that the model reads" in capsys.readouterr().err
+
+
 def test_the_verb_writes_and_scores_as_sacrebleu_does(half, tmp_path, capsys):
     (tmp_path / "source").write_text("\n".join(SENTENCES) + "\n")
     written = cross(half, SENTENCES, to=0)
@@ -170,7 +177,7 @@ def test_the_verb_writes_and_scores_as_sacrebleu_does(half, tmp_path, capsys):
     sides = [f"--input={tmp_path / 'source'}", f"--reference={tmp_path / 'reference'}"]
     cli.main(["translate", str(half.directory), *sides, "--to=first", "--tokenize=char"])
     printed = capsys.readouterr()
-    assert printed.out == "\n".join(written) + "\n"
+    assert printed.out == "\n".join(written) + "\n" and "note: " not in printed.err
     (tmp_path / "written").write_text(printed.out)
     call = [
         sys.executable,

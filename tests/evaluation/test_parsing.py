@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from tests.tiny_tokenizers import wrap
 from wechsel_jax.data.examples import Example, Task, read_examples
 from wechsel_jax.data.rows import encode_examples
+from wechsel_jax.errors import UserError
 from wechsel_jax.evaluation import labels, parsing
 from wechsel_jax.evaluation.labels import label_scores
 from wechsel_jax.evaluation.parsing import best_tree, parsing_scores
@@ -75,6 +76,8 @@ def test_a_word_is_never_its_own_head_and_without_words_there_is_no_tree():
     scores = np.asarray([[0.0, np.inf, 1.0], [1.0, 9.0, np.nan]])
     np.testing.assert_array_equal(best_tree(scores), [0, 1])
     assert best_tree(np.zeros((0, 1))).shape == (0,)
+    with pytest.raises(UserError, match="the score of a word's head is no number; expected weights"):
+        best_tree(np.full((2, 3), np.nan))
 
 
 def columns(number, word, head, relation):

@@ -68,6 +68,15 @@ def test_a_text_is_the_mean_of_its_tokens(model, hidden, tmp_path):
     assert found.metrics["accuracy"] == np.mean(found.numerators) and found.metrics["majority"] == 0.5
 
 
+def test_texts_that_lost_their_end_are_counted(model, tmp_path):
+    texts = sentences()
+    for name, part in (("train", texts[:16]), ("test", texts[16:])):
+        (tmp_path / f"{name}.tsv").write_text("text\tlabel\n" + "".join(f"{text}\t{len(text) % 2}\n" for text in part))
+    for length, cut in ((128, None), (3, len(texts[16:]))):
+        found = probe(model, [tmp_path / "train.tsv"], [tmp_path / "test.tsv"], Task("classification"), length=length)
+        assert found.metrics.get("cut") == cut
+
+
 def test_a_word_is_the_mean_of_its_tokens(model, hidden, tmp_path):
     """Labels that make mistakes likely: the last letter of each word."""
     texts = [text.split() for text in sentences()]

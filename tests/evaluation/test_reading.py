@@ -3,11 +3,13 @@
 import json
 
 import numpy as np
+import pyarrow
 import pytest
 import yaml
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from lm_eval.utils import apply_template
+from pyarrow import parquet
 
 from tests.evaluation.test_choice import TASKS, utilities
 from tests.evaluation.tiny_models import save
@@ -134,3 +136,24 @@ def test_questions_of_another_file_and_unknown_languages(gpt2, tmp_path):
         score_reading(gpt2, texts, words="xx")
     with pytest.raises(UserError, match="new tokens 128: expected fewer than the 128 that"):
         score_reading(gpt2, texts, max_tokens=128)
+
+
+def test_questions_of_parquet_are_found_by_their_ids(gpt2, tmp_path, monkeypatch):
+    monkeypatch.setattr(reading, "continued", lambda _, contexts, **__: (contexts, 0))
+    for language, order in (("de", "abc"), ("en", "cab")):
+        rows = [
+            {
+                "id": one,
+                "question": f"{language} {one}?",
+                "context": "The fox",
+                "answers": {"text": ["fox"], "answer_start": [4]},
+            }
+            for one in order
+        ]
+        parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / f"{language}.parquet")
+    _, items = score_reading(gpt2, tmp_path / "de.parquet", questions=tmp_path / "en.parquet")
+    assert [text.split("Question: ")[1][:5] for text in items["written"]] == ["en a?", "en b?", "en c?"]
+    unnamed = [{name: value for name, value in row.items() if name != "id"} for row in rows]
+    parquet.write_table(pyarrow.Table.from_pylist(unnamed), tmp_path / "unnamed.parquet")
+    with pytest.raises(UserError, match=r"unnamed\.parquet: row 1 .*: has no id; expected one"):
+        score_reading(gpt2, tmp_path / "de.parquet", questions=tmp_path / "unnamed.parquet")

@@ -1,5 +1,6 @@
 """Against lm-eval's `HFLM` with torch, item by item; pseudo-likelihoods against a loop over torch's model."""
 
+import copy
 import dataclasses
 
 import jax
@@ -9,13 +10,15 @@ import torch
 import transformers
 from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
+from tokenizers import processors
 
 from tests.evaluation.tiny_models import LENGTH, save
 from wechsel_jax.errors import UserError
 from wechsel_jax.evaluation import scoring
 from wechsel_jax.evaluation.loaded import LoadedModel
-from wechsel_jax.evaluation.scoring import loglikelihoods, pseudo_loglikelihoods, rolling_loglikelihoods
+from wechsel_jax.evaluation.scoring import encode_texts, loglikelihoods, pseudo_loglikelihoods, rolling_loglikelihoods
 from wechsel_jax.tokens import load_tokenizer
+from wechsel_jax.tokens.encoding import around
 
 LONG = "The quick brown fox jumps over the lazy dog, and the dog sleeps. " * 4
 PAIRS = [
@@ -62,6 +65,24 @@ def test_every_pair_as_lm_eval_scores_it(both):
     assert both[0].config.max_length == LENGTH < len(both[1].tok_encode(LONG))
     sums = check(both, [*PAIRS, (f"{begin}The", " dog"), ("", f"{begin}The dog")])
     assert sums[4] == sums[6] != sums[5]
+
+
+def test_what_ends_a_text_is_neither_context_nor_continuation(both):
+    """A tokenizer may put a token behind every text, as RoBERTa's does, and a causal model may have been given it."""
+    ours, _ = both
+    pairs = [*PAIRS[:6], (LONG, " dog")]
+    expected, rolling = loglikelihoods(ours, pairs), rolling_loglikelihoods(ours, [LONG, "The dog"])
+    tokenizer = copy.deepcopy(ours.tokenizer)
+    before, _ = around(tokenizer.backend_tokenizer)
+    special = {tokenizer.convert_ids_to_tokens(one): one for one in (*before, ours.config.vocabulary_size - 1)}
+    *first, last = special
+    processor = processors.TemplateProcessing(" ".join([*first, "$A", last]), None, [*special.items()])
+    tokenizer.backend_tokenizer.post_processor = processor
+    ending = dataclasses.replace(ours, tokenizer=tokenizer)
+    assert encode_texts(ending, ["The dog"])["The dog"] == encode_texts(ours, ["The dog"])["The dog"]
+    assert tokenizer("The dog").input_ids[-1] == special[last]
+    np.testing.assert_array_equal(loglikelihoods(ending, pairs)[0], expected[0])
+    np.testing.assert_array_equal(rolling_loglikelihoods(ending, [LONG, "The dog"]), rolling)
 
 
 def test_a_first_guess_is_greedy(both):

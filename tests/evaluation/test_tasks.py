@@ -160,6 +160,71 @@ def test_other_text_or_settings_under_the_same_name_are_refused(scores, place, c
     assert scores.read_bytes() == before
 
 
+def test_a_score_of_one_item_is_told_without_an_interval(place, tmp_path):
+    (tmp_path / "line.txt").write_text("It was a dark night.\n")
+    run(f"one={demo.path('english-gpt2')}", f"two={demo.path('english-gpt2')}", f"--text={tmp_path}/line.txt",
+        f"--output={tmp_path}/scores.json")  # fmt: skip
+    for ending in ("md", "csv", "svg"):
+        cli.main(["report", f"{tmp_path}/scores.json", f"--output={tmp_path}/scores.{ending}"])
+    told = (tmp_path / "scores.md").read_text()
+    assert (
+        "line.txt: 1 item)" in told
+        and "+0.000 |" in told
+        and "± 0" not in told
+        and "[" not in told.split("## ")[2]
+        and "nan" not in told
+    )
+    row = next(csv.DictReader((tmp_path / "scores.csv").read_text().splitlines()))
+    assert row["metric"] == "bits_per_byte" and not row["low"] and not row["high"]
+
+
+def test_a_model_that_changed_is_not_measured_before(place, tmp_path, capsys):
+    shutil.copytree(demo.path("english-gpt2"), tmp_path / "model")
+    tokenizer = json.loads((tmp_path / "model" / "tokenizer.json").read_text())["model"]
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / "model" / name).unlink()
+    merges = [" ".join(pair) if isinstance(pair, list) else pair for pair in tokenizer["merges"]]
+    (tmp_path / "model" / "vocab.json").write_text(json.dumps(tokenizer["vocab"]))
+    (tmp_path / "model" / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges) + "\n")
+    arguments = (f"m={tmp_path}/model", f"--text={place}/text.txt", f"--output={tmp_path}/scores.json")
+    run(*arguments)
+    capsys.readouterr()
+    settings = tmp_path / "model" / "config.json"
+    before = settings.read_text()
+    settings.write_text(before.replace('"n_head": 4', '"n_head": 8'))
+    assert settings.read_text() != before
+    for other in ("settings of the model", "tokens"):
+        with pytest.raises(SystemExit):
+            run(*arguments)
+        assert f"has a score of m in text.txt, of other {other}; expected the same" in capsys.readouterr().err
+        settings.write_text(before)
+        (tmp_path / "model" / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges[:100]) + "\n")
+    # A score of an earlier version does not tell the settings.
+    (tmp_path / "model" / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges) + "\n")
+    content = json.loads((tmp_path / "scores.json").read_text())
+    del content["scores"][0]["facts"]["config"]
+    (tmp_path / "scores.json").write_text(json.dumps(content))
+    run(*arguments)
+    assert "measured before" in capsys.readouterr().out
+
+
+def test_a_name_stands_for_one_model_in_all_tasks(scores, place, tmp_path, capsys):
+    shutil.copy(scores, tmp_path / "scores.json")
+    (tmp_path / "line.txt").write_text("It was a dark night.\n")
+    changed = json.loads((tmp_path / "scores.json").read_text())
+    for score in changed["scores"]:
+        score["facts"]["weights"] = "0" * 64
+    (tmp_path / "scores.json").write_text(json.dumps(changed))
+    with pytest.raises(SystemExit):
+        run(f"english={demo.path('english-gpt2')}", f"--text={tmp_path}/line.txt", "--overwrite",
+            f"--output={tmp_path}/scores.json")  # fmt: skip
+    assert "has a score of english in night, of other weights; expected one model a name" in capsys.readouterr().err
+    # Whoever scores all of it again has one model again.
+    run(f"english={demo.path('english-gpt2')}", f"--text=night={place}/text.txt", f"--text={tmp_path}/line.txt",
+        f"--choice={place}/pairs.tsv", "--overwrite", f"--output={tmp_path}/scores.json")  # fmt: skip
+    assert len({score.facts["weights"] for score in read_scores([tmp_path / "scores.json"]).scores}) == 1
+
+
 def test_tables_of_two_models(scores, place, tmp_path, capsys):
     copy = tmp_path / "scores.json"
     shutil.copyfile(scores, copy)

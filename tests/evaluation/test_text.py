@@ -1,5 +1,6 @@
 """Scores of running text against transformers with torch, window by window and token by token."""
 
+import json
 import math
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 import transformers
 from tokenizers.processors import TemplateProcessing
 
+from tests.evaluation.tiny_models import save
 from tests.tiny_tokenizers import LINES, byte_bpe, every_kind, wordpiece
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.errors import UserError
@@ -170,3 +172,13 @@ def test_a_trainer_and_evaluate_count_the_same_bytes(kind, tmp_path):
     assert trained["bits_per_byte"] == pytest.approx(evaluated["bits_per_byte"], rel=2e-3)
     # All but the first token, from which the second is predicted.
     assert 0 < sum(len(line.encode()) for line in lines) - trained["bytes"] < 8
+
+
+def test_an_id_behind_the_models_rows_is_refused_however_few_tokens_there_are(tmp_path):
+    save(tmp_path, "gpt2")
+    state = json.loads((tmp_path / "tokenizer.json").read_text())
+    vocabulary = state["model"]["vocab"]
+    vocabulary[max(vocabulary, key=vocabulary.get)] = 500
+    (tmp_path / "tokenizer.json").write_text(json.dumps(state))
+    with pytest.raises(UserError, match=r"has ids up to 500 and the model \d+ rows; expected the tokenizer of the model"):
+        LoadedModel.open(tmp_path)

@@ -283,6 +283,12 @@ def test_bits_per_byte_are_told_where_they_are_recorded():
     assert [(one.metric_type, one.metric_value) for one in results] == [("bits_per_byte", 1.25), ("perplexity", 50.0)]
 
 
+def test_an_evaluation_without_a_score_has_none_in_the_table():
+    scores = tuple(Evaluation(step, math.inf, loss=0.5, score=one, metric="f1") for step, one in ((0, None), (5, 0.25)))
+    card = model_card(None, RunRecord(Path("run"), "run", evaluations=scores), 5, model=MODEL)
+    assert "| 0 | – | 0.5000 |" in card and "| 5 | 0.2500 | 0.5000 |" in card
+
+
 def test_many_evaluations_are_thinned_and_the_best_stays():
     scores = tuple(Evaluation(step, 100.0 - step if step != 7 else 1.0, loss=1.0 if step != 7 else 0.5) for step in range(40))
     card = model_card(None, RunRecord(Path("run"), "run", evaluations=scores), model=MODEL)

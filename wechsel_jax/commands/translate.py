@@ -72,6 +72,7 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     from wechsel_jax.evaluation.translation import score_translations, translate, writes_lowercase
     from wechsel_jax.models.trilayer import PREFIX
     from wechsel_jax.tokens import load_tokenizer
+    from wechsel_jax.tokens.encoding import plain_backend
 
     crossing = str(Checkpoint.open(exported_model(arguments[0])).config.get("model_type")).startswith(PREFIX)
     for name in ("beams", "length_penalty", "max_tokens") if crossing else ("to", "first_tokenizer"):
@@ -94,6 +95,10 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
         written = [one.text for one in found]
     seconds = time.perf_counter() - began
     print(*written, sep="\n")
+    read = plain_backend(first if first and to else model.tokenizer).encode_batch([line.strip() for line in lines["input"]])
+    if cut := sum(len(one.ids) > model.config.max_length for one in read):
+        told = f"{cut:,} of {len(read):,} sentences have more than the {model.config.max_length} tokens that the model reads"
+        print(f"note: {told}; the rest of them was left out", file=sys.stderr)
     print(f"{len(written):,} sentences in {seconds:.1f} s", file=sys.stderr)
     if values.reference:
         writer = first if first and not to else model.target_tokenizer or model.tokenizer

@@ -55,11 +55,13 @@ class Example(NamedTuple):
       target: label, labels of the words, (answer, its first character) of every answer that is right (of none where the text
         does not tell), (head, relation) of each word as in `treebanks.Tree`, (place of the predicate, labels of the words) for
         roles, or the translation.
+      id: of a question, by which its translations are known; "" where the file has none.
     """
 
     place: str
     texts: tuple[str, ...]
     target: Any
+    id: str = ""
 
 
 def read_examples(names: Sequence[str | os.PathLike], task: Task) -> list[Example]:
@@ -217,7 +219,7 @@ def _roles(source: Source, task: Task) -> Iterator[Example]:
 
 def _questions(source: Source, task: Task) -> Iterator[Example]:
     read = _squad(source) if source.kind in ("text", "json") else _question_rows(source, task)
-    for place, question, text, answers, impossible in read:
+    for place, identifier, question, text, answers, impossible in read:
         for answer, start in answers:
             if start < 0 or text[start : start + len(answer)] != answer or not answer:
                 raise UserError(
@@ -228,10 +230,10 @@ def _questions(source: Source, task: Task) -> Iterator[Example]:
             raise UserError(
                 f'{place}: has no answer; expected one in the text, or "is_impossible": true (SQuAD 2); remove the question'
             )
-        yield Example(place, (question, text), tuple(answers))
+        yield Example(place, (question, text), tuple(answers), identifier)
 
 
-def _squad(source: Source) -> Iterator[tuple[str, str, str, list[tuple[str, int]], bool]]:
+def _squad(source: Source) -> Iterator[tuple[str, str, str, str, list[tuple[str, int]], bool]]:
     text = "\n".join(line for _, line in read_lines(source.place, SQUAD, _LONGEST_SQUAD))
     with parsing(source.name, SQUAD):
         articles = parse_json(text.encode())["data"]
@@ -240,6 +242,7 @@ def _squad(source: Source) -> Iterator[tuple[str, str, str, list[tuple[str, int]
         found = [
             (
                 f"{source.name}: question {asked.get('id', number)}",
+                str(asked.get("id", "")),
                 str(asked["question"]),
                 str(context),
                 [(str(answer["text"]), int(answer["answer_start"])) for answer in asked["answers"]],
@@ -250,13 +253,14 @@ def _squad(source: Source) -> Iterator[tuple[str, str, str, list[tuple[str, int]
     yield from found
 
 
-def _question_rows(source: Source, task: Task) -> Iterator[tuple[str, str, str, list[tuple[str, int]], bool]]:
+def _question_rows(source: Source, task: Task) -> Iterator[tuple[str, str, str, str, list[tuple[str, int]], bool]]:
     for place, row in _rows(source, task, ("question", "context", "answers")):
         with parsing(place, "question, context and answers (text, answer_start), as SQuAD's data set has them"):
             texts, starts = row["answers"]["text"], row["answers"]["answer_start"]
             answers = [(str(text), int(start)) for text, start in zip(texts, starts, strict=True)]
         # The data set of SQuAD 2 has nothing else that says it.
-        yield f"{place} ({row.get('id', '')})", str(row["question"]), str(row["context"]), answers, not answers
+        identifier = str(row.get("id", ""))
+        yield f"{place} ({identifier})", identifier, str(row["question"]), str(row["context"]), answers, not answers
 
 
 _READERS: dict[str, Callable[[Source, Task], Iterator[Example]]] = {

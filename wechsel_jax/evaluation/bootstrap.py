@@ -15,7 +15,7 @@ _AT_ONCE = 1 << 22
 
 
 class Interval(NamedTuple):
-    """A value with its 95 % interval (percentiles of the resampled values)."""
+    """A value with its 95 % interval (percentiles of the resampled values); of one item it has none, and NaN as ends."""
 
     value: float
     low: float
@@ -29,7 +29,7 @@ def bootstrap(items: Items) -> Interval:
     0.75
     """
     (values,) = _resampled([items])
-    return Interval(score(items), *map(float, np.quantile(values, (0.025, 0.975))))
+    return Interval(score(items), *_ends(values, items))
 
 
 def paired_bootstrap(a: Items, b: Items) -> Interval:
@@ -43,14 +43,18 @@ def paired_bootstrap(a: Items, b: Items) -> Interval:
       UserError: they are not of the same number of items, or of none.
     """
     first, second = _resampled([a, b])
-    change = first - second
-    low, high = np.quantile(change, (0.025, 0.975))
-    return Interval(score(a) - score(b), float(low), float(high))
+    return Interval(score(a) - score(b), *_ends(first - second, a))
 
 
 def score(items: Items) -> float:
     """Returns what the items make up; 0 where all denominators are 0, as seqeval has the F1 where there is no entity."""
     return float(_divided(np.sum(items[0]), np.sum(items[1])))
+
+
+def _ends(values: np.ndarray, items: Items) -> tuple[float, float]:
+    # All draws of one item are the same, which says nothing of others.
+    low, high = np.quantile(values, (0.025, 0.975)) if len(items[0]) > 1 else (np.nan, np.nan)
+    return float(low), float(high)
 
 
 def _divided(numerators: np.ndarray, denominators: np.ndarray) -> np.ndarray:

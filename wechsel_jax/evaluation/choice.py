@@ -11,7 +11,7 @@ import numpy as np
 from wechsel_jax.errors import UserError
 from wechsel_jax.evaluation.items import FORMS, Item, read_items
 from wechsel_jax.evaluation.loaded import LoadedModel
-from wechsel_jax.evaluation.scoring import loglikelihoods, pseudo_loglikelihoods
+from wechsel_jax.evaluation.scoring import encode_pairs, loglikelihoods, pseudo_loglikelihoods
 
 # Between examples, and between them and the question.
 _BETWEEN = "\n\n"
@@ -76,6 +76,7 @@ def score_choices(
       "acc_norm" (log-likelihoods divided by the characters of the choice) and "acc_bytes" (by its UTF-8 bytes) the mean and
       "..._stderr", its standard error (None for a single item); "phenomena": the same of each phenomenon, where there are any.
       "..._ties" is how many items have several best choices, of which, as in lm-eval, the first counts.
+      "cut" is how many items have a context that was too long for a causal model and lost its beginning, where there are any.
       Of "truthfulqa_mc2" "acc" is the mean probability of the right choices among all, and there is no other.
       Items, arrays of n rows: "log_likelihood" (n, C), NaN where there is no such choice, "choice", "answer" (the first right
       one), "phenomenon", and what the means are of: "acc", "acc_norm", "acc_bytes".
@@ -114,6 +115,15 @@ def score_choices(
         ties = {f"{metric}_ties": int((value.sum(axis=1) > 1).sum()) for metric, value in best.items()}
     phenomena = np.array([item.phenomenon for item in items])
     metrics = {"form": name, "shots": shots, **_means(scores), **ties}
+    if model.family.causal:
+        most_read = model.config.max_length + 1
+        sizes = [
+            len(before) + len(ids) if context.strip() else 0
+            for (context, _), (before, ids) in zip(pairs, encode_pairs(model, pairs), strict=True)
+        ]
+        owners = np.repeat(np.arange(len(items)), there.sum(axis=1))
+        if cut := len(np.unique(owners[np.array(sizes) > most_read])):
+            metrics["cut"] = cut
     if any(phenomena):
         groups = np.unique(phenomena)
         metrics["phenomena"] = {

@@ -253,7 +253,12 @@ def read_items(path: str | os.PathLike, *, form: str = "", limit: int | None = N
     known = FORMS[name]
     if known.needs_language:
         parts = re.split(r"[^a-z]+", Path(path).name.lower())
-        language = language or next((part for part in parts if part in CONNECTORS), "")
+        named = dict.fromkeys(part for part in parts if part in CONNECTORS)
+        if len(named) > 1 and not language:
+            raise UserError(
+                f"{path}: its name may tell {' or '.join(named)}; expected one language; say it: {name}:LANGUAGE as the form"
+            )
+        language = language or "".join(named)
         if language not in CONNECTORS:
             problem = f"language {language!r}" if language else "its name tells no language"
             raise UserError(f"{path}: {problem}; expected one of {', '.join(CONNECTORS)}; say it: {name}:LANGUAGE as the form")

@@ -94,9 +94,10 @@ class LoadedModel:
         of_model = stated_family(checkpoint.config)
         config = of_model.config(checkpoint.config, dropout=0.0)
         tokenizer = load_tokenizer(checkpoint.directory)
-        if len(tokenizer) > config.vocabulary_size:
+        # Ids may have holes.
+        if (size := max(tokenizer.get_vocab().values()) + 1) > config.vocabulary_size:
             raise UserError(
-                f"{checkpoint.directory}: has {len(tokenizer):,} tokens and the model {config.vocabulary_size:,} rows; "
+                f"{checkpoint.directory}: has ids up to {size - 1:,} and the model {config.vocabulary_size:,} rows; "
                 "expected the tokenizer of the model"
             )
         parameters = of_model.from_hugging_face(checkpoint.arrays(), config)

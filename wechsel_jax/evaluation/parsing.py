@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from wechsel_jax.errors import UserError
+
 # (head, relation) of each word of each sentence; heads are numbers of words from 1 on, or 0, the root.
 Trees = Sequence[Sequence[tuple[int, str]]]
 
@@ -18,6 +20,9 @@ def best_tree(scores: np.ndarray) -> np.ndarray:
 
     Returns:
       int64 (n,), the head of each word: 0 for the root, else a number from 1.
+
+    Raises:
+      UserError: a score is not a number, as those of damaged weights.
     """
     count = len(scores)
     if not count:
@@ -26,6 +31,8 @@ def best_tree(scores: np.ndarray) -> np.ndarray:
     arcs = np.full((count + 1, count + 1), -np.inf)
     arcs[1:] = scores
     np.fill_diagonal(arcs, -np.inf)
+    if np.isnan(arcs).any():
+        raise UserError("the score of a word's head is no number; expected weights that give one")
     heads = _best_heads(arcs)
     if np.count_nonzero(heads == 0) > 1:
         # A price that no other arcs can outweigh leaves one arc from the root, of which there must be one, in the best tree.

@@ -41,7 +41,8 @@ def probe(
       batch_size: rows that the model reads at once, rounded up to what the devices share.
 
     Returns:
-      The scores, for tagging of words; "accuracy" counts, and "majority" is that of the most frequent training label.
+      The scores, for tagging of words; "accuracy" counts, "majority" is that of the most frequent training label, and "cut" is
+      how many of the examples that are scored were too long and lost their ends, where there are any.
 
     Raises:
       UserError: scikit-learn is not installed, or an example is not what it should be.
@@ -80,7 +81,7 @@ def probe(
     places = [example.place for example, count in zip(rows[1].examples, counts, strict=True) for _ in range(count)]
     majority = float(np.mean(gold == np.bincount(right).argmax()))
     return LabelScores(
-        metrics={"accuracy": float(correct.mean()), "majority": majority},
+        metrics={"accuracy": float(correct.mean()), "majority": majority, **({"cut": rows[1].cut} if rows[1].cut else {})},
         metric="accuracy",
         places=places,
         predicted=names[found].tolist(),

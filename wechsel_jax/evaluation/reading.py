@@ -70,15 +70,19 @@ def score_reading(
     examples = read_examples([path], Task("answers"))
     if questions is not None:
         others = read_examples([questions], Task("answers"))
-        asked = {_id(example): example.texts[0] for example in others}
+        if unnamed := next((example.place for example in (*examples, *others) if not example.id), None):
+            raise UserError(f"{unnamed}: has no id; expected one, by which a question is found in another language")
+        asked = {example.id: example.texts[0] for example in others}
         if len(asked) < len(others):
             raise UserError(
                 f"{questions}: {len(others) - len(asked):,} questions have the id of another; expected an id for each"
             )
-        missing = next((_id(example) for example in examples if _id(example) not in asked), None)
+        missing = next((example.id for example in examples if example.id not in asked), None)
         if missing:
-            raise UserError(f"{questions}: has no {missing}, which {path} has; expected the same questions in another language")
-        examples = [example._replace(texts=(asked[_id(example)], example.texts[1])) for example in examples]
+            raise UserError(
+                f"{questions}: has no question {missing}, which {path} has; expected the same questions in another language"
+            )
+        examples = [example._replace(texts=(asked[example.id], example.texts[1])) for example in examples]
     contexts = reading_prompts(examples, words, shots, limit)
     written, cut = continued(model, contexts, stop=["\n"], max_tokens=max_tokens)
     gold = [[text for text, _ in example.target] for example in examples[:limit]]
@@ -115,10 +119,6 @@ def reading_prompts(examples: Sequence[Example], words: str, shots: int = 0, lim
             raise UserError(f"shots {shots}: there are {len(shown)} other texts; expected as many; ask for fewer")
         prompts.append("".join(shown) + prompt(example))
     return prompts
-
-
-def _id(example: Example) -> str:
-    return example.place.rsplit(": ", 1)[1]
 
 
 def continued(

@@ -19,7 +19,7 @@ from wechsel_jax.evaluation.loaded import LoadedModel
 from wechsel_jax.evaluation.perplexity import one_behind
 from wechsel_jax.models import Family, ModelConfig
 from wechsel_jax.objectives.loss import token_nats
-from wechsel_jax.tokens.encoding import encode
+from wechsel_jax.tokens.encoding import around, encode
 
 # A row is what a model reads, where it is asked, and which tokens it is asked for: (ids, positions, targets).
 Row = tuple[np.ndarray, Sequence[int], Sequence[int]]
@@ -34,10 +34,11 @@ def loglikelihoods(
     """What a causal model gives to continuations of contexts.
 
     Context and continuation are encoded together, after spaces at the end of the context have moved to the continuation. The
-    tokenizer's own special tokens are added, unless the text brings the first of them. Before a continuation without context
-    stands the beginning-of-text token, or where the tokenizer has none the end-of-text token. What is too long for the model
-    loses tokens of the context; a continuation without one is read in windows, as by `rolling_loglikelihoods`. Pairs that
-    differ in the last token only, as letters of multiple-choice questions, are read once.
+    special tokens that the tokenizer puts before a text are added, unless the text brings the first of them; those behind it
+    are not, which say that it has ended. Before a continuation without context stands the beginning-of-text token, or where the
+    tokenizer has none the end-of-text token. What is too long for the model loses tokens of the context; a continuation without
+    one is read in windows, as by `rolling_loglikelihoods`. Pairs that differ in the last token only, as letters of
+    multiple-choice questions, are read once.
 
     Args:
       model: a causal model.
@@ -212,14 +213,19 @@ def _refuse_length(model: LoadedModel, text: str, asked: int, tokens: int, longe
 
 
 def encode_texts(model: LoadedModel, texts: Sequence[str], special_tokens: bool = True) -> dict[str, list[int]]:
-    """The ids of each text, with the tokenizer's special tokens unless the text brings the first; however often it comes."""
+    """The ids of each text, with the tokenizer's special tokens unless the text brings the first; however often it comes.
+
+    Those that the tokenizer puts behind a text are left out: they say that it has ended, and what is asked is how it goes on.
+    """
     begins = model.tokenizer.decode(prefix_token(model))
+    backend = model.tokenizer.backend_tokenizer
     found: dict[str, list[int]] = {}
     for plain in (False, True):
         # Most tokenizers would put a second token for the beginning before one that the text brings.
         group = [text for text in dict.fromkeys(texts) if text.startswith(begins) == plain]
-        backend = model.tokenizer.backend_tokenizer
-        found |= zip(group, map(list, encode(backend, group, special_tokens and not plain)), strict=True)
+        added = special_tokens and not plain
+        behind = len(around(backend)[1]) if added and group else 0
+        found |= {text: list(ids[: len(ids) - behind]) for text, ids in zip(group, encode(backend, group, added), strict=True)}
     return found
 
 

@@ -314,6 +314,12 @@ def evaluate(
     facts = {label: _facts(place) | dict((noted or {}).get(label, {})) for label, place in models.items()}
     wanted: list[tuple[str, Task, Score]] = []
     for label in models:
+        kept = [score for score in record.scores if score.model == label and score.task not in files]
+        if stale := next((score.task for score in kept if score.facts["weights"] != facts[label]["weights"]), None):
+            raise UserError(
+                f"{output}: has a score of {label} in {stale}, of other weights; expected one model a name; use other names "
+                f"(NAME=...) or another file, or score it in {stale} again, too"
+            )
         for task in tasks:
             # Which file it was, its hash says; where it lay is no setting.
             places = {name: Path(task.settings[name]).name for name in _FILES if task.settings.get(name)}
@@ -322,12 +328,13 @@ def evaluate(
             known = facts[label] | ({"fine_tuned": _weights(task.fine_tuned[label])} if label in task.fine_tuned else {})
             asked = Score(label, task.name, task.form, "", {}, (), (), files[task.name], settings, known)
             found = record.find(label, task.name)
-            if found is None or (overwrite and _identity(found) != _identity(asked)):
+            other = found and _difference(found, asked)
+            if found is None or (overwrite and other):
                 wanted.append((label, task, asked))
-            elif _identity(found) != _identity(asked):
+            elif other:
                 raise UserError(
-                    f"{output}: has a score of {label} in {task.name}, of other {_difference(found, asked)}; expected the "
-                    "same; use other names (NAME=...), another file, or --overwrite"
+                    f"{output}: has a score of {label} in {task.name}, of other {other}; expected the same; use other names "
+                    "(NAME=...), another file, or --overwrite"
                 )
             else:
                 say(f"{label}, {task.name}: {told(found)} (measured before)")
@@ -380,16 +387,19 @@ def told(score: Score) -> str:
     return f"{score.main} {100 * value:.1f} % of {len(score.numerators):,}"
 
 
-def _identity(score: Score) -> tuple[Any, ...]:
-    return *score.asked(), *(score.facts.get(name) for name in ("weights", "tokenizer", "fine_tuned"))
-
-
 def _difference(found: Score, asked: Score) -> str:
-    for what, told in (("weights", "weights"), ("tokenizer", "tokens"), ("fine_tuned", "fine-tuned weights")):
-        if found.facts.get(what) != asked.facts.get(what):
+    """What was other when a score was measured than it is now; "" where nothing was."""
+    for what, told in (
+        ("weights", "weights"),
+        ("tokenizer", "tokens"),
+        ("config", "settings of the model"),
+        ("fine_tuned", "fine-tuned weights"),
+    ):
+        # Scores of earlier versions do not tell the model's settings.
+        if found.facts.get(what) != asked.facts.get(what) and (what != "config" or what in found.facts):
             return told
     names = ("kind", "data", "settings")
-    return next(name for name, one, other in zip(names, found.asked(), asked.asked(), strict=True) if one != other)
+    return next((name for name, one, other in zip(names, found.asked(), asked.asked(), strict=True) if one != other), "")
 
 
 def _weights(place: str | os.PathLike) -> str:
@@ -412,7 +422,10 @@ def _facts(place: str | os.PathLike) -> dict[str, Any]:
     first = seed_runs(place)[0] if Path(place).is_dir() else place
     checkpoint = Checkpoint.open(exported_model(first))
     directory = checkpoint.directory
-    tokenizers = [path for name in ("tokenizer.json", "tokenizer.model", "vocab.txt") if (path := directory / name).is_file()]
+    # Where there is no tokenizer.json, several files make up a tokenizer.
+    names = ("tokenizer.json",), ("*.model", "vocab.txt", "vocab.json", "merges.txt", "added_tokens.json")
+    tokenizers = next(filter(None, (sorted(path for name in group for path in directory.glob(name)) for group in names)), [])
+    hashes = [file_hash(path) for path in tokenizers]
     sizes = {name: math.prod(tensor.shape) for name, tensor in checkpoint.tensors.items()}
     if checkpoint.architecture == MODEL_TYPE:
         # Made here alone: no surgery knows it, and it stores nothing twice.
@@ -435,7 +448,8 @@ def _facts(place: str | os.PathLike) -> dict[str, Any]:
         "directory": str(place),
         "architecture": checkpoint.architecture,
         "weights": _weights(place if Path(place).is_dir() else directory),
-        "tokenizer": file_hash(tokenizers[0]) if tokenizers else "",
+        "tokenizer": hashlib.sha256("".join(hashes).encode()).hexdigest() if len(hashes) > 1 else "".join(hashes),
+        "config": file_hash(directory / "config.json"),
         "parameters": sum(sizes.values()),
         "embedding_parameters": sum(sizes.get(name, 0) for name in tables),
         "vocabulary_size": size,

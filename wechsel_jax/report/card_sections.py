@@ -97,7 +97,15 @@ def scores(run: RunRecord, step: int) -> list[Block]:
     shown = _thinned(run.evaluations, best)
     if any(one.score is not None for one in run.evaluations):
         # Of labelled examples; no text was predicted.
-        found = [(f"{one.step:,}", f"{one.score:.4f}", f"{one.loss:.4f}", "the best" if one is best else "") for one in shown]
+        found = [
+            (
+                f"{one.step:,}",
+                NO_VALUE if one.score is None else f"{one.score:.4f}",
+                f"{one.loss:.4f}",
+                "the best" if one is best else "",
+            )
+            for one in shown
+        ]
         head = ("step", shown[-1].metric.replace("_", " "), "loss", "")
         return [Table(head, tuple(found), text=(0, 3)), f"These weights are those of step {step:,}."]
     # Runs of earlier versions have no bits per byte.

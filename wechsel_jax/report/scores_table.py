@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from wechsel_jax.evaluation.bootstrap import Interval, bootstrap, paired_bootstr
 from wechsel_jax.files import new_file, refuse_file
 from wechsel_jax.files.json import is_number
 from wechsel_jax.records.scores import Score, ScoresRecord
-from wechsel_jax.report.display import NO_VALUE, number
+from wechsel_jax.report.display import NO_VALUE, number, plural
 from wechsel_jax.report.figures import WIDE, WRITER, drawn, encoded
 from wechsel_jax.report.latex import latex
 from wechsel_jax.report.markdown import markdown
@@ -84,7 +85,8 @@ def sections(record: ScoresRecord) -> list[Section]:
             return NO_VALUE
         _, _, factor, digits = MEASURES[score.main]
         value, low, high = _ends(score)
-        text = f"{factor * value:.{digits}f} ± {factor * (high - low) / 2:.{digits}f}"
+        text = f"{factor * value:.{digits}f}"
+        text += "" if math.isnan(high) else f" ± {factor * (high - low) / 2:.{digits}f}"
         notes = [f"{_seeds(score)} seeds"] if _seeds(score) else []
         notes += [f"{_ties(score)} tie{'s' * (_ties(score) > 1)}"] if _ties(score) else []
         text += f" ({', '.join(notes)})" if notes else ""
@@ -92,7 +94,8 @@ def sections(record: ScoresRecord) -> list[Section]:
 
     head = ("Model", *(f"{task} ({MEASURES[first[task].main][0]})" for task in record.tasks))
     rows = tuple((model, *(cell(model, task) for task in record.tasks)) for model in record.models)
-    counts = "; ".join(f"{task}: {len(first[task].numerators):,} items" for task in record.tasks)
+    sizes = {task: len(first[task].numerators) for task in record.tasks}
+    counts = "; ".join(f"{task}: {plural(size, 'item')}" for task, size in sizes.items())
     about = (
         f"± is half of the 95 % interval, by drawing the items with replacement ({counts}). Bold or starred: the best of its "
         "column. Bits per byte: lower is better, and tokenizers can be compared."
@@ -140,7 +143,7 @@ def _differences(record: ScoresRecord) -> list[Section]:
             _, _, factor, digits = MEASURES[one.main]
             change = paired_bootstrap(one.items, other.items)
             value, low, high = (f"{factor * end:+.{digits}f}" for end in change)
-            cells.append(f"{value} [{low}, {high}]")
+            cells.append(value if math.isnan(change.high) else f"{value} [{low}, {high}]")
         rows.append((model, *cells))
     if not rows:
         return []
@@ -207,7 +210,9 @@ def figure(record: ScoresRecord) -> Figure:
     for task in record.tasks:
         scores = [record.find(model, task) for model in record.models]
         name, _, factor, _ = MEASURES[next(score.main for score in scores if score)]
-        values = [score and tuple(factor * end for end in _ends(score)) for score in scores]
+        ends = [score and _ends(score) for score in scores]
+        # Without an interval a dot is drawn alone.
+        values = [one and tuple(factor * (one.value if math.isnan(end) else end) for end in one) for one in ends]
         seeds = [_seeds(score) for score in scores if score]
         lines = f"\n± of {max(seeds)} seeds{'' if all(seeds) else ', else 95 %'}" if any(seeds) else ""
         panels.append((f"{task}\n{name}{lines}", tuple(values)))
@@ -355,7 +360,8 @@ def _csv(record: ScoresRecord) -> str:
         for group, metrics in groups:
             for name, value in metrics.items():
                 if is_number(value):
-                    ends = interval[1:] if name == score.main and not group else ("", "")
+                    shown = name == score.main and not group and not math.isnan(interval.high)
+                    ends = interval[1:] if shown else ("", "")
                     items = metrics.get("items", "") if group else len(score.numerators)
                     row = (group, name, value, *ends, items, score.facts["weights"][:12])
                     table.writerow((score.model, score.task, score.form, *row))
