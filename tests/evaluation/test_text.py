@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from tokenizers.processors import TemplateProcessing
 
 from tests.evaluation.tiny_models import save
@@ -150,6 +151,18 @@ def test_a_text_without_a_token_is_said(masked):
     # BERT's tokenizer takes characters out that nobody sees.
     with pytest.raises(UserError, match=r"has no token that .* could predict"):
         score_text(masked[0], ["\u200b"])
+
+
+def test_characters_that_a_tokenizer_leaves_out_are_counted(tmp_path):
+    """A BPE of characters without an unknown token writes nothing for those that it lacks."""
+    backend = Tokenizer(models.BPE({"<s>": 0, "▁": 1, "a": 2, "b": 3, "ab": 4}, [("a", "b")]))
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    transformers.PreTrainedTokenizerFast(tokenizer_object=backend, eos_token="<s>").save_pretrained(tmp_path)
+    sizes = {"n_embd": 8, "n_layer": 1, "n_head": 1, "n_positions": 64}
+    transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=5, **sizes)).save_pretrained(tmp_path)
+    model = LoadedModel.open(tmp_path)
+    assert score_text(model, ["ab ba", "a"]).unknown == 0
+    assert score_text(model, ["ab жaж ж", "a中"]).unknown == 4
 
 
 @pytest.mark.parametrize("kind", ["byte", "byte-prefix", "llama", "unigram", "wordpiece"])

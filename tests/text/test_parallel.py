@@ -97,11 +97,22 @@ def test_swapped_languages_are_seen_in_real_text(data_directory, code):
         read_pairs([place], (code, "en"))
 
 
-def test_a_language_with_two_scripts_is_not_swapped_in_either_order(write):
+def test_a_language_with_two_scripts_is_not_swapped(write):
     pairs = write("a.tsv", ["Ovo je moja kuća.\tЭто мой дом.", "Dobar dan svima.\tДобрый день всем."])
     assert read_pairs([pairs], ("sr", "ru")).first == ["Ovo je moja kuća.", "Dobar dan svima."]
     with pytest.raises(UserError, match="the languages look swapped"):
         read_pairs([pairs], ("ru", "en"))
+
+
+def test_japanese_and_chinese_are_told_apart(write):
+    pairs = write("a.tsv", ["これはわたしの家です。\t这是我的房子。", "みなさん、こんにちは。\t大家好。"])
+    assert read_pairs([pairs], ("ja", "zh")).second == ["这是我的房子。", "大家好。"]
+    with pytest.raises(UserError, match="the languages look swapped"):
+        read_pairs([pairs], ("zh", "ja"))
+
+
+def test_a_side_without_letters_is_in_any_language(write):
+    assert read_pairs([write("a.tsv", ["房子\t123"])], ("zh", "en")).second == ["123"]
 
 
 def test_languages_are_two_codes():

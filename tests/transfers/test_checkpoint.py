@@ -4,12 +4,14 @@ import json
 import shutil
 from pathlib import Path
 
+import huggingface_hub
 import numpy as np
 import pytest
 import safetensors.numpy
 import safetensors.torch
 import torch
 import transformers
+from huggingface_hub.utils import filter_repo_objects
 
 from wechsel_jax.checkpoint import Checkpoint, write_checkpoint
 from wechsel_jax.checkpoint.model_config import adapt_config
@@ -150,6 +152,24 @@ def test_pickled_weights_are_refused_with_a_command_that_converts_them(save_sour
     exec(command)
     converted = Checkpoint.open(directory)
     assert np.array_equal(converted.read("transformer.wte.weight"), model.transformer.wte.weight.detach().numpy())
+
+
+def test_only_what_a_checkpoint_needs_is_fetched_from_the_hub(monkeypatch, tmp_path):
+    kept = ["config.json", "generation_config.json", "model-00001-of-00002.safetensors", "model.safetensors.index.json"]
+    kept += ["model.safetensors", "tokenizer.json", "tokenizer.model", "chat_template.jinja"]
+    left = ["consolidated.safetensors", "original/consolidated.safetensors", "model/model.safetensors", "pytorch_model.bin"]
+    fetched = []
+
+    def fetch(name, **patterns):
+        fetched.extend(filter_repo_objects(kept + left, **patterns))
+        (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+        return tmp_path
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
+    command = "`hf download some/model --local-dir model`"
+    with pytest.raises(UserError, match=rf"^some/model: the repository holds no model\.safetensors; .* run {command}, and name"):
+        Checkpoint.open("some/model")
+    assert fetched == kept
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def test_lines_written_by_hand(tmp_path):
         (b"3 2\na 1 2\nb 1 2\n", "promises 3 words, but 2 follow"),
         (b"1 2\na 1 2\nb 1 2\n", "promises 1 words, but 2 follow"),
         (b"2 2\n 1 2\nb 1 2\n", "line 2: "),
-        # A table of that size would fill no machine's memory.
+        # No machine has the memory for a table of so many rows.
         (b"99999999 16384\nw" + b" 1" * 16384 + b"\n", "promises 99999999 words, but 1 follow"),
         (b"0 5\n", "line 1: 0 words"),
         (b"7 99999999\n", "line 1: 7 words of 99999999"),

@@ -105,6 +105,12 @@ class Checkpoint:
                 )
             raise UserError(f"{directory / 'config.json'}: has no model_type; expected the config.json of a transformers model")
         check_config(config, directory / "config.json")
+        if not weights and Path(path) != directory:
+            # Which of them the repository holds is not known: pickled weights are not fetched.
+            raise UserError(
+                f"{path}: the repository holds no model.safetensors; expected {_EXPECTED}; if its weights are pickled, run "
+                f"`hf download {path} --local-dir {Path(path).name}`, and name that directory"
+            )
         if not weights:
             _refuse_weights(directory, config)
         generation = directory / "generation_config.json"

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from wechsel_jax.data.encoder import Encoder
 from wechsel_jax.errors import UserError
 from wechsel_jax.evaluation.loaded import LoadedModel
 from wechsel_jax.evaluation.scoring import Row, score_rows
+from wechsel_jax.tokens.encoding import plain_backend
 
 # Tokens that are read at once where nobody says: those of GPT-2. Some models have room for so many that a CPU takes minutes.
 WINDOW = 1024
@@ -25,7 +27,8 @@ class TextScores:
     Attributes:
       nats: float64 (n,), of the tokens that stand for text, unknown tokens included.
       tokens: int64 (n,), how many these were.
-      unknown: how many of them were unknown tokens, which hide what stood there.
+      unknown: how many of them were unknown tokens, which hide what stood there; characters that a tokenizer without such a
+        token leaves out are counted with them.
       special_nats: of the special tokens between the documents, of a causal model.
       special_tokens: how many these were.
       bytes: int64 (n,), UTF-8 bytes.
@@ -96,6 +99,12 @@ def score_text(model: LoadedModel, documents: Sequence[str], *, window: int = 0,
     # A token that also ends documents, as GPT-2's, never stands for text.
     unknowns = np.array([roles == {"unk"} for roles in model.vocabulary.roles])[stream]
     of_text = ~model.vocabulary.special[stream] | unknowns
+    left_out, raw = 0, model.vocabulary.bytes
+    if model.vocabulary.kind != "byte_bpe" and model.vocabulary.id_with_role("unk") is None:
+        characters = Counter(one for document in documents for one in document if not one.isspace())
+        alone = plain_backend(model.tokenizer).encode_batch([*characters], add_special_tokens=False)
+        lost = (not b"".join(raw[token] for token in one.ids).strip() for one in alone)
+        left_out = sum(itertools.compress(characters.values(), lost))
     if model.family.causal:
         rows = _causal_rows(stream, None if of_text[-1] else stream[-1], window, stride)
     else:
@@ -111,7 +120,7 @@ def score_text(model: LoadedModel, documents: Sequence[str], *, window: int = 0,
     return TextScores(
         nats=np.bincount(owner[counted], nats[counted], len(documents)),
         tokens=np.bincount(owner[counted], minlength=len(documents)),
-        unknown=int((predicted & unknowns).sum()),
+        unknown=int((predicted & unknowns).sum()) + left_out,
         special_nats=float(nats[apart].sum()),
         special_tokens=int(apart.sum()),
         bytes=np.array([len(document.encode()) for document in documents]),

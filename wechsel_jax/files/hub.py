@@ -14,7 +14,8 @@ def download(name: str, patterns: Sequence[str], expected: str) -> Path:
 
     Args:
       name: the id, "org/name", which `HUB_ID` matches.
-      patterns: of file names, as `huggingface_hub` knows them ("*.json").
+      patterns: of file names, as `huggingface_hub` knows them ("*.json"); "*" stands for folders, too, but weights in a folder
+        of the repository, which are there in another format, are never fetched.
       expected: what the user may name instead, for the message.
 
     Returns:
@@ -26,7 +27,7 @@ def download(name: str, patterns: Sequence[str], expected: str) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(name, allow_patterns=list(patterns)))
+        return Path(snapshot_download(name, allow_patterns=list(patterns), ignore_patterns=["*/*.safetensors"]))
     except Exception as error:  # huggingface_hub lets through its own errors, its HTTP client's and the system's
         reason = one_line(error)
         raise UserError(f"{name}: no such directory, and not to be had from the hub ({reason}); expected {expected}") from error

@@ -180,8 +180,8 @@ def _texts(record: ScoresRecord) -> list[Section]:
     )
     if any(score.metrics.get("unknown_tokens") for score in record.scores):
         about += (
-            " An unknown token is one guess, however much text it stands for: where a model has many, its bits per byte are "
-            "too low to be compared."
+            " An unknown token is one guess, however much text it stands for, and a character that the tokenizer leaves out, "
+            "which is counted with them, is none: where a model has many, its bits per byte are too low to be compared."
         )
     return [Section("Texts", (Table(head, tuple(rows), "texts", text=(0, 1)), Note(about)))]
 

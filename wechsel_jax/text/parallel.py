@@ -194,12 +194,16 @@ def _side_by_side(
 
 def _refuse_swapped(name: str, first: Sequence[str], second: Sequence[str], languages: tuple[str, str]) -> None:
     """Raises `UserError` where one side has far more of the marks of the other's language."""
+    as_said, swapped = (
+        sum(_share(side, language) or 0.0 for side, language in zip(sides, languages, strict=True))
+        for sides in ((first, second), (second, first))
+    )
+    # Serbian and Kazakh are written in two scripts: in Latin letters beside Russian, neither order fits better.
+    if swapped <= as_said:
+        return
     for side, language in enumerate(languages):
-        own, other = (first, second) if side == 0 else (second, first)
-        here, there = _share(own, language), _share(other, language)
-        # Serbian and Kazakh are written in two scripts: beside Russian, the other side is in its own language as well.
-        at_home = _share(other, languages[1 - side]) or 0.0
-        if here is not None and there > _TIMES * here + _MORE and there > at_home:
+        here, there = (_share(text, language) for text in ((first, second) if side == 0 else (second, first)))
+        if here is not None and there is not None and there > _TIMES * here + _MORE:
             marks = "letters" if _base(language) in _SCRIPTS else "words"
             raise UserError(
                 f"{name}: the languages look swapped: {there:.0%} of the {marks} of {languages[1 - side]} are those "
