@@ -27,8 +27,9 @@ def test_documents_end_where_they_should(tmp_path, kind, expected):
     assert list(read_documents(path, kind)) == expected
 
 
+# Text with many zero bytes is refused, as UTF-16 has them.
 @settings(deadline=None)
-@given(lines=st.lists(st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs"])), min_size=1))
+@given(lines=st.lists(st.text(st.characters(exclude_characters="\n\0", exclude_categories=["Cs"])), min_size=1))
 def test_no_character_is_lost_or_changed(tmp_path_factory, lines):
     path = tmp_path_factory.mktemp("text") / "text.txt"
     # A first line that begins with a byte order mark would lose it, and one before a newline its carriage return.

@@ -166,8 +166,7 @@ def test_only_what_a_checkpoint_needs_is_fetched_from_the_hub(monkeypatch, tmp_p
         return tmp_path
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
-    command = "`hf download some/model --local-dir model`"
-    with pytest.raises(UserError, match=rf"^some/model: the repository holds no model\.safetensors; .* run {command}, and name"):
+    with pytest.raises(UserError, match=r"^some/model: .* no model\.safetensors; .*`hf download some/model --local-dir model`"):
         Checkpoint.open("some/model")
     assert fetched == kept
 
