@@ -324,7 +324,8 @@ restore() { # WORKDIR DESTINATION COUNT
   for step in $there; do
     mv "$new/$step" "$workdir/checkpoints/$step"
   done
-  rmdir "$new"
+  # What an earlier attempt fetched may lie there, too.
+  rm -rf -- "$new"
   say "restored step $(newest_checkpoint "$workdir") from $from"
 }
 

@@ -25,6 +25,7 @@ if $dry_run; then
   exit 0
 fi
 state=$(resource_state)
+[[ $state != UNKNOWN ]] || fail 1 "${settings[name]}: its state cannot be read; gcloud says why above"
 echo "${settings[name]}: $state"
 if [[ -n ${settings[type]} ]]; then
   require_type

@@ -1,10 +1,11 @@
 """The console script `wechsel-jax`: finds the verb, reads its flags, and turns a user's mistake into one line."""
 
+import contextlib
 import importlib
 import os
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from absl import flags
 
@@ -50,23 +51,31 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # transformers says on import that it found no torch; nothing here needs torch.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-    with program(PROGRAM):
+    with program(PROGRAM), _reader_may_leave():
         if not arguments or arguments[0] in _HELP:
             print(_overview())
             return
         verb, rest = _find_verb(arguments)
-    with program(f"{PROGRAM} {verb}", last=script):
+    with program(f"{PROGRAM} {verb}", last=script), _reader_may_leave():
         refuse_undecodable(rest)
-        _run_quietly(verb, rest)
+        _run(verb, rest)
 
 
-def _run_quietly(verb: str, arguments: list[str]) -> None:
+@contextlib.contextmanager
+def _reader_may_leave() -> Iterator[None]:
+    """Ends without a word, but not as if the work were done, where whoever read the output has left (`| head`)."""
     try:
-        _run(verb, arguments)
-        sys.stdout.flush()
+        try:
+            yield
+        finally:
+            # None where it was closed before this process began.
+            if sys.stdout is not None:
+                sys.stdout.flush()
     except BrokenPipeError:
-        # The reader went away (`| head`); Python would complain once more when it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Python would complain once more when it closes them. 141 is what a shell says of a process that SIGPIPE ended.
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        raise SystemExit(141) from None
 
 
 def _find_verb(arguments: list[str]) -> tuple[str, list[str]]:

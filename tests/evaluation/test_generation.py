@@ -304,6 +304,8 @@ def test_mistakes_of_the_verb_are_one_line(model, chat_model, capsys, tmp_path):
     assert "expected either --prompt or --prompts" in mistake(capsys, place)
     assert "its tokenizer has no chat template" in mistake(capsys, place, "--prompt=a", "--chat")
     assert "temperature 0 writes the same text each time" in mistake(capsys, place, "--prompt=a", "--samples=2")
+    for flag in ("top_p=0.3", "seed=1"):
+        assert f"--{flag.split('=')[0]}: has no effect at temperature 0" in mistake(capsys, place, "--prompt=a", f"--{flag}")
     # Otherwise minutes of silence, and then no memory.
     told = mistake(capsys, place, "--prompt=a", "--temperature=1", "--samples=16777216")
     assert "--samples=16777216: 1 times as many are more than 1,048,576 texts; expected fewer" in told

@@ -310,3 +310,16 @@ def test_a_merged_plan_means_the_same(seed, k, sources):
 
 def test_a_plan_without_neighbors_merges():
     assert TransferPlan.all_random(3).merged().counts() == {"copied": 0, "mixed": 0, "random": 3}
+
+
+def test_a_plan_of_many_copies_and_one_wide_row_is_read_again(tmp_path):
+    """As of a source that keeps its tokens and gets few new ones."""
+    rows, width = 80_000, 256
+    ids, weights = np.zeros((rows, width), np.int32), np.zeros((rows, width), np.float32)
+    ids[-1], weights[-1] = np.arange(width), 1 / width
+    copy = np.arange(rows, dtype=np.int32)
+    copy[-1] = -1
+    plan = TransferPlan.mixed(ids, weights).with_copies(copy)
+    plan.save(tmp_path / "plan.npz")
+    assert 2 * plan.weights.nbytes > (1 << 26) + 256 * (tmp_path / "plan.npz").stat().st_size
+    np.testing.assert_array_equal(TransferPlan.load(tmp_path / "plan.npz").weights, plan.weights)

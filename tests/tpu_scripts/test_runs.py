@@ -244,7 +244,16 @@ def test_an_interrupted_restore_starts_again(sandbox):
     sandbox.steer("failures", "1 1 rsync .*checkpoints/100\tnetwork")
     sandbox("sync", "restore", *RUN, status=1)
     assert list((sandbox.workdir() / "checkpoints").iterdir()) == []
-    assert "restored step 200" in sandbox("sync", "restore", *RUN).stdout
+    # Also where fewer are asked for than the attempt before had fetched.
+    assert "restored step 200" in sandbox("sync", "restore", *RUN, "--newest=1").stdout
+    assert not (sandbox.workdir() / ".restored.partial").exists()
+
+
+def test_a_state_that_cannot_be_read_is_no_success(sandbox):
+    sandbox.ready()
+    sandbox.steer("failures", "1 1 queued-resources describe\tERROR: PERMISSION_DENIED")
+    stderr = sandbox("status", *RUN, status=1).stderr
+    assert "PERMISSION_DENIED" in stderr and "its state cannot be read; gcloud says why above" in stderr
 
 
 def test_an_unreadable_bucket_is_not_an_empty_one(sandbox):

@@ -337,11 +337,18 @@ def test_a_lack_of_memory_is_one_line(capsys):
     assert re.fullmatch(r"wechsel-jax transfer: error: Unable to allocate .*; ask for less, .*\n", capsys.readouterr().err)
 
 
-def test_a_reader_that_goes_away_is_no_error():
+@pytest.mark.parametrize("arguments", [["--help"], ["vectors", "--help"], ["transfer", "--help"]])
+def test_a_reader_that_goes_away_ends_it_without_a_word(arguments):
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run(
-        [sys.executable, "-m", "wechsel_jax.cli", "transfer", "--help"], stdout=writer, stderr=subprocess.PIPE, timeout=60
-    )
+    command = [sys.executable, "-m", "wechsel_jax.cli", *arguments]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, timeout=60)
     os.close(writer)
+    # As a shell says of a process that SIGPIPE ended: the work may be undone.
+    assert done.returncode == 141 and done.stderr == b""
+
+
+def test_output_that_was_closed_is_no_error():
+    command = f"exec {sys.executable} -m wechsel_jax.cli transfer --help >&-"
+    done = subprocess.run(["bash", "-c", command], stderr=subprocess.PIPE, timeout=60)
     assert done.returncode == 0 and done.stderr == b""

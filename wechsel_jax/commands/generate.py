@@ -74,6 +74,11 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     top_p = top_p if values.top_p is None else values.top_p
     if values.samples > 1 and temperature == 0:
         raise UserError("--samples: temperature 0 writes the same text each time; expected --temperature above 0, such as 0.8")
+    for name in ("top_p", "seed"):
+        if values[name].present and temperature == 0:
+            raise UserError(
+                f"--{name}: has no effect at temperature 0, which draws nothing; leave it out, or set --temperature"
+            )
     given = [_turn(model, prompt) for prompt in prompts] if values.chat else prompts
     shown = [prompt for prompt in prompts for _ in range(values.samples)]
     alone = len(shown) == 1 and not values.json
