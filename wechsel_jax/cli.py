@@ -71,11 +71,15 @@ def _reader_may_leave() -> Iterator[None]:
             # None where it was closed before this process began.
             if sys.stdout is not None:
                 sys.stdout.flush()
-    except BrokenPipeError:
-        # Python would complain once more when it closes them. 141 is what a shell says of a process that SIGPIPE ended.
-        for stream in filter(None, (sys.stdout, sys.stderr)):
+    except OSError as error:
+        # What could not be written is tried, and complained about, once more when Python closes a stream.
+        left = isinstance(error, BrokenPipeError)
+        for stream in filter(None, (sys.stdout, sys.stderr if left else None)):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-        raise SystemExit(141) from None
+        if left:
+            # What a shell says of a process that SIGPIPE ended.
+            raise SystemExit(141) from None
+        raise
 
 
 def _find_verb(arguments: list[str]) -> tuple[str, list[str]]:

@@ -348,6 +348,16 @@ def test_a_reader_that_goes_away_ends_it_without_a_word(arguments):
     assert done.returncode == 141 and done.stderr == b""
 
 
+def test_output_that_cannot_be_written_is_one_line():
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full here")
+    with open("/dev/full", "wb") as full:
+        command = [sys.executable, "-m", "wechsel_jax.cli", "transfer", "--help"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=60)
+    assert done.returncode == 2 and done.stderr.startswith(b"wechsel-jax transfer: error: No space left on device")
+    assert done.stderr.count(b"\n") == 1
+
+
 def test_output_that_was_closed_is_no_error():
     command = f"exec {sys.executable} -m wechsel_jax.cli transfer --help >&-"
     done = subprocess.run(["bash", "-c", command], stderr=subprocess.PIPE, timeout=60)

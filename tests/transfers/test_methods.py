@@ -556,6 +556,24 @@ def test_settings_that_are_not_read_are_mentioned(world, make):
     unread = [note.split()[0] for note in made.record["notes"] if note.endswith("but wechsel with parity does not use it.")]
     assert unread == ["overlap", "map"] and made.record["counts"]["copied"] == 1
     assert not any("same bytes" in rule for rule in made.record["behaviour"])
+    assert "Special tokens are copied from the source token that is spelled the same (parity)." in made.record["behaviour"]
+
+
+def test_what_a_method_reads_depends_on_its_other_settings():
+    def unused(name, **given):
+        method = METHODS[name]
+        return TransferSettings.filled(method, **given).unused(method)
+
+    vectors = {"source_vectors": "a.vec", "target_vectors": "b.vec"}
+    assert unused("anker", **vectors, token_vectors="tfr", max_words=100) == ()
+    assert unused("wechsel", **vectors, weighting="legacy", dictionary="identical") == ("weighting",)
+    assert unused("wechsel", **vectors, weighting="legacy", alignment="similarities") == ("weighting",)
+    assert unused("wechsel", **vectors, weighting="legacy", dictionary="a.tsv") == ()
+    assert {*unused("trelm", start="shared", direction="source", refinements=9)} == {"direction", "refinements"}
+    assert unused("trelm", direction="source", refinements=9) == ()
+    assert unused("trelm", parity=True, overlap="exact") == ("overlap",)
+    trelm = METHODS["trelm"]
+    assert not any("copied" in rule for rule in behaviour(trelm, TransferSettings.filled(trelm, parity=True)))
 
 
 def test_a_method_of_text_alone_says_that_it_reads_no_words():

@@ -1,7 +1,7 @@
 """TreLM's start: vectors of the new vocabulary's tokens, mapped onto the source model's own table without any dictionary."""
 
-from collections.abc import Callable
-from typing import Annotated
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -146,6 +146,13 @@ def _directions(vectors: np.ndarray, known: np.ndarray) -> np.ndarray:
     return unit - unit[known].mean(axis=0)
 
 
+def _unread(settings: Mapping[str, Any]) -> set[str]:
+    unread = {"overlap"} if settings["parity"] else set()
+    if settings["start"] == _SHARED:
+        return unread | {"epochs", "iterations", "most_frequent", "refinements", "direction", "order"}
+    return unread
+
+
 TRELM = Method(
     name="trelm",
     label="TreLM",
@@ -168,4 +175,5 @@ Sumita, Eiichiro},
     vectors="native",
     space="target",
     source_rows=True,
+    unread=_unread,
 )

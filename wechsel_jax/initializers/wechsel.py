@@ -106,9 +106,12 @@ def nearest_similarity(plan: TransferPlan, source: Side, target: Side) -> np.nda
 
 
 def _rules(settings: Mapping[str, Any]) -> list[str]:
+    rules = []
     if settings["weights"] == "sparsemax":
-        return ["Weights are the sparsemax of similarity / temperature over all source tokens (Tran, 2020)."]
-    return []
+        rules.append("Weights are the sparsemax of similarity / temperature over all source tokens (Tran, 2020).")
+    if settings["parity"]:
+        rules.append("Special tokens are copied from the source token that is spelled the same (parity).")
+    return rules
 
 
 def _unread(settings: Mapping[str, Any]) -> set[str]:

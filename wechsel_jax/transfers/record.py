@@ -89,17 +89,18 @@ def behaviour(method: Method, settings: TransferSettings) -> list[str]:
         rules.append(_PARITY_NOISE[settings.noise].format(seed=seed))
     else:
         rules.append(_NOISE[settings.noise])
-    rules.append(
-        "The head's bias is made of the same source tokens with the same weights as the embeddings."
-        if settings.head_bias == "transfer"
-        else "The head's bias is zero."
-    )
+    if settings.head_bias != "transfer":
+        rules.append("The head's bias is zero.")
+    elif not method.redraw_inner:
+        # With the same weights, unless the method's own rules say otherwise.
+        rules.append("The head's bias is made of the same source tokens as the embeddings.")
     return rules + _table_rules(settings)
 
 
 def _overlap_rules(method: Method, settings: TransferSettings) -> list[str]:
     if "overlap" not in method.options or "overlap" in method.unread(settings.by_name()):
-        return ["Special tokens are copied from the source token that is spelled the same (parity)."]
+        # Then the method's own rules tell.
+        return []
     if settings.parity and method.reference_overlap:
         rules = [_REFERENCE_OVERLAP[method.reference_overlap]]
     else:

@@ -278,7 +278,7 @@ class TransferSettings:
         if method.takes_words:
             reads |= {"dictionary", "source_vectors", "target_vectors"}
             if self.source_vectors:
-                reads |= {"token_vectors", *_ALIGNMENT}
+                reads |= {"token_vectors", *_ALIGNMENT, *(("max_words",) if self.token_vectors == "tfr" else ())}
         if self.parallel:
             reads.add("max_document_bytes")
         if "regression" in method.settings and self.own["regression"]:
@@ -287,6 +287,8 @@ class TransferSettings:
             reads |= {"token_vectors", *(("max_words",) if self.token_vectors == "tfr" else ())}
             if method.space == "both" and self.dictionary != ALIGNED:
                 reads |= {*_ALIGNMENT}
+        if self.dictionary == IDENTICAL or self.alignment in WITHOUT_DICTIONARY:
+            reads.discard("weighting")
         if any(getattr(self, name) not in ("none", 0) for name in _WITH_TEXT):
             reads |= {"target_text", *_TEXT}
         if "overlap" in method.options:
