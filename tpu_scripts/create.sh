@@ -22,7 +22,7 @@ options=([valid-until]="" [poll]=30)
 switches=([no-wait]=false)
 parse "$@"
 require tpu type
-check_number poll '^[0-9]+$' "a number of seconds"
+check_number poll '^(0|[1-9][0-9]*)$' "a number of seconds"
 [[ ${options[valid-until]} =~ ^([0-9]+[smhd])?$ ]] || mistake "--valid-until: is ${options[valid-until]@Q}; expected e.g. 6h"
 
 request() {

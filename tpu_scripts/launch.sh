@@ -36,7 +36,7 @@ parse "${given[@]}"
 require tpu workdir
 check_number program '^train\.[a-z_]+$' "a program of train/ such as train.pretrain"
 check_number every '^[1-9][0-9]*$' "a number of seconds"
-check_number keep '^[0-9]+$' "a number of checkpoints"
+check_number keep '^(0|[1-9][0-9]*)$' "a number of checkpoints"
 check_number newest '^[1-9][0-9]*$' "a number of checkpoints"
 [[ -z ${settings[bucket]} ]] || require tpu workdir bucket
 for pair in "${environment[@]}"; do

@@ -20,7 +20,7 @@ switches=([follow]=false)
 parse "$@"
 require tpu
 check_number worker '^([0-9]+([,-][0-9]+)*|all)$' "0, 1-3, 0,2 or all"
-check_number lines '^[0-9]+$' "a number of lines"
+check_number lines '^(0|[1-9][0-9]*)$' "a number of lines"
 mode=end prefix=plain
 if ${switches[follow]}; then mode=follow; fi
 if [[ ! ${options[worker]} =~ ^[0-9]+$ ]]; then prefix=prefix; fi

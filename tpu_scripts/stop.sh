@@ -20,7 +20,7 @@ options=([grace]=600)
 switches=([for-now]=false) # watch.sh: it will be launched again
 parse "$@"
 require tpu
-check_number grace '^[0-9]+$' "a number of seconds"
+check_number grace '^(0|[1-9][0-9]*)$' "a number of seconds"
 mark=for-good
 if ${switches[for-now]}; then mark=for-now; fi
 on_workers all bash "$remote" stop "${options[grace]}" "$mark"

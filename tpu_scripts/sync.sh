@@ -33,7 +33,7 @@ parse "${given[@]}"
 [[ -n $verb ]] || mistake "expected push, start or restore; see sync.sh --help"
 require tpu workdir bucket
 check_number every '^[1-9][0-9]*$' "a number of seconds"
-check_number keep '^[0-9]+$' "a number of checkpoints"
+check_number keep '^(0|[1-9][0-9]*)$' "a number of checkpoints"
 check_number newest '^[1-9][0-9]*$' "a number of checkpoints"
 workdir=${settings[workdir]}
 if $dry_run; then

@@ -49,7 +49,7 @@ require tpu type workdir
 if [[ -n ${settings[share]} ]]; then require tpu share; else require tpu bucket; fi # a preemption takes the disk with it
 [[ -z ${settings[bucket]} ]] || require tpu bucket
 [[ -z ${settings[inputs]} ]] || require tpu inputs
-for name in max-retries poll longest-wait grace; do check_number $name '^[0-9]+$' "a whole number"; done
+for name in max-retries poll longest-wait grace; do check_number $name '^(0|[1-9][0-9]*)$' "a whole number"; done
 for name in max-hours max-cost price; do check_number $name '^([0-9]+([.][0-9]+)?)?$' "a number"; done
 for name in program every keep newest; do launch_flags+=("--$name=${options[$name]}"); done
 hourly=${options[price]:-$(price "${settings[spot]}")}

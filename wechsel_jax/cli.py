@@ -1,6 +1,7 @@
 """The console script `wechsel-jax`: finds the verb, reads its flags, and turns a user's mistake into one line."""
 
 import contextlib
+import functools
 import importlib
 import os
 import sys
@@ -64,22 +65,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
 @contextlib.contextmanager
 def _reader_may_leave() -> Iterator[None]:
     """Ends without a word, but not as if the work were done, where whoever read the output has left (`| head`)."""
+    nowhere = functools.partial(os.open, os.devnull, os.O_WRONLY)
     try:
         try:
             yield
         finally:
-            # None where it was closed before this process began.
-            if sys.stdout is not None:
-                sys.stdout.flush()
-    except OSError as error:
-        # What could not be written is tried, and complained about, once more when Python closes a stream.
-        left = isinstance(error, BrokenPipeError)
-        for stream in filter(None, (sys.stdout, sys.stderr if left else None)):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-        if left:
-            # What a shell says of a process that SIGPIPE ended.
-            raise SystemExit(141) from None
-        raise
+            try:
+                # None where it was closed before this process began.
+                if sys.stdout is not None:
+                    sys.stdout.flush()
+            except OSError:
+                # Python would try, and complain, once more when it closes the stream.
+                os.dup2(nowhere(), sys.stdout.fileno())
+                raise
+    except BrokenPipeError:
+        os.dup2(nowhere(), sys.stderr.fileno())
+        # What a shell says of a process that SIGPIPE ended.
+        raise SystemExit(141) from None
 
 
 def _find_verb(arguments: list[str]) -> tuple[str, list[str]]:

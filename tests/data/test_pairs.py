@@ -79,7 +79,9 @@ def test_columns_and_files_side_by_side_are_the_same(tmp_path):
     task = Task("translation", ("de", "en"))
     columns, files = (read_examples([name], task) for name in (tmp_path / "pairs.tsv", f"{tmp_path}/a.de::{tmp_path}/a.en"))
     assert (
-        [one[1:] for one in columns] == [one[1:] for one in files] == [(("ein Haus",), "a house"), (("am See",), "at the lake")]
+        [one[1:3] for one in columns]
+        == [one[1:3] for one in files]
+        == [(("ein Haus",), "a house"), (("am See",), "at the lake")]
     )
     assert columns[1].place == f"{tmp_path / 'pairs.tsv'}: line 3" and files[1].place.endswith("line 2")
     (tmp_path / "pairs.tsv").write_text("de\ten\nein Haus\t \n")

@@ -161,12 +161,10 @@ def test_a_name_that_is_not_utf_8_is_refused(tmp_path, name):
         refuse_directory(tmp_path / os.fsdecode(name), "transfer")
 
 
-@pytest.mark.parametrize("name", [".", "below/.."])
-def test_a_directory_without_a_name_of_its_own_is_refused(tmp_path, monkeypatch, name):
-    (tmp_path / "empty" / "below").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path / "empty" / "below" if name == "." else tmp_path / "empty")
-    with pytest.raises(UserError, match=f"^{name}: has no name of its own; expected the name of a directory to make"):
-        refuse_directory(name, "transfer")
+def test_a_directory_without_a_name_of_its_own_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"^\.: has no name of its own; expected the name of a directory to make"):
+        refuse_directory(".", "transfer")
 
 
 def test_a_file_appears_whole_and_with_the_rights_of_any_new_file(tmp_path):

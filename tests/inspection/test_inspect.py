@@ -3,12 +3,15 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 from absl import flags
 
+from tests.tiny_tokenizers import byte_bpe
 from wechsel_jax import cli
 from wechsel_jax.commands import inspect
 from wechsel_jax.errors import UserError
+from wechsel_jax.initializers import TransferPlan
 from wechsel_jax.inspection import origins
 from wechsel_jax.report.score import origin_line
 
@@ -74,6 +77,11 @@ def test_a_source_that_is_named_from_elsewhere_is_asked_for(transferred, tmp_pat
     with pytest.raises(UserError, match=r"^\.\./en/: no such file .* name its place with --source"):
         origins(moved, ["Ġfür"])
     assert "Ġfür (" in inspected(capsys, moved, "--tokens=Ġfür", f"--source={place}")
+    other = tmp_path / "other"
+    byte_bpe(False).save_pretrained(other)
+    TransferPlan.mixed(np.full((600, 1), 5000, np.int32), np.ones((600, 1), np.float32)).save(moved / "transfer_plan.npz")
+    with pytest.raises(UserError, match=r"the plan names source token 5,000, and the source model has \d+ tokens; .* --source"):
+        origins(moved, ["Ġfür"], source=other)
 
 
 def test_a_row_of_the_regression_alone_says_so():

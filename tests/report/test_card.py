@@ -156,7 +156,7 @@ def test_harmless_text_reads_as_it_was_written():
         "- Equal similarities are ordered by the lower token id.",
         "- The dictionary words.tsv has 5 pairs.",
         "Made with python 3.11.2, wechsel-jax 0.1.0.",
-        "| optimizer | AdamW: b1 0.9, kind adamw |",
+        "| optimizer | AdamW, where no group below says otherwise: b1 0.9, kind adamw |",
         "| parameters | kind | rate |",
         "| `layers/.*kernel$` | `muon` | 2 |",
         "| devices | 8 x TPU v3 |",

@@ -1,4 +1,5 @@
 import dataclasses
+import json
 import math
 
 import numpy as np
@@ -69,6 +70,10 @@ def test_runs_on_other_text_or_of_another_tokenizer_have_no_leader(runs):
         assert leader([one, other]) is None
     # The first runs left no manifest.
     assert incomparable([one, read_run(runs[1])]) is None
+    # Text that was prepared elsewhere has none here, but the run says which it was.
+    (runs[1] / "data").mkdir()
+    (runs[1] / "data" / "fingerprints.json").write_text(json.dumps({"validation": "b", "tokenizer": "t", "versions": {}}))
+    assert "different held-out text" in incomparable([one, read_run(runs[1])])
 
 
 def test_chosen_steps_keep_both_ends():

@@ -245,6 +245,10 @@ def test_a_bad_file_reaches_the_user_through_the_command_line(world, source, tmp
         (["--method=focus"], "method focus: no target_vectors; expected word vectors of the target language"),
         (["--refine=-1"], "--refine=-1"),
         (["--method=mean", "--factorised"], "factorised: there is nothing to factorise"),
+        (
+            ["--method=mean", "--factorised", "--latent_dimension=4", "--shuffle=elements"],
+            "factorised: the factors are of the table before standardize or shuffle",
+        ),
         (["--method=mean", "--map=Ġand:Donaudampf"], "the target tokenizer has no token 'Donaudampf'"),
         (["--method=mean", "--keep_sorce"], "--keep_sorce: no such flag, did you mean keep_source"),
         (["--method=mean", "--standardize=xaver"], "unknown, did you mean xavier"),

@@ -572,6 +572,11 @@ def test_what_a_method_reads_depends_on_its_other_settings():
     assert {*unused("trelm", start="shared", direction="source", refinements=9)} == {"direction", "refinements"}
     assert unused("trelm", direction="source", refinements=9) == ()
     assert unused("trelm", parity=True, overlap="exact") == ("overlap",)
+    zero = [
+        behaviour(METHODS["mean"], TransferSettings.filled(METHODS["mean"], head_bias="zeros", **one))
+        for one in ({}, {"tune_coefficients": 5})
+    ]
+    assert "The head's bias is zero." in zero[0] and "The head's bias is zero before what is told below." in zero[1]
     trelm = METHODS["trelm"]
     assert not any("copied" in rule for rule in behaviour(trelm, TransferSettings.filled(trelm, parity=True)))
 

@@ -43,7 +43,7 @@ def define(values: flags.FlagValues) -> None:
 def run(values: flags.FlagValues, arguments: list[str]) -> None:
     """Makes the table, writes it with its record, and prints what the record says."""
     del arguments
-    for name in ("min_count", "max_words", "lowercase", "text_field"):
+    for name in ("min_count", "max_words", "lowercase", "text_field", "max_document_bytes"):
         if values[name].present and not values.input:
             raise UserError(f"--{name}: is for the words of --input; expected that, or leave it out")
     record = f"{values.output.removesuffix('.safetensors')}.json"

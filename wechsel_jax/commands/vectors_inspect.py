@@ -21,6 +21,9 @@ def define(values: flags.FlagValues) -> None:
 
 def run(values: flags.FlagValues, arguments: list[str]) -> None:
     """Prints the facts, then a line for each word."""
+    for name in ("neighbors", "max_words"):
+        if values[name].present and not values.words:
+            raise UserError(f"--{name}: is for the neighbors of --words; expected that, or leave it out")
     from wechsel_jax.vectors import load_vectors
 
     words = load_vectors(arguments[0])

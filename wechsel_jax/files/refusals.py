@@ -34,10 +34,10 @@ def refuse_directory(
     if path.is_symlink() or (path.exists() and not path.is_dir()):
         kind = "link" if path.is_symlink() else "file"
         raise UserError(f"{path}: is a {kind}; expected a directory to write, or nothing there; choose another output")
-    if path.name in ("", ".."):
-        # It is made under another name first, and then renamed.
-        raise UserError(f"{path}: has no name of its own; expected the name of a directory to make; choose another output")
     _refuse(path, lambda: foreign(path, writer), writer, overwrite, inputs)
+    if not path.name:
+        # "." in an empty directory. It is made under another name first, and then renamed.
+        raise UserError(f"{path}: has no name of its own; expected the name of a directory to make; choose another output")
 
 
 def refuse_file(

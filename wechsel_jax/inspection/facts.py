@@ -281,6 +281,7 @@ def _of_tokens(
         # What was drawn at the time of the transfer.
         return {"special_tokens": roles, "samples": record.content()["examples"][:count] if record else []}
     source = Vocabulary.from_tokenizer(load_tokenizer(original.directory))
+    require_fit(plan, target, checkpoint.directory, source)
     ordinary = np.flatnonzero(~np.asarray(target.special) & np.array([bool(string) for string in target.strings], bool))
     chosen = np.sort(np.random.default_rng(seed).permutation(ordinary)[:count])
     return {"special_tokens": roles, "samples": [origin(plan, source, target, int(token_id)) for token_id in chosen]}

@@ -51,7 +51,7 @@ def origins(
     loaded = TransferPlan.load(plan or directory / PLAN_FILE)
     tokenizer = load_tokenizer(directory)
     target, vocabulary = Vocabulary.from_tokenizer(tokenizer), _source_vocabulary(directory, source)
-    require_fit(loaded, target, directory)
+    require_fit(loaded, target, directory, vocabulary)
     ids = _find(tokens, target, tokenizer, directory)
     return [{"token_id": token_id, **origin(loaded, vocabulary, target, token_id)} for token_id in ids]
 
@@ -77,12 +77,20 @@ def rows_by_origin(plan: "TransferPlan") -> "dict[str, np.ndarray]":
     return {"copied": plan.copy >= 0, "mixed": plan.is_mixed, "random": plan.random}
 
 
-def require_fit(plan: "TransferPlan", vocabulary: "Vocabulary", place: str | os.PathLike) -> None:
-    """Raises `UserError` where a plan is of other tokens than those that lie beside it in `place`."""
+def require_fit(
+    plan: "TransferPlan", vocabulary: "Vocabulary", place: str | os.PathLike, source: "Vocabulary | None" = None
+) -> None:
+    """Raises `UserError` where a plan is of other tokens than those that lie beside it in `place`, or than the source's."""
     if len(plan) != len(vocabulary):
         raise UserError(
             f"{place}: the plan is for {len(plan)} tokens, the tokenizer has {len(vocabulary)}; expected one directory's; "
             "write it again with `wechsel-jax transfer`"
+        )
+    largest = int(max(plan.copy.max(initial=-1), plan.neighbors[plan.weights != 0].max(initial=-1)))
+    if source is not None and largest >= len(source):
+        raise UserError(
+            f"{place}: the plan names source token {largest:,}, and the source model has {len(source):,} tokens; expected the "
+            "model that the transfer began with; name it with --source"
         )
 
 

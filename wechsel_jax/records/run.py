@@ -114,6 +114,7 @@ class RunRecord:
       starts: what machine.json holds of every start: "step", "seconds", "devices", "device_kind", "flops_per_token" and
         "versions".
       data: "train" and "validation" -> the manifest of the text, where it was prepared.
+      fingerprints: "train", "validation" and "tokenizer" -> sha256, as in the manifests; the run has them wherever these lie.
     """
 
     path: Path
@@ -126,6 +127,7 @@ class RunRecord:
     transfer: TransferRecord | None = None
     starts: tuple[Mapping[str, Any], ...] = ()
     data: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    fingerprints: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def method(self) -> str:
@@ -236,6 +238,7 @@ def read_run(path: str | Path) -> RunRecord:
         transfer=transfer,
         starts=_read_starts(path / MACHINE_FILE),
         data={side: found for side in SIDES if (found := _read_manifest(path, config, side))},
+        fingerprints=_read_fingerprints(path / "data" / "fingerprints.json"),
     )
     ended = bool(run.of_kind("stop") or run.of_kind("end"))
     return replace(run, state=find_state(path, training, run.planned_steps, _last_step(evaluations, training), ended))
@@ -321,6 +324,13 @@ def _read_manifest(path: Path, config: Mapping[str, Any], side: str) -> Mapping[
     if problem := mismatch(content, _MANIFEST):
         raise UserError(f"{file}: {problem}, as `wechsel-jax prepare` writes it; prepare the text again")
     return content
+
+
+def _read_fingerprints(file: Path) -> dict[str, str]:
+    if not file.exists():
+        return {}
+    content = read_json(file, "what the run began with", "put it back")
+    return {name: value for name, value in content.items() if isinstance(value, str)}
 
 
 def require_settings(run: RunRecord) -> None:

@@ -173,7 +173,8 @@ def _settings(run: RunRecord, step: int) -> list[Block]:
     if is_number(optimizer.get("peak_learning_rate")):
         rows.append(("peak learning rate", f"{optimizer['peak_learning_rate']:g}"))
     others = ", ".join(f"{name} {value}" for name, value in optimizer.items() if name not in ("peak_learning_rate", "groups"))
-    rows += [("optimizer", f"AdamW: {others}")] if others else []
+    name = "AdamW, where no group below says otherwise" if optimizer.get("groups") else "AdamW"
+    rows += [("optimizer", f"{name}: {others}")] if others else []
     rows += [(name, Code(str(config[name]))) for name in ("dtype", "seed") if name in config]
     blocks: list[Block] = [Table(("setting", "value"), tuple(rows), text=(0, 1))]
     for parts, known in ((config.get("phases") or [], _PHASE_FIELDS), (optimizer.get("groups") or [], _GROUP_FIELDS)):

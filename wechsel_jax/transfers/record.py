@@ -90,7 +90,8 @@ def behaviour(method: Method, settings: TransferSettings) -> list[str]:
     else:
         rules.append(_NOISE[settings.noise])
     if settings.head_bias != "transfer":
-        rules.append("The head's bias is zero.")
+        moved = settings.calibrate != "none" or settings.tune_coefficients
+        rules.append(f"The head's bias is zero{' before what is told below' if moved else ''}.")
     elif not method.redraw_inner:
         # With the same weights, unless the method's own rules say otherwise.
         rules.append("The head's bias is made of the same source tokens as the embeddings.")

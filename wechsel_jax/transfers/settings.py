@@ -208,6 +208,8 @@ class TransferSettings:
                 )
         if self.factorised and not self.latent_dimension:
             raise UserError("factorised: there is nothing to factorise; expected a latent_dimension above zero")
+        if self.factorised and (self.standardize or self.shuffle):
+            raise UserError("factorised: the factors are of the table before standardize or shuffle; expected one of the two")
         if self.dictionary == ALIGNED and (self.refine or self.alignment != "procrustes"):
             name = "refine" if self.refine else f"alignment {self.alignment!r}"
             raise UserError(
