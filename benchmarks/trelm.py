@@ -2,6 +2,7 @@
 
     PYTHONPATH=. python -m benchmarks.trelm --source=runs/masked_english/export --data=corpora --workdir=runs/trelm-ablation
     ... --language=zh --workdir=runs/trelm-zh --output=benchmarks/trelm_zh.json --runs=trelm,tlm,mlm_anker
+    ... --language=id --workdir=runs/trelm-id --output=benchmarks/trelm_id.json --runs=trelm,tlm,brlm,tlm_plain,mlm,mlm_anker
 
 `--source` is the small English RoBERTa of configs/masked_english.py. `--data` holds what LANGUAGES names: parallel text, a pair
 of sentences a line; a dictionary; and trees. All models get the same joint vocabulary (but for CdLM*, which has two), the same
