@@ -84,6 +84,12 @@ def test_the_size_is_exact_and_every_id_has_a_token(trained):
         assert "" not in vocabulary.strings
 
 
+@pytest.mark.parametrize("algorithm", SIZE)
+def test_training_prints_nothing_where_there_is_no_terminal(text, tmp_path, capfd, algorithm):
+    train_tokenizer(text, SIZE[algorithm], tmp_path / "out", algorithm)
+    assert capfd.readouterr().out == ""
+
+
 def test_special_tokens_have_their_places(trained):
     for (algorithm, style), (tokenizer, _) in trained.items():
         tokens = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))

@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -132,6 +133,8 @@ def _byte_bpe(sources: "list[Source]", vocabulary_size: int, roles: dict[str, st
         vocab_size=vocabulary_size - len(last),
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         special_tokens=first,
+        # Without a terminal the library prints empty lines.
+        show_progress=sys.stderr.isatty(),
     )
     _train(backend, sources, trainer)
     return _with_special_tokens(backend, roles)
@@ -152,6 +155,7 @@ def _unigram(sources: "list[Source]", vocabulary_size: int, roles: dict[str, str
         initial_alphabet=alphabet,
         special_tokens=first,
         unk_token=roles["unk_token"],
+        show_progress=sys.stderr.isatty(),
     )
     _train(backend, sources, trainer)
     # <0x00> to <0xFF>, so unlikely that any other spelling of the same characters wins.
@@ -182,7 +186,7 @@ def _wordpiece(
     # The trainer numbers "##x" in an order that changes from run to run and breaks ties by number. A first pass that learns
     # nothing but the characters lets the second one start from a fixed order.
     characters = Tokenizer.from_str(backend.to_str())
-    first = {"vocab_size": 1, "special_tokens": special_tokens}
+    first = {"vocab_size": 1, "special_tokens": special_tokens, "show_progress": sys.stderr.isatty()}
     counts = collections.Counter()
     _train(characters, sources, trainers.WordPieceTrainer(**first), counts)
     continuing = sorted(token for token in characters.get_vocab() if len(token) == 3 and token.startswith("##"))
