@@ -1,12 +1,12 @@
 """The console script `wechsel-jax`: finds the verb, reads its flags, and turns a user's mistake into one line."""
 
 import contextlib
-import functools
 import importlib
 import os
 import sys
 import types
 from collections.abc import Iterator, Sequence
+from typing import IO
 
 from absl import flags
 
@@ -65,7 +65,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 @contextlib.contextmanager
 def _reader_may_leave() -> Iterator[None]:
     """Ends without a word, but not as if the work were done, where whoever read the output has left (`| head`)."""
-    nowhere = functools.partial(os.open, os.devnull, os.O_WRONLY)
+
+    def silence(stream: IO) -> None:
+        """Python would try, and complain, once more when it closes the stream."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
     try:
         try:
             yield
@@ -75,11 +79,10 @@ def _reader_may_leave() -> Iterator[None]:
                 if sys.stdout is not None:
                     sys.stdout.flush()
             except OSError:
-                # Python would try, and complain, once more when it closes the stream.
-                os.dup2(nowhere(), sys.stdout.fileno())
+                silence(sys.stdout)
                 raise
     except BrokenPipeError:
-        os.dup2(nowhere(), sys.stderr.fileno())
+        silence(sys.stderr)
         # What a shell says of a process that SIGPIPE ended.
         raise SystemExit(141) from None
 

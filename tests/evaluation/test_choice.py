@@ -308,7 +308,9 @@ def test_phenomena_are_scored_apart(gpt2, tmp_path):
 def test_items_with_several_best_choices_are_counted(gpt2, tmp_path, monkeypatch):
     path = tmp_path / "a.tsv"
     path.write_text("sen\twrong_sen\na b\tb a\nab\tcde\nc\td\n", encoding="utf-8")
-    monkeypatch.setattr(choice, "loglikelihoods", lambda *_, **__: (np.array([-1.0, -1.0, -2.0, -3.0, -4.0, -3.0]), None))
+    monkeypatch.setattr(
+        choice, "encoded_loglikelihoods", lambda *_, **__: (np.array([-1.0, -1.0, -2.0, -3.0, -4.0, -3.0]), None)
+    )
     metrics = score_choices(gpt2, path)[0]
     # As lm-eval counts them, the first of the best is chosen.
     assert metrics["acc"] == 2 / 3 and (metrics["acc_ties"], metrics["acc_norm_ties"], metrics["acc_bytes_ties"]) == (1, 2, 2)

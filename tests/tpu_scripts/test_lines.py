@@ -181,6 +181,8 @@ MISTAKES = {
     "bucket: is 'gs://abc/*'": ("sync", "push", *TPU, "--workdir=runs/german", "--bucket=gs://abc/*"),
     "expected push, start or restore": ("sync", *RUN),
     "--lines: is 'many'": ("logs", *TPU, "--lines=many"),
+    # In bash's arithmetic it would be octal.
+    "--grace: is '060'": ("stop", *TPU, "--grace=060"),
     "--worker: is '0;ls'": ("logs", *TPU, "--worker=0;ls"),
     "--nonsense: no such flag": ("logs", *TPU, "--nonsense=1"),
     "--lines: no value": ("logs", *TPU, "--lines"),

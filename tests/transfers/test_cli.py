@@ -184,6 +184,7 @@ def test_input_may_be_given_again_and_with_commas(tmp_path, capsys):
         (["inspect", "a", "--seed=-1"], "--seed=-1"),
         (["inspect", "/nonexistent/model"], "/nonexistent/model: no such directory"),
         (["vectors", "inspect", "/nonexistent.bin"], "/nonexistent.bin: no such file"),
+        (["vectors", "inspect", "a.bin", "--max_words=5"], "--max_words: is for the neighbors of --words; expected that"),
         (["tokenizer", "--input=/nonexistent.txt", "--output=/tmp/never"], "/nonexistent.txt: no such file"),
         (["tokenizer", "--input=a", "--output=b", "--vocab_size=99999999999"], "integer in the range [1, 16777216]"),
         (["tokenizer", "--input=a", "--output=b", "--algorithm=wordpiece", "--style=roberta"], "--style: has no effect with"),
@@ -357,7 +358,9 @@ def test_output_that_cannot_be_written_is_one_line():
         pytest.skip("no /dev/full here")
     with open("/dev/full", "wb") as full:
         command = [sys.executable, "-m", "wechsel_jax.cli", "transfer", "--help"]
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=60)
+        # With its buffer, which is written once more when Python closes it.
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=60, env=environment)
     assert done.returncode == 2 and done.stderr.startswith(b"wechsel-jax transfer: error: No space left on device")
     assert done.stderr.count(b"\n") == 1
 

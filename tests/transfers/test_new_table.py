@@ -197,8 +197,9 @@ def test_the_verb_needs_one_source_and_one_vocabulary(files):
             run(*arguments)
     with pytest.raises(UserError, match="a tokenizer brings its own"):
         run(output, vectors, "--tokenizer=x", "--special_tokens=<pad>")
-    with pytest.raises(UserError, match="--min_count: is for the words of --input"):
-        run(output, vectors, "--words=x", "--min_count=2")
+    for flag in ("min_count", "max_document_bytes"):
+        with pytest.raises(UserError, match=f"--{flag}: is for the words of --input"):
+            run(output, vectors, "--words=x", f"--{flag}=2")
     assert not (files / "t.safetensors").exists()
 
 

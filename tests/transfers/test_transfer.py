@@ -249,7 +249,11 @@ def test_every_method_makes_a_model_and_says_which_rules(world, source, helper, 
     options |= {"token_vectors": "ngram"} if method == "focus" else {}
     record = run(source, world.tokenizer("german", "gpt2"), tmp_path / "out", method=method, **options)
     load("gpt2", tmp_path / "out")
-    assert all(rule.endswith(".") and "parity" not in rule for rule in record["behaviour"]) and len(record["behaviour"]) >= 2
+    # FullRand's is soon told: everything is drawn.
+    fewest = 2 if method == "full_rand" else 3
+    assert (
+        all(rule.endswith(".") and "parity" not in rule for rule in record["behaviour"]) and len(record["behaviour"]) >= fewest
+    )
     assert not any("does not use it" in note for note in record["notes"])
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from wechsel_jax.errors import UserError
 from wechsel_jax.evaluation.items import FORMS, Item, read_items
 from wechsel_jax.evaluation.loaded import LoadedModel
-from wechsel_jax.evaluation.scoring import encode_pairs, loglikelihoods, pseudo_loglikelihoods
+from wechsel_jax.evaluation.scoring import encode_pairs, encoded_loglikelihoods, pseudo_loglikelihoods
 
 # Between examples, and between them and the question.
 _BETWEEN = "\n\n"
@@ -82,7 +82,7 @@ def score_choices(
       one), "phenomenon", and what the means are of: "acc", "acc_norm", "acc_bytes".
 
     Raises:
-      UserError: as `read_items`, `prompts`, `loglikelihoods` and `pseudo_loglikelihoods` do.
+      UserError: as `read_items`, `prompts`, `encode_pairs` and `pseudo_loglikelihoods` do.
     """
     # Examples come from behind the limit, too.
     name, pool = read_items(path, form=form, limit=None if shots else limit)
@@ -92,11 +92,16 @@ def score_choices(
     contexts = prompts(items, shots, pool)
     pairs = [(context, text) for context, item in zip(contexts, items, strict=True) for text in item.continuations]
     places = [item.place for item in items for _ in item.choices]
-    flat = (
-        loglikelihoods(model, pairs, places=places)[0]
-        if model.family.causal
-        else pseudo_loglikelihoods(model, pairs, within_word=within_word, places=places)
-    )
+    owners = [number for number, item in enumerate(items) for _ in item.choices]
+    if model.family.causal:
+        encoded = encode_pairs(model, pairs, places=places)
+        flat, cut = encoded_loglikelihoods(model, encoded)[0], set()
+        for owner, (context, _), (before, ids) in zip(owners, pairs, encoded, strict=True):
+            # Without a context nothing is lost: such a text is read in windows.
+            if context.strip() and len(before) + len(ids) > model.config.max_length + 1:
+                cut.add(owner)
+    else:
+        flat, cut = pseudo_loglikelihoods(model, pairs, within_word=within_word, places=places), set()
     most = max(len(item.choices) for item in items)
     found, characters, sizes = (np.full((len(items), most), np.nan) for _ in range(3))
     there = np.arange(most) < np.array([len(item.choices) for item in items])[:, None]
@@ -115,15 +120,8 @@ def score_choices(
         ties = {f"{metric}_ties": int((value.sum(axis=1) > 1).sum()) for metric, value in best.items()}
     phenomena = np.array([item.phenomenon for item in items])
     metrics = {"form": name, "shots": shots, **_means(scores), **ties}
-    if model.family.causal:
-        most_read = model.config.max_length + 1
-        sizes = [
-            len(before) + len(ids) if context.strip() else 0
-            for (context, _), (before, ids) in zip(pairs, encode_pairs(model, pairs), strict=True)
-        ]
-        owners = np.repeat(np.arange(len(items)), there.sum(axis=1))
-        if cut := len(np.unique(owners[np.array(sizes) > most_read])):
-            metrics["cut"] = cut
+    if cut:
+        metrics["cut"] = len(cut)
     if any(phenomena):
         groups = np.unique(phenomena)
         metrics["phenomena"] = {

@@ -54,15 +54,24 @@ def loglikelihoods(
       UserError: the model is not causal, or a continuation has no token of its own, or behind a context more than the model can
         read.
     """
+    return encoded_loglikelihoods(
+        model, encode_pairs(model, pairs, max_length=max_length, places=places), max_length=max_length
+    )
+
+
+def encoded_loglikelihoods(
+    model: LoadedModel, encoded: Sequence[tuple[Sequence[int], Sequence[int]]], *, max_length: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """`loglikelihoods` of n pairs that `encode_pairs` has encoded."""
     size, windows, owners = _length(model, max_length), [], []
-    for number, (context, ids) in enumerate(encode_pairs(model, pairs, max_length=max_length, places=places)):
+    for number, (context, ids) in enumerate(encoded):
         found = _windows([*context, *ids], size) if len(ids) > size else [(context, ids)]
         windows += found
         owners += [number] * len(found)
     sums, greedy = token_loglikelihoods(model, windows, max_length=size)
     owners = np.array(owners, int)
     # A window that was not the first guess makes its text none.
-    return np.bincount(owners, sums, len(pairs)), np.bincount(owners, ~greedy, len(pairs)) == 0
+    return np.bincount(owners, sums, len(encoded)), np.bincount(owners, ~greedy, len(encoded)) == 0
 
 
 def rolling_loglikelihoods(model: LoadedModel, texts: Sequence[str], *, max_length: int = 0) -> np.ndarray:

@@ -114,12 +114,13 @@ def incomparable(runs: Sequence[RunRecord]) -> str | None:
     if len(sizes) > 1:
         return "The runs have vocabularies of different size; their perplexities cannot be compared."
     # As many tokens of another text, where `eval_batches` are read of each.
-    manifests = [run.data.get("validation", {}) for run in evaluated]
-    known = [run.fingerprints for run in evaluated]
-    texts = {one.get("sha256") or run.get("validation") for one, run in zip(manifests, known, strict=True)} - {None}
-    tokenizers = {
-        one.get("tokenizer", {}).get("sha256") or run.get("tokenizer") for one, run in zip(manifests, known, strict=True)
-    } - {None}
+    texts, tokenizers = set(), set()
+    for run in evaluated:
+        manifest = run.data.get("validation", {})
+        texts.add(manifest.get("sha256") or run.fingerprints.get("validation"))
+        tokenizers.add(manifest.get("tokenizer", {}).get("sha256") or run.fingerprints.get("tokenizer"))
+    # The first runs left neither.
+    texts, tokenizers = texts - {None}, tokenizers - {None}
     if len(texts) > 1:
         differ = "tokenizers" if len(tokenizers) > 1 else "held-out text"
         return f"The runs have different {differ}; their perplexities cannot be compared."
