@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from absl import flags
 
-from wechsel_jax import cli
+from wechsel_jax import cli, demo
 from wechsel_jax.commands.transfer import define
 from wechsel_jax.initializers import METHODS, TransferPlan
 from wechsel_jax.program import program
@@ -353,15 +353,16 @@ def test_a_reader_that_goes_away_ends_it_without_a_word(arguments):
     assert done.returncode == 141 and done.stderr == b""
 
 
-def test_output_that_cannot_be_written_is_one_line():
+@pytest.mark.parametrize("arguments", [["vectors", "--help"], ["inspect", demo.path("english-gpt2"), "--samples=0"]])
+def test_output_that_cannot_be_written_is_one_line(arguments):
     if not os.path.exists("/dev/full"):
         pytest.skip("no /dev/full here")
+    # With its buffer, which is written once more when Python closes it.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     with open("/dev/full", "wb") as full:
-        command = [sys.executable, "-m", "wechsel_jax.cli", "transfer", "--help"]
-        # With its buffer, which is written once more when Python closes it.
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+        command = [sys.executable, "-m", "wechsel_jax.cli", *arguments]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=60, env=environment)
-    assert done.returncode == 2 and done.stderr.startswith(b"wechsel-jax transfer: error: No space left on device")
+    assert done.returncode == 2 and b"error: No space left on device; free some space" in done.stderr
     assert done.stderr.count(b"\n") == 1
 
 
