@@ -11,9 +11,9 @@ from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.comparison.scoring import fine_tuning_config, read_tasks, scored_models
 from wechsel_jax.comparison.settings import AUTO, base_method, named_method, needs, needs_of_all, training_config
 from wechsel_jax.comparison.tuning import TUNING_TEXT, tuning_config
-from wechsel_jax.data import unfinished
 from wechsel_jax.data.examples import FORMS
 from wechsel_jax.data.manifest import remove_prepared
+from wechsel_jax.data.unfinished import discard
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import foreign, remove_leftovers, require_file
 from wechsel_jax.files.json import is_number
@@ -171,11 +171,9 @@ def _remake(config: ConfigDict, workdir: Path, other_text: bool) -> None:
         place = workdir / "data" / side
         if old and stale and place.exists():
             remove_prepared(place)
-        if old and stale and unfinished.foreign(unfinished.scratch_directory(place)) is None:
+        if old and stale:
             # What was begun makes the folder seem to hold something.
-            shutil.rmtree(unfinished.scratch_directory(place), ignore_errors=True)
-            with unfinished.lock(place):
-                pass
+            discard(place)
     if old and remade:
         (workdir / "data" / TUNING_TEXT).unlink(missing_ok=True)
         for place in (workdir / "data" / "tuning", workdir / "data"):

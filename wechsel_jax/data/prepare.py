@@ -10,7 +10,6 @@ import hashlib
 import itertools
 import json
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,7 +26,7 @@ from wechsel_jax.data.encoder import Encoder
 from wechsel_jax.data.manifest import FORMAT, MANIFEST, SENTENCES, TOKENS, reuse
 from wechsel_jax.data.parallel import vocabulary_hash
 from wechsel_jax.data.selection import DROPPED, FACTS, TRAIN, VALIDATION, choose, facts, side_of
-from wechsel_jax.data.unfinished import RESULT, Stage, Unfinished, disk_full, foreign, lock, scratch_directory
+from wechsel_jax.data.unfinished import RESULT, Stage, Unfinished, discard, disk_full, lock
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import FULL, new_file, refuse_directory
 from wechsel_jax.records.run import SIDES
@@ -191,11 +190,8 @@ def _prepare(
             reported = True
             time.sleep(_POLL_SECONDS)
     found = {side: reuse(output / side, job.recipe_of(side)) for side in job.sides}
-    if scratch_directory(output).exists():
-        # A call that was killed after its last step.
-        with lock(output) as mine:
-            if mine and foreign(scratch_directory(output)) is None:
-                shutil.rmtree(scratch_directory(output), ignore_errors=True)
+    # Of a call that was killed after its last step.
+    discard(output)
     return found
 
 

@@ -180,7 +180,7 @@ def lock(output: Path) -> Iterator[bool]:
 
     The lock is the system's, on a file beside the output: it ends with the process that holds it, however that ends.
     """
-    path = output.parent / f".{output.name}.lock"
+    path = _lock_file(output)
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "ab", opener=lambda *given: os.open(given[0], given[1] | os.O_NOFOLLOW, 0o666)) as handle:
         if os.fstat(handle.fileno()).st_size:
@@ -201,6 +201,23 @@ def lock(output: Path) -> Iterator[bool]:
         finally:
             if mine:
                 path.unlink(missing_ok=True)
+
+
+def discard(output: Path) -> None:
+    """Removes what a killed call has left of an output, unless another process is at work on it or others' files lie there."""
+    left = scratch_directory(output).exists()
+    # Whoever made the output may be removing it at this moment.
+    with contextlib.suppress(FileNotFoundError):
+        left = left or not _lock_file(output).stat().st_size
+    if not left:
+        return
+    with lock(output) as mine:
+        if mine and foreign(scratch_directory(output)) is None:
+            shutil.rmtree(scratch_directory(output), ignore_errors=True)
+
+
+def _lock_file(output: Path) -> Path:
+    return output.parent / f".{output.name}.lock"
 
 
 def disk_full(output: Path, error: OSError) -> UserError:
