@@ -15,6 +15,7 @@ since some have licences that do not allow it; each comes from a public place:
     zh.bible_cuv_t2s         github scrollmapper/bible_databases, through OpenCC's t2s
     su.nusa_writes_nusax     github IndoNLP/{nusa-writes,nusax}
     th.thaigov_news          github PyThaiNLP/thaigov-v2-corpus;  th.wisesight_social: PyThaiNLP/wisesight-sentiment
+    hi.stories_*             github midas-research/{hindi-nli-data,hindi-discourse};  hi.pratham_books: global-asp/pb-source
     ug.quran_saleh           npm @kmaslesa/quran_translation-uyghur_saleh;  ug.ud_udt: Universal Dependencies UD_Uyghur-UDT
 
 `corpora/dict/wechsel_wiktionary/LANGUAGE.tsv` are the English dictionaries `dicts/data/LANGUAGE.txt` of github CPJKU/wechsel.
@@ -44,6 +45,7 @@ CORPORA = {
     "zh": ("zh.wikipedia_mlqa_xquad", "zh.clue_text"),
     "vi": ("vi.wikipedia_mlqa_xquad",),
     "th": ("th.thaigov_news", "th.wisesight_social"),
+    "hi": ("hi.stories_bhaav", "hi.stories_discourse", "hi.pratham_books", "hi.wikipedia_mlqa_xquad"),
     "mg": ("mg.bible_1865",),
     "su": ("su.nusa_writes_nusax",),
     "ug": ("ug.quran_saleh", "ug.ud_udt"),

@@ -29,7 +29,7 @@ from wechsel_jax.training import config_arguments, one_phase, trans_inner_phases
 
 DICTIONARIES = {
     **{"de": "german", "fr": "french", "sw": "swahili", "zh": "chinese", "ar": "arabic", "vi": "vietnamese"},
-    **{"th": "thai", "mg": "malagasy", "su": "sundanese", "ug": "uyghur"},
+    **{"th": "thai", "hi": "hindi", "mg": "malagasy", "su": "sundanese", "ug": "uyghur"},
 }
 VARIANTS = {
     "wechsel_overlap": {"method": "wechsel", "overlap": "exact"},

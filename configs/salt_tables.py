@@ -2,9 +2,9 @@
 
 Command:  python -m train.compare --workdir=runs/salt-de \\
             --config=configs/salt_tables.py:table=1,lang=de,data=data,corpora=corpora,source=SMOLLM2,helper=GERMAN_GPT2
-          (lang: de, ar, vi, zh; steps=, rows=, length=, rate=, methods= and seed= for another budget, limit= for some of the
-          items; without source the bundled English GPT-2, without helper one that is trained here, as in
-          configs/compare_initializers.py)
+          (lang: de, ar, vi, zh; steps=, rows=, length=, rate=, methods= and seed= for another budget, scale=paper for that of
+          configs/salt.py, on an accelerator; limit= for some of the items; without source the bundled English GPT-2, without
+          helper one that is trained here, as in configs/compare_initializers.py)
 Cost:     table 5 with SmolLM2-135M, five methods of 60 steps of 4 x 128 tokens: 55 minutes on 2 CPU cores with other work. With
           the bundled model seven runs of 200 steps of 0.8 CPU seconds, and 2,000 questions for each model (not run yet).
 Expected: the paper, Gemma-2b in German after 8 million sentences: ARC 29.43 (Multivariate), 26.95 (FOCUS), 28.74 (OFA), 30.80
@@ -17,21 +17,25 @@ table=4    as 1, SALT alone: a run for each kind of helper, helper=BERT, GPT or 
 table=5    held-out loss after each tenth of the steps, SALT alone: a run for each helper, as of 4; no questions
 figure=2   is the training loss in metrics.jsonl of any of these; report.html draws it
 
-All methods have the helper's tokenizer, as in the paper. `data` is made by `python -m benchmarks.language_data`, `corpora`
-holds labelled/{okapi,xquad,xcopa}. HellaSwag, MLQA and Belebele, which the tables have too, are not in it: another line of
-`QUESTIONS` reads them. The bundled model reads 128 tokens, which is too few for tables 2 and 3. In Arabic, Vietnamese and
-Chinese the text to train on has XQuAD's own texts in it, so tables 2 and 3 mean something for German only. The paper's budget
-is one epoch of 512 x 1,024 tokens at 1e-5, cosine: rows=512,length=1024,rate=1e-5, or a single run by configs/salt.py.
+All methods have the helper's tokenizer, as in the paper, and its four methods share SALT's overlap, so that they differ in
+the other rows alone; FOCUS has vectors of words there (`focus_words`), not of tokens. OFA keeps vectors of both languages, as
+its own paper has them; SALT's gave it those of the target's alone. `data` is made by `python -m benchmarks.language_data`,
+`corpora` holds labelled/{okapi,xquad,xcopa}. HellaSwag, MLQA and Belebele, which the tables have too, are not in it: another
+line of `QUESTIONS` reads them. The bundled model reads 128 tokens, which is too few for tables 2 and 3. In Arabic, Vietnamese
+and Chinese the text to train on has XQuAD's own texts in it, so tables 2 and 3 mean something for German only.
 """
 
 from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from configs import compare_initializers
+from configs import compare_initializers, salt
+from wechsel_jax import initializers
 from wechsel_jax.training import config_arguments, one_phase
 
-METHODS = "salt+focus+ofa+multivariate+wechsel+fvt+anker"
+METHODS = "salt+focus_words+ofa+multivariate+wechsel+fvt+anker"
+# In what may be given behind the colon.
+BUDGET = {"steps": 200, "rows": 16, "length": 128, "rate": 1.5e-3}
 LANGUAGES = ("de", "ar", "vi", "zh")
 # Of each task: its form, its file below `labelled`, and settings; LANG stands for the language.
 QUESTIONS = {
@@ -58,19 +62,28 @@ def get_config(arguments: str = "") -> ConfigDict:
     chosen = config_arguments(
         arguments,
         **{"table": (*sorted(QUESTIONS),), "lang": LANGUAGES, "data": "data", "corpora": "corpora", "source": "", "helper": ""},
-        **{"steps": 200, "rows": 16, "length": 128, "rate": 1.5e-3, "methods": "", "seed": 0, "limit": 0},
+        **{"methods": "", "seed": 0, "limit": 0, "scale": ("small", "paper")},
+        **{name: type(value) for name, value in BUDGET.items()},
     )
-    language, table, steps = chosen["lang"], chosen["table"], chosen["steps"]
+    language, table, paper = chosen["lang"], chosen["table"], chosen["scale"] == "paper"
+    budget = {"steps": 400, "rows": 512, "length": 1024, "rate": 1e-5} if paper else BUDGET
+    budget = budget | {name: chosen[name] for name in BUDGET if chosen[name] is not None}
+    steps = budget["steps"]
     methods = chosen["methods"] or ("salt" if table in ("4", "5") else METHODS)
     config = compare_initializers.get_config(f"lang={language},data={chosen['data']},steps={steps},methods={methods}")
     config.seed = chosen["seed"]
     config.source = chosen["source"] or config.source
     if chosen["helper"]:
         config.helper.checkpoint = config.tokenizer.directory = chosen["helper"]
+    for name in ("focus_words", "ofa", "multivariate"):
+        alike = {"method": name, **config.variants.get(name, {}), "overlap": initializers.METHODS["salt"].overlap}
+        config.variants[name] = ConfigDict(alike)
 
+    if paper:
+        config.training = salt.get_config(f"steps={steps}")
     training = config.training
-    training.batch_size, training.block_length = chosen["rows"], chosen["length"]
-    training.optimizer.peak_learning_rate = chosen["rate"]
+    training.batch_size, training.block_length = budget["rows"], budget["length"]
+    training.optimizer.peak_learning_rate = budget["rate"]
     training.phases = one_phase(warmup=0.05, decay="cosine")
     training.eval_every = max(1, steps // 10)
     config.overrides = ConfigDict()

@@ -14,8 +14,9 @@ Expected: benchmarks/studies.json, told in docs/evaluation.md. The paper: TransI
 study=freezing    WECHSEL, TransInner and its shuffled rows, each with all parameters from the start (WECHSEL in section 5.3)
                   and, as `..._freeze`, with the embeddings alone in the first tenth. Figure 4 is the first four of Figure 6's
                   six; methods=trans_inner+trans_inner_freeze for some.
-study=relearning  WECHSEL, TransInner and `anker` with everything but the embeddings frozen to the end (first version, section
-                  5.4.1, French and Chinese); `inspect` says how far they moved (its Figure 6).
+study=relearning  WECHSEL-TFR, which the first version of the paper calls WECHSEL, TransInner and `anker` with everything but
+                  the embeddings frozen to the end (its section 5.4.1, French and Chinese); `inspect` says how far they moved
+                  (its Figure 6).
 study=bound       What rows can be worth at most: `anker` with the embeddings alone for the `first` steps, under the body that
                   has learnt English, then everything for `steps`. No figure of the papers.
 
@@ -41,7 +42,7 @@ def get_config(arguments: str = "") -> ConfigDict:
     wechsel = "wechsel" if chosen["data"] else "wechsel_tfr"
     if chosen["study"] == "relearning":
         training.phases = one_phase(warmup=warmup, trainable="embeddings")
-        runs = [wechsel, "trans_inner", "anker"]
+        runs = ["wechsel_tfr", "trans_inner", "anker"]
     elif chosen["study"] == "bound":
         first, steps = chosen["first"], training.steps
         # Of the tables alone about the 4e-3 that they have beside a body that learns, too (docs/recipe.md).

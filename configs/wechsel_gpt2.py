@@ -77,7 +77,7 @@ def at_papers_scale(config: ConfigDict, language: str, data: str) -> None:
     """Gives a comparison the paper's source, vectors, vocabulary and training.
 
     Args:
-      config: of `train.compare`, with text and dictionary.
+      config: of `train.compare`, with text and dictionary (the paper's: MUSE's for fr, de and zh, FreeDict's for sw).
       language: two letters.
       data: folder with cc.en.300.bin and those of the language, from fasttext.cc.
     """

@@ -152,6 +152,8 @@ def test_freezing_is_the_papers_figures_4_and_6_and_relearning_that_of_its_first
     validate_comparison(config, tmp_path)
     (one,) = phases(training_config(config, "wechsel_tfr", tmp_path / "run", tmp_path))
     assert (one.trainable, one.steps) == ("embeddings", 200)
+    # That version's WECHSEL, also where there are vectors of n-grams.
+    assert load("wechsel_freezing", "study=relearning,data=d,lang=fr").methods == ("wechsel_tfr", "trans_inner", "anker")
     paper = load("wechsel_freezing", "scale=paper,data=d")
     assert "wechsel_freeze" in paper.methods and paper.vectors.source == "d/cc.en.300.bin"
     paper = paper.training
@@ -178,9 +180,18 @@ def test_salt_tables_ask_what_the_papers_tables_ask():
     assert (crossed.file, crossed.questions) == ("c/labelled/xquad/xquad.en.json.gz", "c/labelled/xquad/xquad.vi.json.gz")
     assert crossed.shots == asked["2"].evaluation.tasks.XQuAD.shots == 3
     assert asked["2"].evaluation.tasks.XQuAD.words == "vi"
-    assert {"salt", "focus", "ofa", "multivariate"} <= {*asked["1"].methods} and asked["5"].methods == ("salt",)
+    assert {"salt", "focus_words", "ofa", "multivariate"} <= {*asked["1"].methods} and asked["5"].methods == ("salt",)
+    # The paper's methods differ in the rows that are not shared alone.
+    inputs = dict.fromkeys(("source_vectors", "target_vectors", "dictionary", "helper"), "f")
+    shared = {
+        name: transfer_settings(asked["1"], name, inputs).get("overlap") for name in ("focus_words", "ofa", "multivariate")
+    }
+    assert {*shared.values()} == {"nospace"} == {METHODS["salt"].overlap}
     assert asked["1"].helper.checkpoint == asked["1"].tokenizer.directory == "H"
     assert asked["5"].training.eval_every == 20 and "XCOPA" not in load("salt_tables", "lang=de").evaluation.tasks
+    paper, alone = load("salt_tables", "scale=paper,steps=390").training, load("salt", "steps=390")
+    for name in ("optimizer", "phases", "batch_size", "block_length", "accumulation", "dtype", "steps"):
+        assert paper[name] == alone[name], name
 
 
 def test_salt_is_a_cosine():
@@ -269,3 +280,5 @@ def test_kim_settings_are_those_of_the_papers_table_5():
     assert frozen.model.config.positions == "none" and frozen.data.train == ("d/train.en.gz::d/train.de.gz",)
     assert frozen.model.target_embeddings == "kim/multi30k-glove/target-pretrained.safetensors"
     assert load("kim", "init=pretrained,tables=source").model.target_embeddings == ""
+    # Table 5 counts GLUE's whole training set.
+    assert load("kim", "task=sst2,data=d").data.train == ("d/train.tsv.gz", "d/dev.tsv.gz")
