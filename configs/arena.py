@@ -9,7 +9,7 @@ Command:  for seed in 0 1 2; do
           methods, `-regression` behind one is `transfer --regression`, and parallel=FILE+FILE for those that read parallel
           text; rates=, tables= and tuning= for what is tried, steps= and lengths= for how long; recipe=muon_shared or another
           of docs/recipe.md in place of AdamW)
-Cost:     of a seed 36 runs of 50 steps and 8 of 200 to 800, 4,200 steps of 0.8 CPU seconds: an hour on 2 cores without
+Cost:     of a seed 36 runs of 50 steps and 8 of 200 to 800, 4,200 steps of about a CPU second: an hour on 2 cores without
           other work. The same command goes on where it stopped.
 Expected: benchmarks/arena.json (seed 0), told in docs/evaluation.md: 2.066 bits per byte from `anker`, 2.094 from
           WECHSEL-TFR, 2.288 from FullRand, which needs 3.9 and 3.3 times the tokens to reach the two; 2.037 from `anker` with

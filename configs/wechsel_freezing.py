@@ -3,10 +3,10 @@
 Command:  python -m train.compare --config=configs/wechsel_freezing.py --workdir=runs/freezing
           python -m train.compare --config=configs/wechsel_freezing.py:study=relearning --workdir=runs/relearning
           wechsel-jax inspect runs/relearning/wechsel_tfr/export --before=runs/relearning/wechsel_tfr/transfer
-          python -m train.compare --config=configs/wechsel_freezing.py:study=bound,first=1600 --workdir=runs/bound
+          python -m train.compare --config=configs/wechsel_freezing.py:study=bound,first=1000 --workdir=runs/bound
           (German on bundled text, offline; other languages with lang= and data=, the folder of
           `python -m benchmarks.language_data`; steps= and seed=; the paper's scale: scale=paper,data=data)
-Cost:     six runs of 200 steps of 0.8 CPU seconds, 20 minutes on 2 CPU cores; relearning three.
+Cost:     six runs of 200 steps of about a CPU second, 20 minutes on 2 CPU cores; relearning three.
 Expected: benchmarks/studies.json, told in docs/evaluation.md. The paper: TransInner needs the freezing and WECHSEL does not,
           and shuffled rows (Zoph et al., 2016) end slightly worse than TransInner's random ones. With nothing but the
           embeddings training, perplexity still falls far.
