@@ -22,7 +22,8 @@ many steps, each a run of its own with a decay to 0: so it is read off how many 
 short runs chose may be too high for the long ones.
 
 The source is the bundled English GPT-2 (4 layers x 256), a step has 16 x 128 tokens. Warm-up takes 30 % of the steps, of
-FullRand 50 %, which is best for it (benchmarks/demo_tuning.json); TransInner trains the tokens alone in its first tenth.
+FullRand 50 %, which is best for it with AdamW (benchmarks/demo_tuning.json); TransInner trains the tokens alone in its first
+tenth.
 """
 
 from ml_collections import ConfigDict
