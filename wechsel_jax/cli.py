@@ -152,7 +152,8 @@ def _usage(verb: str, command: types.ModuleType, values: flags.FlagValues) -> st
     lines = [f"usage: {' '.join(part for part in usage if part)}", "", command.__doc__.strip(), ""]
     for name in sorted(values, key=lambda name: name not in required):
         flag = values[name]
-        default = "" if flag.boolean or flag.value in (None, "", []) else f" (default: {flag.value})"
+        given = ",".join(map(str, flag.value)) if isinstance(flag.value, list) else flag.value
+        default = "" if flag.boolean or given in (None, "") else f" (default: {given})"
         lines.append(f"  --{'[no]' if flag.boolean else ''}{name}: {' '.join(flag.help.split())}{default}")
     return "\n".join(lines)
 

@@ -274,6 +274,7 @@ def test_a_file_of_something_else_is_one_line(content, tmp_path):
 def test_mistakes_are_one_line(glove, transferred, tmp_path, capsys):
     for arguments, message in (
         ([glove, "--steps=turned"], "--steps=turned: unknown; expected some of scaled, "),
+        ([glove, "--position_rows=9"], "--position_rows: is for --analogies; expected that, or leave it out"),
         ([glove, "--positions=learned"], "--positions=learned: unknown"),
         ([glove, "--output=x.txt"], "expected a name that ends in .json"),
         ([tmp_path / "nothing"], "no such directory"),

@@ -280,6 +280,8 @@ def test_help_names_every_flag_and_imports_nothing_heavy(verb):
         [sys.executable, "-c", program, *verb.split(), "--help"], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.startswith(f"usage: wechsel-jax {verb}") and "\n  --" in done.stdout
+    # A list as it is given.
+    assert "(default: [" not in done.stdout
     # The flags of a transfer stand in the methods' own modules, which read arrays.
     heavy = HEAVY - {"numpy"} if verb == "transfer" else HEAVY
     assert not heavy & set(json.loads(done.stderr.replace("'", '"')))

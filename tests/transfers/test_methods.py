@@ -585,3 +585,9 @@ def test_a_method_of_text_alone_says_that_it_reads_no_words():
     given = {"dictionary": "pairs.tsv", "source_vectors": "en.bin", "target_vectors": "de.bin", "text_bytes": 5}
     unread = {name: TransferSettings.filled(METHODS[name], **given).unused(METHODS[name]) for name in ("anker", "tokalign")}
     assert unread == {"anker": (), "tokalign": ("source_vectors", "target_vectors", "dictionary")}
+
+
+def test_trelm_without_adversarial_training_does_not_read_its_settings():
+    trelm, given = METHODS["trelm"], {"iterations": 9, "most_frequent": 9}
+    unused = {epochs: TransferSettings.filled(trelm, epochs=epochs, **given).unused(trelm) for epochs in (0, 1)}
+    assert unused == {0: ("iterations", "most_frequent"), 1: ()}

@@ -58,6 +58,8 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
         if Path(values.output).suffix != ".json":
             raise UserError(f"--output={values.output}: expected a name that ends in .json")
         refuse_file(values.output, is_embeddings, "file of embeddings", values.overwrite, [*arguments, values.analogies])
+    if values["position_rows"].present and not values.analogies:
+        raise UserError("--position_rows: is for --analogies; expected that, or leave it out")
     questions = read_questions(values.analogies) if values.analogies else ()
     # All are opened first: a mistake in the last name should not come after hours.
     tables = [rows for place in arguments for rows in open_tables(place, max_words=values.max_words, length=values.length)]

@@ -150,7 +150,7 @@ def _unread(settings: Mapping[str, Any]) -> set[str]:
     unread = {"overlap"} if settings["parity"] else set()
     if settings["start"] == _SHARED:
         return unread | {"epochs", "iterations", "most_frequent", "refinements", "direction", "order"}
-    return unread
+    return unread if settings["epochs"] else unread | {"iterations", "most_frequent"}
 
 
 TRELM = Method(
