@@ -436,11 +436,11 @@ def _fit(config: ConfigDict, data: Path, seed: int, steps: int) -> None:
 
 
 def table(result: dict[str, Any]) -> str:
-    """Mean over the seeds, a line a run."""
+    """Mean over the seeds, a line a run; what was measured of none is left out."""
     language = LANGUAGES[result.get("language", "de")].name
     titles = ["training", "rows at the start", "seeds", "bits per byte", "bits per token", "after phase 1"]
     titles += [*WAYS.values(), "UAS", "LAS"]
-    lines = [f"| {' | '.join(titles)} |".format(language=language), "|---|---|" + "---:|" * (len(titles) - 2)]
+    rows = [[title.format(language=language) for title in titles]]
 
     def mean(seeds: dict[str, dict], stage: str, unit: str, digits: int = 3, times: float = 1) -> str:
         values = [times * stages[stage][unit] for stages in seeds.values() if stage in stages]
@@ -451,14 +451,17 @@ def table(result: dict[str, Any]) -> str:
         values = [stages[stage]["precisions"] for stages in seeds.values() if stage in stages]
         return " / ".join(f"{statistics.fmean(one):.1f}" for one in zip(*values, strict=True))
 
-    for name, (training, rows, _) in RUNS.items():
+    for name, (training, start, _) in RUNS.items():
         if seeds := result["runs"].get(name):
             cells = [mean(seeds, "end", "bits_per_byte")]
             # Bits per token compare models of the same tokens.
-            cells += ["–" if rows == "apart" else mean(seeds, stage, "bits_per_token") for stage in ("end", "commonality")]
+            cells += ["–" if start == "apart" else mean(seeds, stage, "bits_per_token") for stage in ("end", "commonality")]
             cells += [precisions(seeds, stage) for stage in WAYS]
             cells += [mean(seeds, "parsing", score, 1, 100) for score in ("uas", "las")]
-            lines.append(f"| {training.format(language=language)} | {STARTS[rows]} | {len(seeds)} | {' | '.join(cells)} |")
+            rows.append([training.format(language=language), STARTS[start], str(len(seeds)), *cells])
+    kept = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    first, *others = (f"| {' | '.join(cells)} |" for cells in zip(*kept, strict=True))
+    lines = [first, "|---|---|" + "---:|" * (len(kept) - 2), *others]
     told = f"Held-out {language} after {result['steps']} steps, each token masked alone; the mean over seeds"
     return "\n".join([*lines, f"\n{told}. {result['machine']['description']}."])
 

@@ -39,6 +39,13 @@ def test_the_table_has_the_means_of_the_seeds():
         ["1", "3.000", "6.000", "", "", "", "", ""],
     ]
     assert "after 280 steps" in lines[-1]
+    # Table 5 is of the first phase alone.
+    first = {"runs": {"trelm": {"3": {"commonality": {"bits_per_byte": 2.5, "bits_per_token": 10.0}}}}, "steps": 280}
+    assert trelm.table(first | {"machine": {"description": "a machine"}}).splitlines()[:3] == [
+        "| training | rows at the start | seeds | after phase 1 |",
+        "|---|---|---:|---:|",
+        "| TreLM | fastText, mapped by shared tokens | 1 | 10.000 |",
+    ]
 
 
 def test_parsers_of_a_seed_are_measured_against_each_other():
