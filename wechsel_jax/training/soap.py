@@ -9,6 +9,8 @@ import optax
 
 # How fast the columns' second moments forget, and updates between one set of axes and the next: the authors' settings.
 _FORGET, _EVERY = 0.95, 10
+# What is less than this part of all that varies is rounding.
+_ROUNDING = 1e-6
 
 
 class SoapState(NamedTuple):
@@ -32,6 +34,22 @@ class SoapState(NamedTuple):
 def present(tree: Mapping[str, Any]) -> dict[str, Any]:
     """The parameters of a flat tree that its optimizer updates: `optax.partition` masks the others."""
     return {path: value for path, value in tree.items() if not isinstance(value, optax.MaskedNode)}
+
+
+def _first_axes(gram: jax.Array, _: jax.Array) -> jax.Array:
+    """Eigenvectors, of the largest eigenvalue first.
+
+    A batch that reaches fewer rows than a table has columns varies along some directions only. The axes that `eigh` gives the
+    others are rounding's choice, and the next gradients would be weighed along them: runs on other devices would differ
+    visibly. Here they follow from the eigenvectors that are determined, whose Householder reflections make up all axes.
+    """
+    values, vectors = jnp.linalg.eigh(gram)
+    return jnp.linalg.qr(jnp.where(values > _ROUNDING * jnp.trace(gram), vectors, 0)[:, ::-1])[0]
+
+
+def _next_axes(gram: jax.Array, axes: jax.Array) -> jax.Array:
+    """One step of orthogonal iteration; directions that have not varied yet keep their axes, which rounding would turn."""
+    return jnp.linalg.qr(jnp.matmul(gram, axes, precision="highest") + _ROUNDING * jnp.trace(gram) * axes)[0]
 
 
 def scale_by_soap(b1: float, b2: float, eps: float) -> optax.GradientTransformation:
@@ -74,11 +92,7 @@ def scale_by_soap(b1: float, b2: float, eps: float) -> optax.GradientTransformat
             axes[key] = jax.lax.switch(
                 # A table may join in a later phase, when others have axes already.
                 jnp.where(jnp.any(gram), jnp.where(state.count % _EVERY == 0, 1, 2), 0),
-                [
-                    lambda gram, q: jnp.linalg.eigh(gram)[1][:, ::-1],
-                    lambda gram, q: jnp.linalg.qr(jnp.matmul(gram, q, precision="highest"))[0],
-                    lambda gram, q: q,
-                ],
+                [_first_axes, _next_axes, lambda gram, axes: axes],
                 grams[key],
                 state.axes[key],
             )
