@@ -253,8 +253,6 @@ def run(name: str, init: str, setting: str, seed: int, given: argparse.Namespace
     config = experiment.get_config(f"{task.settings},init={init},kim={folder(task, given)},data={data}{SETTINGS[setting]}")
     config.epochs, config.seed, config.seeds = float(task.epochs), seed, 0
     config.optimizer.peak_learning_rate = task.rate
-    if not task.target:
-        config.data.train = tuple(str(data / f"{part}.tsv.gz") for part in ("train", "dev"))
     # At this width a step of padding is dear.
     config.task.group_by_length = True
     config.compilation_cache = str(given.work / "compiled")
