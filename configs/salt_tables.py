@@ -3,8 +3,9 @@
 Command:  python -m train.compare --workdir=runs/salt-de \\
             --config=configs/salt_tables.py:table=1,lang=de,data=data,corpora=corpora,source=SMOLLM2,helper=GERMAN_GPT2
           (lang: de, ar, vi, zh; steps=, rows=, length=, rate=, methods= and seed= for another budget, scale=paper for that of
-          configs/salt.py, on an accelerator; limit= for some of the items; without source the bundled English GPT-2, without
-          helper one that is trained here, as in configs/compare_initializers.py)
+          configs/salt.py and for cc.en.300.bin and cc.LANG.300.bin of fastText in `data`, on an accelerator; limit= for some of
+          the items; without source the bundled English GPT-2, without helper one that is trained here, as in
+          configs/compare_initializers.py)
 Cost:     table 5 with SmolLM2-135M, five methods of 60 steps of 4 x 128 tokens: 55 minutes on 2 CPU cores with other work. With
           the bundled model seven runs of 200 steps of about a CPU second, and 2,000 questions for each model (not run yet).
 Expected: the paper, Gemma-2b in German after 8 million sentences: ARC 29.43 (Multivariate), 26.95 (FOCUS), 28.74 (OFA), 30.80
@@ -29,7 +30,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from configs import compare_initializers, salt
+from configs import compare_initializers, salt, wechsel_gpt2
 from wechsel_jax import initializers
 from wechsel_jax.training import config_arguments, one_phase
 
@@ -66,8 +67,10 @@ def get_config(arguments: str = "") -> ConfigDict:
         **{name: type(value) for name, value in BUDGET.items()},
     )
     language, table, paper = chosen["lang"], chosen["table"], chosen["scale"] == "paper"
-    budget = {"steps": 400, "rows": 512, "length": 1024, "rate": 1e-5} if paper else BUDGET
-    budget = budget | {name: chosen[name] for name in BUDGET if chosen[name] is not None}
+    alone = salt.get_config()
+    papers = {"steps": alone.steps, "rows": alone.batch_size, "length": alone.block_length}
+    papers["rate"] = alone.optimizer.peak_learning_rate
+    budget = (papers if paper else BUDGET) | {name: chosen[name] for name in BUDGET if chosen[name] is not None}
     steps = budget["steps"]
     methods = chosen["methods"] or ("salt" if table in ("4", "5") else METHODS)
     config = compare_initializers.get_config(f"lang={language},data={chosen['data']},steps={steps},methods={methods}")
@@ -80,9 +83,10 @@ def get_config(arguments: str = "") -> ConfigDict:
         config.variants[name] = ConfigDict(alike)
 
     if paper:
-        config.training = salt.get_config(f"steps={steps}")
+        config.training = alone
+        wechsel_gpt2.take_crawl_vectors(config, language, chosen["data"])
     training = config.training
-    training.batch_size, training.block_length = budget["rows"], budget["length"]
+    training.steps, training.batch_size, training.block_length = steps, budget["rows"], budget["length"]
     training.optimizer.peak_learning_rate = budget["rate"]
     training.phases = one_phase(warmup=0.05, decay="cosine")
     training.eval_every = max(1, steps // 10)

@@ -83,6 +83,17 @@ def at_papers_scale(config: ConfigDict, language: str, data: str) -> None:
     """
     config.source = "gpt2"
     config.tokenizer.vocabulary_size = 50_000
+    take_crawl_vectors(config, language, data)
+    config.training = get_config("schedule=freeze")
+
+
+def take_crawl_vectors(config: ConfigDict, language: str, data: str) -> None:
+    """Gives a comparison fastText's vectors of web text in place of those that are trained on its own.
+
+    Args:
+      config: of `train.compare`.
+      language: two letters.
+      data: folder with cc.en.300.bin and those of the language, from fasttext.cc.
+    """
     files = {side: str(Path(data) / f"cc.{name}.300.bin") for side, name in (("source", "en"), ("target", language))}
     config.vectors.update({**files, "train_here": False})
-    config.training = get_config("schedule=freeze")

@@ -172,7 +172,7 @@ def test_sizes_train_on_a_sample_and_one_run_has_its_word_vectors(tmp_path):
     assert (paper.training.steps, paper.training.eval_every, paper.training.patience) == (250_000, 2_500, 10_000)
 
 
-def test_salt_tables_ask_what_the_papers_tables_ask():
+def test_salt_tables_ask_what_the_papers_tables_ask(tmp_path):
     asked = {table: load("salt_tables", f"table={table},lang=vi,helper=H,corpora=c") for table in "12345"}
     tasks = {table: {name: task.form for name, task in config.evaluation.tasks.items()} for table, config in asked.items()}
     assert tasks["1"] == dict.fromkeys(("ARC", "TruthfulQA", "XCOPA"), "choice") == tasks["4"] and tasks["5"] == {}
@@ -189,9 +189,12 @@ def test_salt_tables_ask_what_the_papers_tables_ask():
     assert {*shared.values()} == {"nospace"} == {METHODS["salt"].overlap}
     assert asked["1"].helper.checkpoint == asked["1"].tokenizer.directory == "H"
     assert asked["5"].training.eval_every == 20 and "XCOPA" not in load("salt_tables", "lang=de").evaluation.tasks
-    paper, alone = load("salt_tables", "scale=paper,steps=390").training, load("salt", "steps=390")
-    for name in ("optimizer", "phases", "batch_size", "block_length", "accumulation", "dtype", "steps"):
-        assert paper[name] == alone[name], name
+    paper, alone = load("salt_tables", "scale=paper,steps=390,data=d"), load("salt", "steps=390")
+    validate(training_config(paper, "salt", tmp_path / "run", tmp_path))
+    for name in ("optimizer", "phases", "batch_size", "block_length", "accumulation", "dtype", "steps", "eval_every"):
+        assert paper.training[name] == alone[name], name
+    assert (paper.vectors.train_here, paper.vectors.target) == (False, "d/cc.de.300.bin")
+    assert load("salt_tables", "scale=paper,rows=64").training.batch_size == 64
 
 
 def test_salt_is_a_cosine():
