@@ -64,3 +64,13 @@ def test_parsers_of_a_seed_are_measured_against_each_other():
 
 def test_every_start_is_used_and_every_run_has_one():
     assert {rows for _, rows, _ in trelm.RUNS.values()} == {*trelm.STARTS}
+
+
+def test_the_first_phase_alone_is_of_runs_that_have_one(tmp_path):
+    given = ["trelm", "--source=s", "--data=d", f"--workdir={tmp_path}"]
+    trelm.VALUES([*given, "--first_phase", "--runs=trelm,mlm"])
+    with pytest.raises(UserError, match="--first_phase: mlm has no phases"):
+        trelm.main()
+    alone = trelm._steps()
+    trelm.VALUES([*given, "--nofirst_phase"])
+    assert (alone, trelm._steps()) == (40, 280) and not [*tmp_path.iterdir()]
