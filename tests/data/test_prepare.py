@@ -5,7 +5,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from wechsel_jax.data import TokenBlocks, prepare
@@ -48,6 +48,16 @@ def test_each_document_is_ended_once(tmp_path, tokenizers, text, documents, coun
     tokens = stream(tmp_path / "out")
     assert manifest["documents"] == count == np.sum(tokens == 0)
     assert tokens[-1] == 0
+
+
+def test_a_text_is_ended_also_by_a_tokenizer_without_latin_letters(tmp_path):
+    """Which makes nothing of "a", and puts a token before a text, but none behind it."""
+    backend = Tokenizer(models.BPE({"<s>": 0, "</s>": 1, "ก": 2, "า": 3}, []))
+    backend.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>", eos_token="</s>").save_pretrained(tmp_path / "thai")
+    (tmp_path / "text.txt").write_text("กา\nากา\n", encoding="utf-8")
+    prepare([tmp_path / "text.txt"], tmp_path / "thai", tmp_path / "out")
+    assert stream(tmp_path / "out").tolist() == [0, 2, 3, 1, 0, 3, 2, 3, 1]
 
 
 def test_the_size_of_groups_changes_nothing(tmp_path, tokenizers, text, monkeypatch):

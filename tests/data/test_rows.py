@@ -136,13 +136,15 @@ def test_a_tree_stands_at_the_first_tokens_of_its_words(kind):
         [example._replace(target=relations)], tokenizer, form="tagging", labels=relations, length=64, pad_id=0
     )
     batch = rows.batch(0, 2, seed=0)
-    np.testing.assert_array_equal(batch["words"][:, :6], [[*np.flatnonzero(tagged.marks >= 0), -1]] * 2)
+    # A head looks at a token of the word itself, not at a space before it, which a label stands at.
+    positions = np.flatnonzero(tagged.marks >= 0)
+    positions[1:] += np.array(tokenizer.convert_ids_to_tokens(tagged.tokens[positions[1:]])) == "▁"
+    np.testing.assert_array_equal(batch["words"][:, :6], [[*positions, -1]] * 2)
     assert batch["heads"][0].tolist()[:6] == [2, 3, 0, 5, 3, 0] and batch["weights"][0].tolist()[:6] == [1, 1, 1, 1, 1, 0]
     # "obl" is none of the labels.
     assert batch["labels"][0].tolist()[:6] == [1, 2, 3, 0, -1, -1]
     shape = (2, fitting_length(tagged.tokens.size, 64))
     assert {batch[name].shape for name in ("words", "heads", "labels", "weights", "tokens")} == {shape} and not rows.cut
-    positions = np.flatnonzero(tagged.marks >= 0)
     for length in range(positions[1] + 2, tagged.tokens.size):
         # Words at the end are left out, and what hangs on them has no head in the row.
         short = encode_examples([example], tokenizer, form="parsing", labels=labels, length=length, pad_id=0)
@@ -152,6 +154,20 @@ def test_a_tree_stands_at_the_first_tokens_of_its_words(kind):
         held = [head <= there for head in heads[:there]]
         assert cut["weights"][0].tolist() == [*held, *[0] * (length - there)]
         assert cut["heads"][0, :there].tolist() == [head * hold for head, hold in zip(heads, held, strict=False)]
+
+
+@pytest.mark.parametrize("kind", ["unigram", "byte-prefix", "llama", "wordpiece"])
+def test_labels_stand_where_transformers_looks_for_them(kind):
+    """At the first of a word's tokens by `word_ids()`, whatever it is: an export is read so."""
+    tokenizer = every_kind()[kind]
+    words = ("Der", "中国", "Fuchs", "лиса", "ü", "日本語", "dog")
+    example = Example("line 1", words, tuple(f"L{i}" for i in range(len(words))))
+    rows = encode_examples([example], tokenizer, form="tagging", labels=example.target, length=128, pad_id=0)
+    found = tokenizer(list(words), is_split_into_words=True, add_special_tokens=False)
+    ids = found.word_ids()
+    before = rows.tokens.tolist().index(found["input_ids"][0])
+    assert rows.tokens[before : before + len(ids)].tolist() == found["input_ids"]
+    np.testing.assert_array_equal(np.flatnonzero(rows.marks >= 0) - before, [ids.index(word) for word in range(len(words))])
 
 
 def test_words_without_a_token_are_no_heads():

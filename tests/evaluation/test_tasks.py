@@ -438,6 +438,7 @@ def test_several_seeds_are_told_with_their_spread_and_ties_with_their_number(tmp
     assert all(line.startswith("%") for line in tex.splitlines() if "interval" in line)
     assert "± of 3 seeds, else 95 %" in (tmp_path / "table.svg").read_text()
     record = read_scores([tmp_path / "scores.json"])
+    assert tasks.told(record.scores[-1]) == "acc 50.0 % of 2, 2 of them ties"
     low, high = figure(record).plot.panels[0][1][1][1:]
     assert (low, high) == pytest.approx((48.77, 51.23))
     assert [row[0] and row[0][0] for row in heat_map(record).plot.cells] == ["50.0", "50.0 ± 1.2"]

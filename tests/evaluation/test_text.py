@@ -165,6 +165,14 @@ def test_characters_that_a_tokenizer_leaves_out_are_counted(tmp_path):
     assert score_text(model, ["ab жaж ж", "a中"]).unknown == 4
 
 
+def test_special_tokens_that_a_text_spells_count_neither_in_nats_nor_in_bytes(causal):
+    model, _ = causal
+    end = model.tokenizer.eos_token
+    plain, spelled = score_text(model, ["The dog sleeps."]), score_text(model, [f"The dog{end}{end} sleeps."])
+    assert plain.bytes.tolist() == spelled.bytes.tolist() == [15]
+    assert plain.tokens.tolist() == spelled.tokens.tolist() and spelled.special_tokens == plain.special_tokens + 2
+
+
 @pytest.mark.parametrize("kind", ["byte", "byte-prefix", "llama", "unigram", "wordpiece"])
 def test_a_trainer_and_evaluate_count_the_same_bytes(kind, tmp_path):
     """All tokens are equally likely, so two numbers of bits per byte differ by what they count as bytes."""

@@ -12,7 +12,9 @@ import safetensors.torch
 import torch
 import transformers
 from huggingface_hub.utils import filter_repo_objects
+from tokenizers.processors import TemplateProcessing
 
+from tests.tiny_tokenizers import wordpiece
 from wechsel_jax.checkpoint import Checkpoint, write_checkpoint
 from wechsel_jax.checkpoint.model_config import adapt_config
 from wechsel_jax.checkpoint.tensors import read_header, write_tensors
@@ -259,6 +261,27 @@ def test_files_beside_a_tokenizer_are_copied_while_they_say_what_it_has(world, t
         (tmp_path / name).mkdir()
         write_checkpoint(tmp_path / name, {}, {}, tokenizer=tokenizer)
     assert (tmp_path / "same" / "vocab.json").exists() and not (tmp_path / "extended" / "vocab.json").exists()
+
+
+@pytest.mark.parametrize(("kind", "segments"), [("bert", True), ("roberta", False), ("gpt2", False), ("llama", False)])
+def test_a_tokenizer_names_the_segments_of_a_pair_to_models_that_know_them(tmp_path, kind, segments):
+    """Else BERT would read `model(**tokenizer(question, text))` as one segment; and Llama has no such argument."""
+    tokenizer = wordpiece()
+    special = [(token, tokenizer.convert_tokens_to_ids(token)) for token in ("[CLS]", "[SEP]")]
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=special
+    )
+    config = transformers.AutoConfig.for_model(kind).to_dict() | ({"type_vocab_size": 1} if kind == "roberta" else {})
+    for place in (tmp_path / "first", tmp_path / "again"):
+        place.mkdir()
+        # A tokenizer that comes from another model names what that has.
+        names = ["input_ids", *["token_type_ids"][segments:], "attention_mask"]
+        tokenizer.init_kwargs["model_input_names"] = tokenizer.model_input_names = names
+        write_checkpoint(place, config, {}, tokenizer=tokenizer)
+        found = transformers.AutoTokenizer.from_pretrained(place)("the dog", "the fox")
+        assert set(found) == {"input_ids", "attention_mask", *["token_type_ids"][:segments]}
+        assert not segments or {0, 1} == set(found["token_type_ids"])
+        tokenizer = load_tokenizer(place)
 
 
 def test_arrays_are_written_as_they_look(tmp_path):

@@ -287,7 +287,8 @@ def write_checkpoint(
       directory: an existing directory, usually one of `files.new_directory`.
       config: the content of config.json.
       tensors: name -> array, stored tensor (copied byte for byte) or computed tensor.
-      tokenizer: the tokenizer or its place, saved as exactly the tokenizer that `load_tokenizer` returns; None: no tokenizer.
+      tokenizer: the tokenizer or its place, saved as exactly the tokenizer that `load_tokenizer` returns, but for whether it
+        names the segments of a pair (`token_type_ids`): where the model knows segments; None: no tokenizer.
       generation_config: the content of generation_config.json; None: no such file.
       shards: which tensors share a file, see `tensors.write_shards`; None: one file, unless it would be too large.
     """
@@ -296,13 +297,18 @@ def write_checkpoint(
     if generation_config is not None:
         write_json(directory / "generation_config.json", generation_config)
     if tokenizer is not None:
-        _write_tokenizer(directory, tokenizer)
+        _write_tokenizer(directory, tokenizer, config)
     write_shards(directory, tensors, shards)
 
 
-def _write_tokenizer(directory: Path, tokenizer: "str | os.PathLike | PreTrainedTokenizerFast") -> None:
+def _write_tokenizer(directory: Path, tokenizer: "str | os.PathLike | PreTrainedTokenizerFast", config: Mapping) -> None:
     place = tokenizer if isinstance(tokenizer, str | os.PathLike) else getattr(tokenizer, "name_or_path", "")
     loaded = load_tokenizer(tokenizer) if isinstance(tokenizer, str | os.PathLike) else tokenizer
+    # `model(**tokenizer(text))` of transformers hands over what the tokenizer names: segments to models that know them.
+    segments = (config.get("type_vocab_size") or 1) > 1
+    if segments != ("token_type_ids" in loaded.model_input_names):
+        names = ["input_ids", *["token_type_ids"][:segments], "attention_mask"]
+        loaded.model_input_names = loaded.init_kwargs["model_input_names"] = names
     try:
         loaded.save_pretrained(directory)
     except OSError:

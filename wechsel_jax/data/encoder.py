@@ -44,8 +44,7 @@ class Encoder:
         """
         backend = plain_backend(tokenizer)
         size = max(backend.get_vocab(with_added_tokens=True).values()) + 1
-        mask = backend.encode("a").special_tokens_mask
-        if mask and mask[-1]:
+        if around(backend)[1]:
             return cls(backend, size, None)
         end = next((token for token in (tokenizer.eos_token_id, tokenizer.sep_token_id) if token is not None), None)
         if end is None:

@@ -219,7 +219,7 @@ def _tagged(
 ) -> Iterator[tuple[bool, list[_Row]]]:
     before, after = around(backend)
     room = length - len(before) - len(after)
-    for example, (ids, marks) in zip(examples, _words(backend, examples), strict=True):
+    for example, (ids, marks) in zip(examples, _words(backend, examples, spaces=True), strict=True):
         target = np.asarray([_number(numbers, label, example) for label in example.target])
         rows, start = [], 0
         while start < len(ids) or not rows:
@@ -298,8 +298,14 @@ def _roles(
         yield len(ids) > room, [_Row(tokens, types, np.where(some < 0, -1, target[some]), some)]
 
 
-def _words(backend: tokenizers.Tokenizer, examples: Sequence[Example]) -> Iterator[tuple[list[int], np.ndarray]]:
-    """Yields of each sentence its tokens and (T,) the word whose first token each is, -1 elsewhere."""
+def _words(
+    backend: tokenizers.Tokenizer, examples: Sequence[Example], *, spaces: bool = False
+) -> Iterator[tuple[list[int], np.ndarray]]:
+    """Yields of each sentence its tokens and (T,) the word whose first token each is, -1 elsewhere.
+
+    A token may begin with the space before its word. One that is nothing else (a lone `▁`) stands for no word, but with
+    `spaces` for the one behind it: transformers' `word_ids()`, by which labels of words are read, has it so.
+    """
     # As a text, in which words have the spaces that the model has read them with.
     texts = [" ".join(one.texts) for one in examples]
     for example, found in zip(examples, backend.encode_batch(texts, add_special_tokens=False), strict=True):
@@ -307,9 +313,9 @@ def _words(backend: tokenizers.Tokenizer, examples: Sequence[Example]) -> Iterat
         ends = np.cumsum(sizes + 1) - 1
         begins = ends - sizes
         offsets = np.asarray(found.offsets, np.int64).reshape(-1, 2)
-        # A token may begin with the space before its word; one that is nothing else stands for no word.
         word = np.searchsorted(ends, offsets[:, 0] + np.isin(offsets[:, 0], ends), side="right")
-        (inside,) = np.nonzero((word < sizes.size) & (begins[np.minimum(word, sizes.size - 1)] < offsets[:, 1]))
+        reached = begins[np.minimum(word, sizes.size - 1)] < offsets[:, 1] + spaces
+        (inside,) = np.nonzero((word < sizes.size) & reached)
         marks = np.full(word.size, -1)
         labelled, first = np.unique(word[inside], return_index=True)
         marks[inside[first]] = labelled

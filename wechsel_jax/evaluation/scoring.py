@@ -122,8 +122,10 @@ def pseudo_loglikelihoods(
     if model.family.causal or mask is None:
         problem = "a causal model" if model.family.causal else "a model whose tokenizer has no mask token"
         raise UserError(f"{model.directory}: is {problem}; expected a masked language model to mask tokens of")
-    rows: list[Row] = []
+    # Each but once: in other batches equal rows would differ by rounding, and a tie be none.
+    rows: dict[tuple[bytes, int, int], Row] = {}
     owners: list[int] = []
+    of_owners: list[tuple[bytes, int, int]] = []
     encodings = model.tokenizer.backend_tokenizer.encode_batch([context + text for context, text in pairs])
     for number, ((context, text), encoding) in enumerate(zip(pairs, encodings, strict=True)):
         ids, words = np.array(encoding.ids, np.int32), encoding.word_ids
@@ -137,10 +139,12 @@ def pseudo_loglikelihoods(
             hidden = [later for later in asked if later > place and words[later] == words[place]] if within_word else []
             masked = ids.copy()
             masked[[place, *hidden]] = mask
-            rows.append((masked, [place], ids[[place]]))
+            key = (masked.tobytes(), place, int(ids[place]))
+            rows[key] = (masked, [place], ids[[place]])
             owners.append(number)
-    nats = [float(nats.sum()) for nats, _ in score_rows(model, rows)]
-    return -np.bincount(np.array(owners, int), nats, len(pairs))
+            of_owners.append(key)
+    nats = {key: float(found.sum()) for key, (found, _) in zip(rows, score_rows(model, [*rows.values()]), strict=True)}
+    return -np.bincount(np.array(owners, int), [nats[key] for key in of_owners], len(pairs))
 
 
 def prefix_token(model: LoadedModel) -> int:

@@ -384,7 +384,8 @@ def told(score: Score) -> str:
     if score.main == "bits_per_byte":
         name = "perplexity" if "perplexity" in score.metrics else "pseudo_perplexity"
         return f"{value:.3f} bits per byte ({name.replace('_', '-')} {score.metrics[name]:,.1f})"
-    return f"{score.main} {100 * value:.1f} % of {len(score.numerators):,}"
+    ties = score.metrics.get(f"{score.main}_ties")
+    return f"{score.main} {100 * value:.1f} % of {len(score.numerators):,}" + (f", {ties:,.0f} of them ties" if ties else "")
 
 
 def _difference(found: Score, asked: Score) -> str:

@@ -31,7 +31,7 @@ class TextScores:
         token leaves out are counted with them.
       special_nats: of the special tokens between the documents, of a causal model.
       special_tokens: how many these were.
-      bytes: int64 (n,), UTF-8 bytes.
+      bytes: int64 (n,), UTF-8 bytes, but those of special tokens that a document spells out (`<s>`), whose nats count nowhere.
       words: int64 (n,), stretches between white space.
       masked: whether each token was masked alone and predicted from both sides.
     """
@@ -97,9 +97,13 @@ def score_text(model: LoadedModel, documents: Sequence[str], *, window: int = 0,
     owner = np.repeat(np.arange(len(documents)), [len(piece) for piece in pieces])
     stream = np.concatenate(pieces)
     # A token that also ends documents, as GPT-2's, never stands for text.
-    unknowns = np.array([roles == {"unk"} for roles in model.vocabulary.roles])[stream]
-    of_text = ~model.vocabulary.special[stream] | unknowns
+    unknown = np.array([roles == {"unk"} for roles in model.vocabulary.roles])
+    unknowns, special = unknown[stream], model.vocabulary.special & ~unknown
+    of_text = ~special[stream]
     left_out, raw = 0, model.vocabulary.bytes
+    before, after = encoder.around
+    inside = (piece[len(before) : len(piece) - len(after)] for piece in pieces)
+    spelled = [sum(len(raw[token]) for token in piece[special[piece]]) for piece in inside]
     if model.vocabulary.kind != "byte_bpe" and model.vocabulary.id_with_role("unk") is None:
         characters = Counter(one for document in documents for one in document if not one.isspace())
         alone = plain_backend(model.tokenizer).encode_batch([*characters], add_special_tokens=False)
@@ -123,7 +127,7 @@ def score_text(model: LoadedModel, documents: Sequence[str], *, window: int = 0,
         unknown=int((predicted & unknowns).sum()) + left_out,
         special_nats=float(nats[apart].sum()),
         special_tokens=int(apart.sum()),
-        bytes=np.array([len(document.encode()) for document in documents]),
+        bytes=np.array([len(document.encode()) - size for document, size in zip(documents, spelled, strict=True)]),
         words=np.array([len(document.split()) for document in documents]),
         masked=not model.family.causal,
     )
