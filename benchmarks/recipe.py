@@ -42,7 +42,11 @@ def known_recipe(run: str) -> str:
 
 
 def gather(workdirs: Sequence[tuple[str, Path]], before: dict[str, Any]) -> dict[str, Any]:
-    """Returns {"runs": LANGUAGE/STEPS/START_RECIPE/RATE -> its settings, and by seed its curve, a point a quarter}."""
+    """Returns {"runs": LANGUAGE/STEPS/START_RECIPE/RATE -> its settings, and by seed its curve, a point a quarter, and loss in training}.
+
+    A point is (step, perplexity, bits per byte); the loss is the mean of what was logged in the last eighth of the steps, in
+    nats a token.
+    """
     runs: dict[str, dict[str, Any]] = {**before.get("runs", {})}
     for language, place in ((language, run) for language, workdir in workdirs for run in sorted(workdir.iterdir())):
         if not (place / "metrics.jsonl").is_file():
@@ -73,6 +77,9 @@ def gather(workdirs: Sequence[tuple[str, Path]], before: dict[str, Any]) -> dict
         found["seeds"][str(run.config["seed"])] = [
             [one.step, round(one.perplexity, 2), round(one.bits_per_byte, 4)] for one in run.evaluations
         ]
+        # Beside that of held-out text it says what text that is read again is learnt by heart.
+        late = [line["loss"] for line in run.training if line["step"] > run.planned_steps * 7 / 8]
+        found.setdefault("training_loss", {})[str(run.config["seed"])] = round(statistics.fmean(late), 3)
     return {"command": "python -m train.compare --config=configs/recipe.py:seed=SEED --workdir=DIR", "runs": runs}
 
 

@@ -3,10 +3,10 @@
     python -m train.compare --config=configs/wechsel_freezing.py --workdir=runs/freezing
     python -m benchmarks.studies freezing/de=runs/freezing size/262144=runs/size-262144 low_resource/ug=runs/low-ug
 
-What stands before the "=" is the table, and a word for its first column. A run that has not ended is left out. What the file
-holds of other comparisons stays. "origin" is what all runs of a comparison have in common (settings, seed, versions, sha256 of
-text and tokenizer), that of a run what it has of its own (`benchmarks/origin.py`); comparisons that were gathered earlier have
-none. Other text or another tokenizer than before under one name is refused.
+What stands before the last "=" is the table, and a word for its first column. A run that has not ended is left out. What the
+file holds of other comparisons stays. "origin" is what all runs of a comparison have in common (settings, seed, versions,
+sha256 of text and tokenizer), that of a run what it has of its own (`benchmarks/origin.py`); comparisons that were gathered
+earlier have none. Other text or another tokenizer than before under one name is refused.
 """
 
 import json
@@ -72,11 +72,14 @@ def table(result: dict[str, Any], study: str) -> str:
 def steps_table(result: dict[str, Any], study: str) -> str:
     """A line a run of a study, a column an evaluation: perplexity and bits per byte."""
     found = {name: one for name, one in result.items() if name.split("/", 1)[0] == study}
-    runs = [(name, run) for one in found.values() for name, run in one["runs"].items()]
+    # Behind a comma stands what a comparison has of its own: "salt/zh, residual=2".
+    runs = [
+        (f"`{name}`{''.join(key.partition(',')[1:])}", run) for key, one in found.items() for name, run in one["runs"].items()
+    ]
     steps = [step for step, _, _ in runs[0][1]["curve"]]
     lines = ["| run | " + " | ".join(f"{step:,}" for step in steps) + " |", "|---|" + "---:|" * len(steps)]
     for name, run in runs:
-        lines.append(f"| `{name}` | " + " | ".join(f"{value:,.0f} ({bits:.3f})" for _, value, bits in run["curve"]) + " |")
+        lines.append(f"| {name} | " + " | ".join(f"{value:,.0f} ({bits:.3f})" for _, value, bits in run["curve"]) + " |")
     machines = "; ".join(sorted({one["machine"] for one in found.values()}))
     return "\n".join([*lines, f"\nHeld-out perplexity (bits per byte) by step. {machines}."])
 
@@ -84,7 +87,7 @@ def steps_table(result: dict[str, Any], study: str) -> str:
 if __name__ == "__main__":
     gathered = json.loads(OUTPUT.read_text(encoding="utf-8")) if OUTPUT.exists() else {}
     for argument in sys.argv[1:]:
-        name, place = argument.split("=", 1)
+        name, place = argument.rsplit("=", 1)
         gathered[name] = gather(Path(place), gathered.get(name, {}))
     OUTPUT.write_text(json.dumps(gathered, indent=1) + "\n", encoding="utf-8")
     for study in sorted({name.split("/", 1)[0] for name in gathered}):

@@ -6,9 +6,9 @@
 
 Runs the commands of a user one after the other (tokenizer, then for each method transfer and train.pretrain with
 configs/smollm2.py); what stands in the scratch folder is kept, so an interrupted run goes on where it stopped, and a method
-more costs no other one again. Then `transformers` and PyTorch load the transferred and the exported models and give bits per
-byte of the beginning of the validation text, which no code of this project computes. Tokenizer, batches and schedule are the
-same for all methods.
+more costs no other one again: what the output holds of others stays. Then `transformers` and PyTorch load the transferred and
+the exported models and give bits per byte of the beginning of the validation text, which no code of this project computes.
+Tokenizer, batches and schedule are the same for all methods.
 """
 
 import json
@@ -47,8 +47,10 @@ METHODS = {
     "anker_german": ("--method=anker", "--dictionary=identical", "--overlap=exact"),
     "wechsel": ("--method=wechsel", *SHARED),
     "fvt": ("--method=fvt", *SHARED),
+    "multivariate": ("--method=multivariate", "--overlap=exact"),
+    "anker_residual": ("--method=anker", "--residual=2"),
 }
-NEEDS = {"anker": ("english", "dictionary"), "wechsel": ("vectors", "dictionary")}
+NEEDS = {"wechsel": ("vectors", "dictionary")} | dict.fromkeys(("anker", "anker_residual"), ("english", "dictionary"))
 
 
 def main() -> None:
@@ -70,8 +72,14 @@ def main() -> None:
         "machine": machine(),
         "source": {"name": Path(VALUES.source).name, **perplexity(Path(VALUES.source), text, 512)},
         "settings": {name: VALUES[name].value for name in ("vocab_size", "steps", "rows", "scored")},
-        "methods": {name: trained(name, scratch / name, tokenizer, text) for name in VALUES.methods},
+        "methods": {},
     }
+    if Path(VALUES.output).exists():
+        before = json.loads(Path(VALUES.output).read_text(encoding="utf-8"))
+        if (before["settings"], before["source"]["tokens"]) != (result["settings"], result["source"]["tokens"]):
+            raise UserError(f"{VALUES.output}: is of other settings or other text; expected the same; name another file")
+        result["methods"] = before["methods"]
+    result["methods"] |= {name: trained(name, scratch / name, tokenizer, text) for name in VALUES.methods}
     with new_file(VALUES.output, "w") as handle:
         json.dump(result, handle, indent=1)
         handle.write("\n")
@@ -104,7 +112,7 @@ def trained(method: str, place: Path, tokenizer: Path, text: str) -> dict:
 
 def inputs(method: str) -> tuple[str, ...]:
     """The files that a method reads beside the model."""
-    if method == "anker":
+    if method in ("anker", "anker_residual"):
         return f"--source_text={VALUES.english}", f"--target_text={VALUES.text}", f"--dictionary={VALUES.dictionary}"
     if method == "anker_german":
         return f"--source_text={VALUES.text}", f"--target_text={VALUES.text}"

@@ -40,8 +40,8 @@ VARIANTS = {
 # They need parallel text, and vectors of the source table's dimension, which are not made here; `methods=` may name them.
 APART = ("trans_tokenization", "trelm")
 # Behind a start: the rows are a regression's, from its own vectors, as `transfer --regression` makes them; or have been moved
-# by so many steps, as `transfer --tune_coefficients` does.
-REGRESSION, TUNED = "-regression", "-tuned"
+# by so many steps, as `transfer --tune_coefficients` does; or have so large a share of residuals, as by `transfer --residual`.
+REGRESSION, TUNED, RESIDUAL = "-regression", "-tuned", "-residual"
 
 
 def get_config(arguments: str = "") -> ConfigDict:
@@ -109,14 +109,16 @@ def of_language(language: str, data: str, steps: int) -> ConfigDict:
 
 
 def variant(start: str) -> ConfigDict:
-    """The settings of a start such as `anker`, `wechsel-regression` or `anker-tuned100`, as `variants` has them."""
-    method, tuned, steps = start.partition(TUNED)
-    if tuned and not steps.isdecimal():
-        raise UserError(f"--config: start {start}: expected a number of steps behind {TUNED}, as in {method}{TUNED}50")
-    settings = {"method": method.removesuffix(REGRESSION)}
+    """The settings of a start (`anker`, `wechsel-regression`, `anker-residual2`, `anker-tuned100`), as `variants` has them."""
+    method, settings = start, {}
+    for suffix, setting, like in ((TUNED, "tune_coefficients", 50), (RESIDUAL, "residual", 2)):
+        method, found, number = method.partition(suffix)
+        if found and not number.isdecimal():
+            expected = f"a whole number behind {suffix}, as in {method}{suffix}{like}"
+            raise UserError(f"--config: start {start}: expected {expected}")
+        settings |= {setting: int(number)} if found else {}
     settings |= {"regression": True} if method.endswith(REGRESSION) else {}
-    settings |= {"tune_coefficients": int(steps)} if tuned else {}
-    return ConfigDict(settings)
+    return ConfigDict({"method": method.removesuffix(REGRESSION)} | settings)
 
 
 def _helper(training: ConfigDict) -> None:

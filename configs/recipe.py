@@ -3,7 +3,7 @@
 Command:  python -m train.compare --config=configs/recipe.py --workdir=runs/recipe
           (--config=configs/recipe.py:starts=anker+wechsel_tfr-regression,recipes=muon_shared,rate=3e-3,steps=400,lang=sw,data=data
           takes others; `-regression` behind a start is `transfer --regression`, `-tuned50` `transfer --tune_coefficients=50`,
-          and data= is of benchmarks.language_data)
+          `-residual2` `--residual=2`, and data= is of benchmarks.language_data)
 Cost:     12 runs of 200 steps, 70 minutes on 2 CPU cores without other work.
 Expected: from WECHSEL-TFR's rows perplexity ends at 319 with AdamW, 281 with two rates and 270 with Muon, from `anker`'s at
           260, 253 and 245, at 248 with AdamW where rows also move together, at 236 with Muon and that (rate=3e-3: 233), and at

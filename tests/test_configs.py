@@ -117,8 +117,13 @@ def test_what_stands_behind_a_start_is_a_setting_of_its_transfer():
     one, other = (config.variants[name] for name in config.methods)
     assert dict(one) == {"method": "anker", "tune_coefficients": 50}
     assert dict(other) == {"method": "wechsel_tfr", "regression": True, "tune_coefficients": 7}
-    for start in ("anker-tuned", "anker-tunedx"):
-        with pytest.raises(UserError, match=f"start {start}: expected a number of steps behind -tuned, as in anker-tuned50"):
+    config = load("recipe", "starts=anker-residual2+anker-residual1-tuned7,recipes=adamw")
+    one, other = (config.variants[name] for name in config.methods)
+    assert dict(one) == {"method": "anker", "residual": 2}
+    assert dict(other) == {"method": "anker", "residual": 1, "tune_coefficients": 7}
+    for start, example in (("anker-tuned", "tuned50"), ("anker-tunedx", "tuned50"), ("anker-residual1.5", "residual2")):
+        suffix = example.rstrip("0123456789")
+        with pytest.raises(UserError, match=f"start {start}: expected a whole number behind -{suffix}, as in anker-{example}"):
             load("recipe", f"starts={start},recipes=muon_soap")
 
 

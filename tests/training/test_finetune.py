@@ -15,6 +15,7 @@ from tests.forked import run_module
 from tests.training.conftest import MODEL, WORDS
 from tests.training.runs import assert_same_run, lines_without_timing
 from wechsel_jax import cli
+from wechsel_jax.comparison import default_config as comparison_config
 from wechsel_jax.data.examples import Task, read_examples
 from wechsel_jax.errors import UserError
 from wechsel_jax.evaluation.labels import score_labelled
@@ -428,6 +429,12 @@ def test_a_run_of_an_earlier_version_goes_on(make_config):
     earlier = {name: value for name, value in now.items() if name not in ("epochs", "seeds", "task")}
     assert differences(earlier, now) == [] and differences({"training": earlier}, {"training": now}) == []
     assert [name for name, *_ in differences(earlier, now | {"epochs": 2.0})] == ["epochs"]
+    # And a comparison's lacks settings of transfers.
+    transfer = json.loads(json.dumps(comparison_config().transfer.to_dict(), default=list))
+    before = {
+        name: value for name, value in transfer.items() if name not in ("distill", "tune_coefficients", "pivots", "residual")
+    }
+    assert before != transfer and differences({"transfer": before}, {"transfer": transfer}) == []
 
 
 @pytest.mark.slow

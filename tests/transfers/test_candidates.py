@@ -44,12 +44,12 @@ def probed(**ends):
 
 
 def test_what_came_furthest_is_kept_and_the_record_says_why(given, tmp_path, monkeypatch):
-    monkeypatch.setattr(candidates, "probe", probe := probed(anker=2.5, fvt=2.25))
+    monkeypatch.setattr(candidates, "probe", probe := probed(anker=2.5, fvt=2.25, anker_residual2=3.0))
     record = transfer_by_probe(output=tmp_path / "out", **given, **QUIET)
     assert record == json.loads((tmp_path / "out" / "transfer.json").read_text())
     assert record["method"] == record["choice"]["method"] == "fvt" and record["choice"]["value"] == 2.25
     assert record["choice"]["curves"]["anker-muon_soap-0.001"] == [[0, 9.0], [STEPS, 3.0]]
-    assert any("in bits per byte: anker 2.5, fvt 2.25." in note for note in record["notes"])
+    assert any("in bits per byte: anker 2.5, fvt 2.25, anker_residual2 3." in note for note in record["notes"])
     assert "fvt 2.25" in (tmp_path / "out" / "README.md").read_text()
     assert probe.called == ((str(given["target_text"]),), {"recipes": (DEFAULT,), "rates": (1e-3, 3e-3), "steps": STEPS})
     # It is the transfer that its name alone would have given, whole, and all that is left.
@@ -61,9 +61,10 @@ def test_what_came_furthest_is_kept_and_the_record_says_why(given, tmp_path, mon
     with pytest.raises(UserError, match="exists already"):
         transfer_by_probe(output=tmp_path / "out", **given, **QUIET)
     # As another verb's output, it may be replaced where that is said.
-    monkeypatch.setattr(candidates, "probe", probed(anker=2.0, fvt=None))
+    monkeypatch.setattr(candidates, "probe", probed(anker=2.0, fvt=None, anker_residual2=1.75))
     record = transfer_by_probe(output=tmp_path / "out", overwrite=True, **given, **QUIET)
-    assert record["method"] == "anker" and record["choice"]["because"].endswith("anker 2, fvt diverged")
+    assert record["method"] == "anker" and record["settings"]["residual"] == 2.0
+    assert record["choice"]["because"].endswith("anker 2, fvt diverged, anker_residual2 1.75")
 
 
 def test_an_interruption_loses_nothing_and_leaves_no_output(given, tmp_path, monkeypatch):
@@ -79,14 +80,14 @@ def test_an_interruption_loses_nothing_and_leaves_no_output(given, tmp_path, mon
             transfer_by_probe(output=tmp_path / "out", **given | {"steps": steps}, **QUIET)
     work = tmp_path / "out.probe"
     before = {path: path.stat().st_mtime_ns for path in work.glob("*/model.safetensors")}
-    assert len(before) == 2 and not (tmp_path / "out").exists()
+    assert len(before) == 3 and not (tmp_path / "out").exists()
     with pytest.raises(UserError, match=r"steps was 7, now 8; expected the same; .* another output, or remove .*out\.probe"):
         transfer_by_probe(output=tmp_path / "out", **given | {"steps": 8}, **QUIET)
 
     def again(starts, text, workdir, **settings):
         assert before == {path: path.stat().st_mtime_ns for path in work.glob("*/model.safetensors")}
         workdir.rmdir()
-        return probed(anker=2.0, fvt=3.0)(starts, text, workdir, **settings)
+        return probed(anker=2.0, fvt=3.0, anker_residual2=3.0)(starts, text, workdir, **settings)
 
     monkeypatch.setattr(candidates, "probe", again)
     assert transfer_by_probe(output=tmp_path / "out", **given, **QUIET)["method"] == "anker"
@@ -128,7 +129,7 @@ def test_a_comparison_probes_with_the_optimizer_that_it_trains_with(config, tmp_
     with pytest.raises(UserError, match=r"rates\[0\] was 0.0007, now 0.001; .*; expected the same"):
         compare(other, tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "auto" / "transfer.probe" / "probe")
-    monkeypatch.setattr(candidates, "probe", probe := probed(anker=2.5, fvt=2.25))
+    monkeypatch.setattr(candidates, "probe", probe := probed(anker=2.5, fvt=2.25, anker_residual2=3.0))
     with pytest.raises(Training):
         compare(config, tmp_path / "run")
     _, settings = probe.called
@@ -160,8 +161,9 @@ def test_runs_of_one_optimizer_share_a_probe(config, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("names", "tried"),
     [
-        (("source_text",), ["anker", "fvt"]),
-        (("source_text", "source_vectors", "target_vectors", "dictionary"), ["anker", "fvt", "wechsel"]),
+        (("source_text",), ["anker", "fvt", "anker_residual2"]),
+        (("source_text", "residual"), ["anker", "fvt"]),
+        (("source_text", "source_vectors", "target_vectors", "dictionary"), ["anker", "fvt", "wechsel", "anker_residual2"]),
         (("source_vectors", "target_vectors", "dictionary"), ["fvt", "wechsel"]),
         (("target_vectors",), ["fvt", "focus"]),
         (("helper",), ["fvt", "clp"]),
@@ -179,14 +181,21 @@ def test_what_is_given_decides_which_methods_are_tried(names, tried, given, worl
 
     calls = {}
     monkeypatch.setattr(candidates, "probe", probe)
-    monkeypatch.setattr(candidates, "transfer", lambda *places, method, log, **settings: calls.update({method: settings}))
-    inputs = world.inputs() | {"source_text": given["source_text"], "helper": helper, "parallel": world.dictionary}
+    monkeypatch.setattr(candidates, "transfer", lambda _, __, place, *, log, **settings: calls.update({place.name: settings}))
+    inputs = world.inputs() | {
+        "source_text": given["source_text"],
+        "helper": helper,
+        "parallel": world.dictionary,
+        "residual": 1.5,
+    }
     plain = {name: given[name] for name in ("source", "target_tokenizer", "target_text", "steps")}
     with pytest.raises(Probed) as found:
         transfer_by_probe(output=tmp_path / "out", **plain, **{name: inputs[name] for name in names}, **QUIET)
     assert [*found.value.args] == [*calls] == tried
-    assert calls["fvt"] == {}
-    assert set(calls.get("wechsel", {})) <= {"source_vectors", "target_vectors", "dictionary"}
+    assert calls["fvt"] == {"method": "fvt"} and calls.get("anker", {}).get("residual") == (
+        1.5 if "residual" in names else None
+    )
+    assert set(calls.get("wechsel", {})) <= {"method", "source_vectors", "target_vectors", "dictionary"}
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,9 @@ BAD = {
     "refinement backwards": lambda w, s, t: ({"refine": -1}, "refine -1: expected at least 0"),
     "word start below zero": lambda w, s, t: ({"word_start": -0.1}, "word_start -0.1: expected at least 0"),
     "word start without end": lambda w, s, t: ({"word_start": float("inf")}, "word_start inf: expected at most 100"),
+    "residuals of no regression": lambda w, s, t: (
+        {"method": "anker", "residual": 2.0, "regression": False}, "residual 2: without a regression there are no residuals",
+    ),
     "a number that is none": lambda w, s, t: ({"temperature": float("nan")}, "temperature nan: expected at least 1e-06"),
     "a number that is text": lambda w, s, t: ({"neighbors": "9"}, "neighbors '9': expected a whole number from 1 to 1048576"),
     "half a neighbor": lambda w, s, t: ({"neighbors": 9.5}, "neighbors 9.5: expected a whole number"),

@@ -31,8 +31,10 @@ from wechsel_jax.transfers.job import transfer
 from wechsel_jax.transfers.record import to_stderr
 from wechsel_jax.transfers.settings import TransferSettings, described_settings, strings
 
-# As far as what is given allows: one method of each kind of input.
-CANDIDATES = ("anker", "fvt", "wechsel", "focus", "clp", "trans_tokenization")
+# As far as what is given allows: one method of each kind of input, and settings of its own. Whether rows should lie further
+# apart depends on how far training moves them: benchmarks/studies.json, "salt/zh", and docs/anker.md.
+CANDIDATES = {name: (name, {}) for name in ("anker", "fvt", "wechsel", "focus", "clp", "trans_tokenization")}
+CANDIDATES["anker_residual2"] = ("anker", {"residual": 2.0})
 
 
 def transfer_by_probe(
@@ -96,7 +98,7 @@ def transfer_by_probe(
         for name in candidates:
             if not (place / name).exists():
                 log(f"== {name}")
-                transfer(source, target_tokenizer, place / name, method=name, log=log, **candidates[name])
+                transfer(source, target_tokenizer, place / name, log=log, **candidates[name])
         options = {name: given[name] for name in ("text_bytes", "text_field", "max_document_bytes", "seed") if name in given}
         starts = {name: place / name for name in candidates}
         probed = probe(starts, given["target_text"], place / "probe", steps=steps, rates=rates, recipes=recipes, **options)
@@ -141,7 +143,7 @@ def _given(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _allowed(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The candidates that have what they need, each with what it reads.
+    """The candidates that have what they need, each with its method and what that reads.
 
     Raises:
       UserError: there are fewer than two, or a file is missing.
@@ -149,13 +151,15 @@ def _allowed(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     if "target_text" not in given:
         raise UserError("probe_steps: there is no target_text; expected text of the new language to train on")
     find_sources(given["target_text"])
-    found = {}
-    for method in map(METHODS.get, CANDIDATES):
+    found, known = {}, described_settings()
+    for name, (method, own) in CANDIDATES.items():
+        method = METHODS[method]
         # Where both languages have vectors, those of the target are of words, not of tokens.
         of_words = method.space == "target" and "source_vectors" in given
-        if {*inputs_of(method)} <= {*given} and not of_words:
-            found[method.name] = read = TransferSettings.read_by(method, given)
-            find_sources(TransferSettings.of(method.name, **read)[1].source_text)
+        decided = any(given.get(key, known[key].default) != known[key].default for key in own)
+        if {*inputs_of(method)} <= {*given} and not of_words and not decided:
+            found[name] = {"method": method.name, **TransferSettings.read_by(method, given), **own}
+            find_sources(TransferSettings.of(**found[name])[1].source_text)
     if len(found) < 2:
         raise UserError(
             f"probe_steps: what is given allows {', '.join(found)} only; expected source_text, or vectors and a dictionary, "

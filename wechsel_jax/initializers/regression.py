@@ -16,8 +16,11 @@ from wechsel_jax.search.threads import one_thread
 # The setting of every method that has it.
 Predicted = Annotated[bool, Setting("Rows are predicted from vectors and frequency; else they are mixtures only")]
 
-# The share of the neighbors' residuals that is passed on.
+# What of the neighbors' residuals is passed on. More suits rates that hardly move a large model's rows (docs/anker.md).
 RESIDUAL = 0.5
+Residual = Annotated[
+    float, Setting("Share of its neighbors' residuals that a predicted row gets; with more, rows lie further apart", 0, 100)
+]
 # Of the mean diagonal of the normal equations: little, since there are far more tokens than features.
 _RIDGE = 1e-4
 # Frequent tokens have better vectors, but there are few of them: a token is weighted by the root of its count.

@@ -9,6 +9,7 @@ import numpy as np
 
 from wechsel_jax.initializers import Method, TransferPlan
 from wechsel_jax.initializers.noise import OFA_SEED
+from wechsel_jax.initializers.regression import RESIDUAL
 from wechsel_jax.inspection.origins import origin
 from wechsel_jax.records.transfer import Example
 from wechsel_jax.tokens import Vocabulary
@@ -71,7 +72,7 @@ def behaviour(method: Method, settings: TransferSettings) -> list[str]:
         known = "vector, frequency and word start" if settings.source_text else "vector and word start"
         rules.append(
             f"A row that is not copied is predicted from its token's {known} by ridge regression on the source tokens; added "
-            "to it is half of the weighted residual of its neighbors."
+            f"to it is {own.get('residual', RESIDUAL):g} times the weighted residual of its neighbors."
         )
     if "word_start" in method.settings and own["word_start"]:
         rules.append(

@@ -11,6 +11,7 @@ from wechsel_jax.files import require_file
 from wechsel_jax.initializers import METHODS
 from wechsel_jax.initializers.method import Method, Own, Setting
 from wechsel_jax.initializers.noise import KINDS as NOISES
+from wechsel_jax.initializers.regression import RESIDUAL
 from wechsel_jax.initializers.transforms import SHUFFLES, STANDARDIZATIONS
 from wechsel_jax.text.files import LONGEST_DOCUMENT
 from wechsel_jax.text.parallel import BESIDE, PARALLEL
@@ -244,6 +245,11 @@ class TransferSettings:
                     "regression: text of one language only, to count its tokens in; expected source_text and target_text; give "
                     "both or neither"
                 )
+        if "residual" in method.settings and self.own["residual"] != RESIDUAL and not self.own["regression"]:
+            raise UserError(
+                f"residual {self.own['residual']:g}: without a regression there are no residuals; expected one of the two; "
+                "leave residual or noregression out"
+            )
         needed = method.needs if self.alignment == "procrustes" else tuple(n for n in method.needs if n != "dictionary")
         missing = [name for name in needed if not getattr(self, name)]
         if method.takes_words and bool(self.source_vectors) != bool(self.target_vectors):

@@ -23,18 +23,19 @@ def shared(pairs: dict[int, int]) -> Overlap:
     return Overlap(source, rules)
 
 
-def test_rows_are_the_prediction_and_half_of_the_neighbors_residuals(counted_sides):
+@pytest.mark.parametrize(("residual", "share"), [({}, 0.5), ({"residual": 2.0}, 2.0)])
+def test_rows_are_the_prediction_and_a_share_of_the_neighbors_residuals(counted_sides, residual, share):
     source, target = counted_sides
     table = np.random.default_rng(3).standard_normal((S, 9))
-    plan = anker(source, target, overlap=shared({}))
+    plan = anker(source, target, overlap=shared({}), **residual)
     plan.validate(S)
     mixed, fitted = wechsel(source, target, word_start=0.1), fit_regression(source, target)
     coefficients = fitted.basis @ table
     residuals = table - fitted.source @ coefficients
     expected = fitted.target @ coefficients
-    expected += 0.5 * np.einsum("tk,tkd->td", mixed.weights.astype(np.float64), residuals[mixed.neighbors])
+    expected += share * np.einsum("tk,tkd->td", mixed.weights.astype(np.float64), residuals[mixed.neighbors])
     np.testing.assert_allclose(plan.apply(table.astype(np.float32)), expected, atol=2e-5)
-    np.testing.assert_array_equal(plan.weights, mixed.weights / 2)
+    np.testing.assert_array_equal(plan.weights, np.float32(share) * mixed.weights)
     # A table and a bias are made alike: the columns of a table are as many biases.
     np.testing.assert_allclose(plan.apply(table[:, 0].astype(np.float32)), expected[:, 0], atol=2e-5)
 

@@ -1,4 +1,4 @@
-"""Anker: rows predicted from the anchored contexts of their tokens, plus half the residual of the nearest source tokens."""
+"""Anker: rows predicted from the anchored contexts of their tokens, plus a share of the nearest source tokens' residuals."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.initializers.anker.sides import text_sides
 from wechsel_jax.initializers.method import Method, Neighbors, Temperature, WordStart
 from wechsel_jax.initializers.plan import Side, TransferPlan
-from wechsel_jax.initializers.regression import RESIDUAL, Predicted, regressed
+from wechsel_jax.initializers.regression import RESIDUAL, Predicted, Residual, regressed
 from wechsel_jax.initializers.wechsel import CITATION, wechsel
 from wechsel_jax.tokens.overlap import Overlap, find_overlap
 
@@ -23,12 +23,13 @@ def anker(
     temperature: Temperature = 0.1,
     word_start: WordStart = 0.1,
     regression: Predicted = True,
+    residual: Residual = RESIDUAL,
     progress: Callable[[int, int], None] | None = None,
 ) -> TransferPlan:
-    """Each row is a regression prediction from the token's contexts and frequency, plus half the residual of its neighbors.
+    """Each row is a regression prediction from the token's contexts and frequency, plus a share of its neighbors' residuals.
 
-    With w the weights that WECHSEL gives the k source tokens of the most similar contexts, a target row is
-    x_t R + 1/2 sum_s w_s (e_s - x_s R), see `regressed`.
+    With w the weights that WECHSEL gives the k source tokens of the most similar contexts and c the share, a target row is
+    x_t R + c sum_s w_s (e_s - x_s R), see `regressed`.
 
     Args:
       source: V_s tokens with vectors (V_s, m) of `vectors.anchored_vectors` and their `counts`; optionally `other_vectors`.
@@ -38,6 +39,8 @@ def anker(
       temperature: of the softmax over similarities.
       word_start: is added to the similarity of source tokens that begin a word if the target token does, and do not if not.
       regression: without it, a row is sum_s w_s e_s, as in WECHSEL.
+      residual: c. Predictions, and means of k residuals, lie closer together than the source's rows; a larger share moves them
+        apart.
       progress: see `nearest_neighbors`.
 
     Returns:
@@ -58,7 +61,7 @@ def anker(
     plan = wechsel(source, target, neighbors=min(neighbors, known), progress=progress, **options)
     plan, same = _with_same_bytes(plan, source, target)
     if regression:
-        plan = regressed(plan, source, target, np.where(same, 1, RESIDUAL))
+        plan = regressed(plan, source, target, np.where(same, 1, residual))
     plan = _with_other_vectors(plan, source, target, neighbors=neighbors, **options)
     return plan.with_copies(overlap.source)
 
