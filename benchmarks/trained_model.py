@@ -41,7 +41,7 @@ flags.DEFINE_integer("rows", 4, "Rows of 128 tokens in an update.", flag_values=
 flags.DEFINE_integer("scored", 60_000, "Characters of the validation text that PyTorch scores.", flag_values=VALUES)
 SHARED = ("--overlap=exact", "--noise=multivariate")
 # The best of each at step 0 in benchmarks/real_models.json: what shared tokens and noise get. `anker_german` counts German on
-# both sides, since the model saw some; it has not been run.
+# both sides, since the model saw some; it, `multivariate` and `anker_residual` have not been run to their end.
 METHODS = {
     "anker": ("--method=anker",),
     "anker_german": ("--method=anker", "--dictionary=identical", "--overlap=exact"),

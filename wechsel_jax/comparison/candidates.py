@@ -31,8 +31,8 @@ from wechsel_jax.transfers.job import transfer
 from wechsel_jax.transfers.record import to_stderr
 from wechsel_jax.transfers.settings import TransferSettings, described_settings, strings
 
-# As far as what is given allows: one method of each kind of input, and settings of its own. Whether rows should lie further
-# apart depends on how far training moves them: benchmarks/studies.json, "salt/zh", and docs/anker.md.
+# As far as what is given allows: one method of each kind of input, and settings of its own. Which share of the residuals is
+# better differs from case to case: docs/anker.md.
 CANDIDATES = {name: (name, {}) for name in ("anker", "fvt", "wechsel", "focus", "clp", "trans_tokenization")}
 CANDIDATES["anker_residual2"] = ("anker", {"residual": 2.0})
 

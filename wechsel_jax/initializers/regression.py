@@ -16,7 +16,7 @@ from wechsel_jax.search.threads import one_thread
 # The setting of every method that has it.
 Predicted = Annotated[bool, Setting("Rows are predicted from vectors and frequency; else they are mixtures only")]
 
-# What of the neighbors' residuals is passed on. More suits rates that hardly move a large model's rows (docs/anker.md).
+# What of the neighbors' residuals is passed on. Sometimes more is better (docs/anker.md, "How much of the residuals").
 RESIDUAL = 0.5
 Residual = Annotated[
     float, Setting("Share of its neighbors' residuals that a predicted row gets; with more, rows lie further apart", 0, 100)
