@@ -42,10 +42,10 @@ def known_recipe(run: str) -> str:
 
 
 def gather(workdirs: Sequence[tuple[str, Path]], before: dict[str, Any]) -> dict[str, Any]:
-    """Returns {"runs": LANGUAGE/STEPS/START_RECIPE/RATE -> its settings, and by seed its curve, a point a quarter, and loss in training}.
+    """Returns {"runs": LANGUAGE/STEPS/START_RECIPE/RATE -> its settings, and by seed its curve and loss in training}.
 
-    A point is (step, perplexity, bits per byte); the loss is the mean of what was logged in the last eighth of the steps, in
-    nats a token.
+    A curve has a point a quarter: step, perplexity, bits per byte. The loss is the mean of what was logged in the last eighth
+    of the steps, in nats a token.
     """
     runs: dict[str, dict[str, Any]] = {**before.get("runs", {})}
     for language, place in ((language, run) for language, workdir in workdirs for run in sorted(workdir.iterdir())):
