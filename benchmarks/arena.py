@@ -181,7 +181,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
     from matplotlib import pyplot
 
     languages = result["languages"]
-    figure, panels = pyplot.subplots(1, len(languages), figsize=(8.8 * len(languages), 4.6), squeeze=False)
+    figure, panels = pyplot.subplots(1, len(languages), figsize=(8.8 * len(languages), 5.2), squeeze=False)
     # Grey is FullRand's.
     palette = [pyplot.get_cmap("tab10")(number) for number in range(10) if number != 7]
     starts = sorted({run["start"] for found in languages.values() for run in found["runs"].values()} - {BASELINE})
