@@ -66,7 +66,7 @@ def run(module: str, function: str) -> None:
         for flag in ("config", "workdir"):
             if not flags.FLAGS[flag].value:
                 what = "is required" if flags.FLAGS[flag].value is None else "is empty (an unset variable of the shell?)"
-                raise UserError(f"--{flag} {what}; see {name} --help")
+                raise UserError(f"--{flag} {what}; see {name} --helpfull")
         getattr(importlib.import_module(module), function)(_CONFIG.value, _WORKDIR.value)
 
     # What the flags warn of is a mistake here, and one line.

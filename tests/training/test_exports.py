@@ -82,7 +82,12 @@ def test_the_mean_of_checkpoints_is_that_of_their_exports(bare, tmp_path, capsys
         for name, value in load_file(output / "model.safetensors").items():
             expected = np.mean([one[name].astype(np.float64) for one in alone[:average]], axis=0)
             np.testing.assert_allclose(value, expected, rtol=1e-6, atol=1e-7, err_msg=name)
-    assert "the mean of those after steps 5, 10 and 15; scores here are of step 15 alone" in (output / "README.md").read_text()
+    card = (output / "README.md").read_text()
+    assert "the mean of those after steps 5, 10 and 15; scores here are of step 15 alone" in card
+    # Nor does it claim the scores of one checkpoint for the mean.
+    assert "model-index" not in card and "those of step" not in card and "the mean of 3 checkpoints" in capsys.readouterr().out
+    export_checkpoint(bare, tmp_path / "one", 15)
+    assert "model-index" in (tmp_path / "one" / "README.md").read_text()
     with pytest.raises(UserError, match=r"average: is 3, and .* has 2 up to step 10"):
         export_checkpoint(bare, tmp_path / "more", 10, average=3)
     assert not (tmp_path / "more").exists()

@@ -39,4 +39,5 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     options = picked(values, "average", "dtype", "license", "language", "overwrite")
     options["say"] = functools.partial(print, file=sys.stderr)
     step = export_checkpoint(arguments[0], values.output, values.step, **options)
-    print(f"{values.output}: the weights of step {step:,}")
+    several = f"the mean of {values.average} checkpoints up to" if values.average > 1 else "the weights of"
+    print(f"{values.output}: {several} step {step:,}")

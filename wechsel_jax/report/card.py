@@ -43,6 +43,7 @@ def model_card(
     run: RunRecord | None = None,
     step: int | None = None,
     *,
+    averaged: Sequence[int] = (),
     repo: str = PLACEHOLDER,
     model: Mapping[str, Any] | None = None,
     license: str | None = None,
@@ -54,6 +55,7 @@ def model_card(
       record: of the transfer; None where the vocabulary was not replaced.
       run: of the training; None where there was none.
       step: of the run, whose weights the model has; None: the one that the run exported, else the last that was recorded.
+      averaged: steps whose weights the model has the mean of, `step` the last of them; no score is of such a mean.
       repo: what the loading example names.
       model: the content of the model's config.json; needed without `record`.
       license: as the hub spells it, e.g. "mit" or "apache-2.0".
@@ -97,7 +99,7 @@ def model_card(
     versions = (record.versions if record else None) or (run.starts[-1].get("versions") if run and run.starts else None) or {}
     body: list[Block] = [
         *_introduction(record, run, model),
-        *(scores(run, step) if run else ()),
+        *(scores(run, step, averaged) if run else ()),
         Listing(example, "python"),
         *([("This loads the model without its head for dependency trees; ", Code(PROJECT), " reads both.")] if trees else []),
         *(run_sections(run, step) if run else ()),
@@ -105,7 +107,7 @@ def model_card(
         Section("Licence", (joined(terms, " "),)),
         Section("Citation", (Listing(bibtex(record.method if record else None, versions.get(PROJECT)), "bibtex"),)),
     ]
-    front = _front_matter(record, run, step, title, hub_id(place), loader, license, language)
+    front = _front_matter(record, None if averaged else run, step, title, hub_id(place), loader, license, language)
     return f"---\n{front}---\n\n{markdown([Section(title, tuple(body))], level=1)}\n"
 
 

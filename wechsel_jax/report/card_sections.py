@@ -89,10 +89,14 @@ def _without_folders(sentence: str, record: TransferRecord) -> str:
     return sentence
 
 
-def scores(run: RunRecord, step: int) -> list[Block]:
+def scores(run: RunRecord, step: int, averaged: Sequence[int] = ()) -> list[Block]:
     """Returns held-out bits per byte and perplexities, thinned, the best one marked, and which weights these are."""
     if not run.evaluations:
         return []
+    told = f"These weights are those of step {step:,}"
+    if averaged:
+        several = f"{', '.join(f'{one:,}' for one in averaged[:-1])} and {step:,}"
+        told = f"These weights are the mean of those after steps {several}; scores here are of step {step:,} alone"
     best = best_evaluation(run.evaluations)
     shown = _thinned(run.evaluations, best)
     if any(one.score is not None for one in run.evaluations):
@@ -107,7 +111,7 @@ def scores(run: RunRecord, step: int) -> list[Block]:
             for one in shown
         ]
         head = ("step", shown[-1].metric.replace("_", " "), "loss", "")
-        return [Table(head, tuple(found), text=(0, 3)), f"These weights are those of step {step:,}."]
+        return [Table(head, tuple(found), text=(0, 3)), f"{told}."]
     # Runs of earlier versions have no bits per byte.
     in_bits = any(one.bits_per_byte is not None for one in shown)
     rows = tuple(
@@ -119,7 +123,6 @@ def scores(run: RunRecord, step: int) -> list[Block]:
         )
         for one in shown
     )
-    told = f"These weights are those of step {step:,}"
     if all(one.step != step for one in run.evaluations):
         told += ", which was not evaluated"
     tokens = next((one.tokens for one in reversed(run.evaluations) if one.tokens is not None), None)

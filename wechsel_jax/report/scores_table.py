@@ -103,7 +103,7 @@ def sections(record: ScoresRecord) -> list[Section]:
     if any(map(_seeds, record.scores)):
         about += (
             " Where a number of seeds stands behind it, ± is the standard deviation of what models scored that differ in their "
-            "seed alone, and the number before it their mean."
+            "seed alone, and the number before it their mean, of F1 that of their mean counts."
         )
     if any(map(_ties, record.scores)):
         about += " Ties are items with several best choices, of which the first counts; of minimal pairs it is the right one."

@@ -133,10 +133,8 @@ def export_checkpoint(
         if record:
             shutil.copyfile(record.file, directory / RECORD_FILE)
         written = read_json(directory / "config.json", "a config.json")
-        card = model_card(record, run, number, model=written, license=license, language=language)
-        if average > 1:
-            several = f"{', '.join(f'{one:,}' for one in steps[:-1])} and {number:,}"
-            card += f"\nThe weights are the mean of those after steps {several}; scores here are of step {number:,} alone.\n"
+        averaged = (*steps[:-1], number) if average > 1 else ()
+        card = model_card(record, run, number, averaged=averaged, model=written, license=license, language=language)
         (directory / "README.md").write_text(card, encoding="utf-8")
     return number
 
