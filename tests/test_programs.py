@@ -205,6 +205,13 @@ def test_exports_load_in_transformers_and_write_german_tokens(compared):
     assert model(ids).logits.shape == (1, ids.shape[1], len(tokenizer))
 
 
+@pytest.mark.parametrize("name", ["compare", "finetune", "pretrain", "trelm"])
+def test_help_tells_the_flags(name):
+    done = run_module(f"train.{name}", "--help")
+    assert done.returncode == 0 and not done.stderr
+    assert all(part in done.stdout for part in (f"python -m train.{name} --config=", "--config: ", "--workdir: ", "--helpfull"))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -30,6 +30,11 @@ config_flags.register_flag_parser_for_type(float, _OrNone(flags.FloatParser()))
 _CONFIG = config_flags.DEFINE_config_file("config", None, "A file of configs/, with :name=value behind it for its arguments.")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the run; the same command again goes on where it stopped.")
 
+_SETTINGS = (
+    "Any setting of the file may be given by itself: --config.training.steps=800. The file says what its arguments are;\n"
+    "--config=FILE.py --helpfull lists its settings."
+)
+
 
 def run(module: str, function: str) -> None:
     """Imports a function, which takes long, and calls it with (config, workdir) of the command line's flags.
@@ -41,6 +46,9 @@ def run(module: str, function: str) -> None:
 
     def parse(argv: Sequence[str]) -> list[str]:
         refuse_undecodable(argv)
+        if {"--help", "-help", "-h"} & {*argv}:
+            print(sys.modules["__main__"].__doc__, flags.FLAGS.module_help(sys.modules[__name__]), _SETTINGS, sep="\n\n")
+            raise SystemExit(0)
         file = None
         for argument, value in zip(argv, [*argv[1:], ""], strict=True):
             option, equals, given = argument.partition("=")
@@ -66,7 +74,7 @@ def run(module: str, function: str) -> None:
         for flag in ("config", "workdir"):
             if not flags.FLAGS[flag].value:
                 what = "is required" if flags.FLAGS[flag].value is None else "is empty (an unset variable of the shell?)"
-                raise UserError(f"--{flag} {what}; see {name} --helpfull")
+                raise UserError(f"--{flag} {what}; see {name} --help")
         getattr(importlib.import_module(module), function)(_CONFIG.value, _WORKDIR.value)
 
     # What the flags warn of is a mistake here, and one line.

@@ -326,6 +326,21 @@ def test_mistakes_are_one_line(place, capsys, arguments, message):
     assert (place / "foreign.json").read_text() == "{}"
 
 
+def test_a_task_that_is_called_as_its_file_is_named_once(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "blank.txt").write_text("  \n \n")
+    for option, begins in (("--text=blank.txt", "blank.txt: holds"), ("--text=a=blank.txt", "a: blank.txt: holds")):
+        with pytest.raises(SystemExit):
+            run(demo.path("english-gpt2"), option)
+        assert capsys.readouterr().err.startswith(f"wechsel-jax evaluate: error: {begins} nothing but white space")
+
+
+def test_a_file_of_scores_that_is_missing_is_named(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["report", f"{tmp_path}/none.json", f"--output={tmp_path}/page.html"])
+    assert "none.json: no such file; expected a file of scores" in capsys.readouterr().err
+
+
 def test_a_file_of_tasks_holds_what_has_no_flag(place, tmp_path):
     """Questions in one language about texts in another, and a probe, as train.compare has them."""
     for language, question in (("en", "Who sleeps?"), ("de", "Wer schläft?")):

@@ -248,6 +248,18 @@ def test_the_verb_says_it_and_writes_it(glove, tmp_path, capsys):
     assert "exists" in capsys.readouterr().err
 
 
+def test_who_reads_the_tables_may_go_away(glove, tmp_path, monkeypatch):
+    """As `| head` does: what was measured is in the file."""
+
+    def gone(*parts):
+        raise BrokenPipeError(32, "Broken pipe")
+
+    monkeypatch.setattr("builtins.print", gone)
+    with pytest.raises((SystemExit, BrokenPipeError)):
+        cli.main(["embeddings", str(glove), "--length=8", f"--output={tmp_path / 'embeddings.json'}"])
+    assert len(EmbeddingsRecord.read(tmp_path / "embeddings.json").tables) == 1
+
+
 def test_the_report_tells_it_in_a_page_and_in_markdown(glove, transferred, tmp_path, capsys):
     record = tmp_path / "embeddings.json"
     told(capsys, glove, transferred, f"--output={record}", "--length=8", "--steps=pretrained_xavier,scaled")

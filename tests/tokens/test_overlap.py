@@ -27,7 +27,7 @@ def real(data_directory):
     return read
 
 
-def test_special_tokens_match_by_role_then_by_string(real):
+def test_special_tokens_match_by_string_then_by_role(real):
     gpt2, roberta, german = (real(name)[1] for name in ("gpt2", "roberta", "de/bpe-50k"))
     bert = Vocabulary.from_tokenizer(wordpiece())
     assert match_special(roberta, german)[:6].tolist() == [0, 1, 2, 3, 50264, -1]
@@ -42,6 +42,19 @@ def test_special_tokens_match_by_role_then_by_string(real):
         return Vocabulary(strings, (b"", b"", b"a"), np.zeros(3, bool), roles, "byte_bpe")
 
     assert match_special(chat(1), chat(2)).tolist() == [0, -1, -1]
+
+
+def test_an_end_of_text_is_no_turn_although_a_chat_model_calls_a_turn_its_bos():
+    """As in SmolLM2 Instruct, whose <|endoftext|> has the role of the unknown token alone."""
+    names = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+
+    def vocabulary(strings, *roles):
+        roles = tuple(frozenset({"special", *found}) for found in roles)
+        return Vocabulary(strings, (b"",) * len(strings), np.zeros(len(strings), bool), roles, "byte_bpe")
+
+    source = vocabulary(names, {"unk"}, {"bos"}, {"eos", "pad"})
+    assert match_special(source, vocabulary(names[:1], {"bos", "eos"})).tolist() == [0]
+    assert match_special(source, vocabulary(("<s>", "<pad>"), {"bos"}, {"pad"})).tolist() == [1, 2]
 
 
 def synthetic(*tokens: str, kind: str = "sentencepiece", special: tuple[int, ...] = ()) -> Vocabulary:

@@ -1,5 +1,7 @@
 """Fine-tuning on labelled examples by the trainer: texts, words and answers, to models that transformers scores alike."""
 
+import contextlib
+import io
 import json
 import random
 import shutil
@@ -108,7 +110,10 @@ def classified(settings, language_model, tmp_path_factory):
     """(settings, workdir, result) of a fine-tuning on pairs that begins with the language model."""
     config = settings("tsv", model__checkpoint=str(language_model), model__config=ConfigDict(), epochs=2.0)
     workdir = tmp_path_factory.mktemp("classified") / "run"
-    return config, workdir, train(config, workdir)
+    with contextlib.redirect_stderr(io.StringIO()) as said:
+        result = train(config, workdir)
+    workdir.with_name("said.txt").write_text(said.getvalue())
+    return config, workdir, result
 
 
 @pytest.mark.slow
@@ -116,6 +121,7 @@ def test_it_lasts_as_many_epochs_and_records_the_labels(classified):
     _, workdir, result = classified
     recorded = json.loads((workdir / "config.json").read_text())
     assert recorded["steps"] == 40 == result["step"] and recorded["task"]["labels"] == ["other", "same"]
+    assert "reads its training data 2.0 times\n" in workdir.with_name("said.txt").read_text()
     run = read_run(workdir)
     assert run.data["train"]["documents"] == 160 and run.best[0] == max(run.evaluations[1:], key=lambda one: one.score).step
     assert {"accuracy", "macro_f1", "loss", "metric", "score", "examples"} <= {*result}

@@ -311,6 +311,19 @@ def test_a_single_end_token_stays_single_and_lost_roles_become_null():
     assert new == {"vocab_size": 10, "bos_token_id": 3, "eos_token_id": 3, "pad_token_id": None}
 
 
+def test_the_end_of_a_turn_stays_beside_the_end_of_a_text():
+    """A chat model's only eos_token_id may be another token than its tokenizer's eos."""
+    for end in (22, [22]):
+        new, notes = adapt_config({"eos_token_id": end}, vocabulary(bos=1, eos=1), copied={1: 20, 5: 22})
+        assert (new["eos_token_id"], notes) == ([1, 5], [])
+    new, notes = adapt_config({"eos_token_id": 22}, vocabulary(bos=1, eos=1), copied={1: 20})
+    assert (new["eos_token_id"], notes) == (1, ["eos_token_id: source token 22 has no counterpart and was left out."])
+    # GPT-2's only special token is what two of RoBERTa's are copies of: the one that ends a text is the end.
+    for end in (50256, [50256]):
+        new, notes = adapt_config({"eos_token_id": end}, vocabulary(bos=0, eos=2), copied={0: 50256, 2: 50256})
+        assert (new["eos_token_id"], notes) == (2, [])
+
+
 def test_ids_without_a_counterpart_are_left_out_with_a_note():
     old = {
         "eos_token_id": [7, 8], "bos_token_id": 4, "decoder_start_token_id": 4, "forced_eos_token_id": 77,

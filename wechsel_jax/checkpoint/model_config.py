@@ -78,7 +78,7 @@ def adapt_config(
     target: Vocabulary,
     positions: int = 0,
     rows: int | None = None,
-    special: Mapping[int, int] | None = None,
+    copied: Mapping[int, int] | None = None,
 ) -> tuple[dict, list[str]]:
     """Makes a model's or a generation config fit a new vocabulary.
 
@@ -90,21 +90,23 @@ def adapt_config(
       target: the new vocabulary, V_t tokens.
       positions: by how many rows the position table grows.
       rows: of the new tables; V_t where None.
-      special: source id -> target id of special tokens that are the same.
+      copied: target id -> source id of special tokens whose row is a copy.
 
     Returns:
       The new config, and a sentence for everything that had to be left out.
     """
-    new, special, notes = dict(config), special or {}, []
+    new, copied, notes = dict(config), copied or {}, []
+    # Of several target tokens the first.
+    special = {source: token for token, source in sorted(copied.items(), reverse=True)}
     for key in ("vocab_size", "decoder_vocab_size"):
         if key in new:
             new[key] = len(target) if rows is None else rows
     if positions and new.get("max_position_embeddings") is not None:
         new["max_position_embeddings"] += positions
     if isinstance(config.get("text_config"), Mapping):
-        new["text_config"], more = adapt_config(config["text_config"], target, positions, rows, special)
+        new["text_config"], more = adapt_config(config["text_config"], target, positions, rows, copied)
         notes += [f"text_config: {note}" for note in more]
-    notes += _adapt_roles(new, config, target, special)
+    notes += _adapt_roles(new, config, target, copied, special)
     for key in (*_LISTS_OF_IDS, *_OF_THE_OLD_VOCABULARY):
         value = new.pop(key, None)
         mapped = _mapped(value, special) if key in _LISTS_OF_IDS and value else None
@@ -119,7 +121,9 @@ def adapt_config(
     return new, notes
 
 
-def _adapt_roles(new: dict, config: Mapping, target: Vocabulary, special: Mapping[int, int]) -> list[str]:
+def _adapt_roles(
+    new: dict, config: Mapping, target: Vocabulary, copied: Mapping[int, int], special: Mapping[int, int]
+) -> list[str]:
     """Sets every "..._token_id" of `new`: by its role, by the role whose id it repeats, or by the same special token."""
     notes, ids = [], {role: target.id_with_role(role) for role in ROLES}
     bos = config.get("bos_token_id")
@@ -127,19 +131,19 @@ def _adapt_roles(new: dict, config: Mapping, target: Vocabulary, special: Mappin
         ids["bos"] = ids["eos"]
     for role in ROLES:
         key, old = f"{role}_token_id", config.get(f"{role}_token_id")
-        if ids[role] is None and not isinstance(old, list):
-            ids[role] = special.get(old)
-        if isinstance(old, list):
-            # Llama 3 lists the ends of a text and of a turn.
-            known = [special[token] for token in old if token in special]
+        if isinstance(old, list) or (role == "eos" and old is not None):
+            # Llama 3 lists the ends of a text and of a turn. A chat model's only one may be a turn's.
+            ends = old if isinstance(old, list) else [old]
+            known = [ids[role] if copied.get(ids[role]) == end else special[end] for end in ends if end in special]
             first = [] if ids[role] is None or ids[role] in known else [ids[role]]
             unique = list(dict.fromkeys(first + known))
             new[key] = unique if len(unique) > 1 else (unique or [None])[0]
-            lost = [token for token in old if token not in special]
+            lost = [end for end in ends if end not in special]
             if special and lost:
-                notes.append(f"{key}: source tokens {', '.join(map(str, lost))} have no counterpart and were left out.")
+                which = f"tokens {', '.join(map(str, lost))} have" if len(lost) > 1 else f"token {lost[0]} has"
+                notes.append(f"{key}: source {which} no counterpart and {'were' if len(lost) > 1 else 'was'} left out.")
         elif key in new or (role in _ALWAYS_IN_CONFIG and ids[role] is not None):
-            new[key] = ids[role]
+            new[key] = special.get(old) if ids[role] is None else ids[role]
     named = [key for key in new if key.endswith(("_token_id", "_token_index"))]
     for key in [key for key in named if key.removesuffix("_token_id") not in ROLES]:
         old = new[key]

@@ -109,17 +109,16 @@ def write_target(surgery: Surgery, directory: Path, tokenizer: "PreTrainedTokeni
 def _configs(surgery: Surgery) -> tuple[dict, dict | None]:
     """Makes the new config.json and generation_config.json, and says what is out of the ordinary."""
     checkpoint, record, notes = surgery.checkpoint, surgery.checkpoint.record, surgery.notes
-    # Source id -> target id of special target tokens whose row is a copy; of several, the first.
-    copied = np.flatnonzero(surgery.target.special & (surgery.plan.copy >= 0))
-    special = {int(surgery.plan.copy[i]): int(i) for i in reversed(copied)}
-    config, more = adapt_config(checkpoint.config, surgery.target, surgery.shift, surgery.rows, special)
+    copies = np.flatnonzero(surgery.target.special & (surgery.plan.copy >= 0))
+    copied = {int(token): int(surgery.plan.copy[token]) for token in copies}
+    config, more = adapt_config(checkpoint.config, surgery.target, surgery.shift, surgery.rows, copied)
     notes.extend(more)
     # Some config.json leave the size to the default of the class, which is no longer right.
     inner = config.get("text_config")
     (inner if isinstance(inner, dict) else config)["vocab_size"] = surgery.rows
     generation = checkpoint.generation_config
     if generation is not None:
-        generation, more = adapt_config(generation, surgery.target, rows=surgery.rows, special=special)
+        generation, more = adapt_config(generation, surgery.target, rows=surgery.rows, copied=copied)
         notes.extend(f"generation_config.json: {note}" for note in more)
     if record.detected:
         notes.append(

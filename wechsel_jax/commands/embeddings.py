@@ -68,7 +68,11 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     found = []
     for rows in tables:
         found.append(study(rows, **options))
-        print(terminal(sections(EmbeddingsRecord((found[-1],)))))
+        if not values.output:
+            print(terminal(sections(EmbeddingsRecord((found[-1],)))))
     if values.output:
+        # First, because who reads the tables may go away (`| head`).
         EmbeddingsRecord(tuple(found)).write(values.output)
+        for each in found:
+            print(terminal(sections(EmbeddingsRecord((each,)))))
         print(values.output)

@@ -21,7 +21,7 @@ from pathlib import Path
 from absl import flags
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import refuse_file, require_directory
+from wechsel_jax.files import refuse_file, require_directory, require_file
 
 ARGUMENTS = "RUN|SCORES|EMBEDDINGS..."
 REQUIRED = ("output",)
@@ -60,6 +60,8 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     if not embeddings and all(argument.endswith(".json") for argument in arguments):
         from wechsel_jax.report.scores_table import read_scores, scores_text, write_scores
 
+        for argument in arguments:
+            require_file(argument, "a file of scores")
         # First, because who reads the tables may go away (`| head`).
         look = {"shaded": values.heat_map, "settings": values.grid.split(",") if values.grid else ()}
         written = write_scores(arguments, output, **look, overwrite=values.overwrite)

@@ -29,7 +29,7 @@ def define(values: flags.FlagValues) -> None:
     text_field(values)
     longest_document(values)
     flags.DEFINE_string("output", None, "Directory to write.", **to)
-    size = "Number of tokens, special ones included."
+    size = "Number of tokens, special ones included; not of words or --source, see --min_count."
     flags.DEFINE_integer("vocab_size", 50_000, size, lower_bound=1, upper_bound=1 << 24, **to)
     choice(values, "algorithm", "byte_bpe", ("byte_bpe", "unigram", "wordpiece", "words"), "Kind of tokenizer")
     flags.DEFINE_string(

@@ -353,8 +353,9 @@ def evaluate(
         try:
             result = FORMS[task.form](model[1], task.place, **(task.settings | computed))
         except UserError as error:
-            # What it advises of task.columns and the like is about this one's settings.
-            raise UserError(f"{task.name}: {error}") from error
+            # What it advises of task.columns and the like is about this one's settings. A task may be called as its file is.
+            named = str(error).startswith(f"{task.name}: ")
+            raise UserError(f"{'' if named else f'{task.name}: '}{error}") from error
         device = jax.local_devices()[0]
         score = dataclasses.replace(
             asked,

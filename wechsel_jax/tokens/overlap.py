@@ -166,8 +166,9 @@ def match(source: Vocabulary, target: Vocabulary, rule: str = "exact") -> np.nda
 def match_special(source: Vocabulary, target: Vocabulary) -> np.ndarray:
     """Finds for every special target token the special source token that does the same.
 
-    That is the one with the most roles in common (bos counts as cls, eos as sep), then the one whose shared role comes first in
-    `ROLES`, then the lowest id. Special tokens that share no role are matched where both spell the same string.
+    That is the one that spells the same string, which says more than a role: the tokenizer of a chat model names <|im_start|>
+    as its bos, and its <|endoftext|> still stands between documents. Without one, that with the most roles in common (bos
+    counts as cls, eos as sep), then the one whose shared role comes first in `ROLES`, then the lowest id.
 
     Returns:
       int32 (V_t,), source ids, -1 for ordinary tokens and where nothing matches.
@@ -178,13 +179,14 @@ def match_special(source: Vocabulary, target: Vocabulary) -> np.ndarray:
     # A vocabulary may hold thousands of special tokens (Gemma: 6,000 reserved ones), but few with a role.
     source_roles = {i: _wide_roles(source.roles[i]) for i in source_ids if source.roles[i] & set(ROLES)}
     for token_id in np.flatnonzero(target.special):
+        if (named := by_string.get(target.strings[token_id])) is not None:
+            found[token_id] = named
+            continue
         roles = target.roles[token_id] & set(ROLES)
         shared = {s: [i for i, role in enumerate(ROLES) if role in roles and role in source_roles[s]] for s in source_roles}
         sharing = [s for s in source_roles if shared[s]]
         if sharing:
             found[token_id] = min(sharing, key=lambda s, shared=shared: (-len(shared[s]), shared[s], s))
-        else:
-            found[token_id] = by_string.get(target.strings[token_id], -1)
     return found
 
 

@@ -153,6 +153,9 @@ class _Run:
 
     def run(self) -> dict[str, Any]:
         """Trains from the newest checkpoint, or from the start, to the end."""
+        # What is read often is learnt by heart: who goes on for longer may have prepared text for a shorter run only.
+        if (read := self.config.steps * self.config.batch_size / len(self.data.train)) > 1:
+            self.progress.say(f"reads its training data {read:,.1f} times")
         if self.restored is None:
             step, state = 0, self.placement.initial()
         else:
