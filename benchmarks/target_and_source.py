@@ -3,12 +3,15 @@
     python -m train.compare --config=configs/target_and_source.py:lang=sw,data=data,corpora=corpora --workdir=runs/both-sw
     python -m benchmarks.target_and_source sw=runs/both-sw/scores.json fr=runs/both-fr/scores.json
 
-What the file holds of other languages stays.
+A language named several times has several seeds, of which the first gives the intervals. What the file holds of other
+languages stays.
 """
 
 import itertools
 import json
+import statistics
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +40,25 @@ BEST, UNTRAINED, SOURCE = "anker", " untrained", "source"
 BY_LENGTH = "English pairs"
 
 
-def gather(file: Path) -> dict[str, Any]:
+def gather(files: Sequence[Path]) -> dict[str, Any]:
+    """Returns what `of_seed` says of the first seed, and of the others their scores and differences alone.
+
+    Raises:
+      SystemExit: two have the same seed, or other models or tasks.
+    """
+    seeds = [json.loads((file.parent / "config.json").read_bytes())["seed"] for file in files]
+    if len({*seeds}) < len(seeds):
+        raise SystemExit(f"{', '.join(map(str, files))}: seeds {seeds}; expected each once")
+    first, *others = map(of_seed, files)
+    for file, other in zip(files[1:], others, strict=True):
+        if other["tasks"] != first["tasks"] or {*other["models"]} != {*first["models"]}:
+            raise SystemExit(f"{file}: other tasks or models than in {files[0]}; expected the same")
+    kept = ("models", "behind_anker", "held_out")
+    more = [{"seed": seed} | {name: other[name] for name in kept} for seed, other in zip(seeds[1:], others, strict=True)]
+    return {"seed": seeds[0]} | first | ({"other_seeds": more} if more else {})
+
+
+def of_seed(file: Path) -> dict[str, Any]:
     """Returns of each model and task its score and half of the 95 % interval, and how target text differs from `anker`'s."""
     record = ScoresRecord.read(file)
     tasks, models = {}, {}
@@ -95,33 +116,40 @@ def table(result: dict[str, Any]) -> str:
         "|---|---|---:|" + "---:|" * len(COLUMNS),
     ]
     for language, found in result.items():
-        models = found["models"]
+        every = [found["models"], *(seed["models"] for seed in found.get("other_seeds", ()))]
         trained = sorted(
-            (name for name in models if not name.endswith(UNTRAINED)),
-            key=lambda name: (name != SOURCE, models[name]["target text"][0]),
+            (name for name in every[0] if not name.endswith(UNTRAINED)),
+            key=lambda name: (name != SOURCE, statistics.mean(models[name]["target text"][0] for models in every)),
         )
         for name in trained:
-            before = models.get(name + UNTRAINED)
-            cells = [_cell(before["target text"], found["tasks"]["target text"]) if before else "–"]
-            cells += [_cell(models[name][task], found["tasks"][task]) if task in found["tasks"] else "–" for task in COLUMNS]
-            lines.append(f"| {language} | `{name}` | " + " | ".join(cells) + " |")
+            # The source has no seeds.
+            of_model = [models[name] for models in (every[:1] if name == SOURCE else every)]
+            before = [models[name + UNTRAINED]["target text"] for models in every if name + UNTRAINED in models]
+            cells = [_cell(before, found["tasks"]["target text"]) if before else "–"]
+            for task in COLUMNS:
+                known = task in found["tasks"]
+                cells.append(_cell([one[task] for one in of_model], found["tasks"][task]) if known else "–")
+            counted = f" ({len(of_model)} seeds)" if len(of_model) > 1 else ""
+            lines.append(f"| {language} | `{name}`{counted} | " + " | ".join(cells) + " |")
     lines.append(
-        "\nText: bits per byte; the others: % right. ± is half of the 95 % interval, by drawing the items with replacement. "
-        "One seed."
+        "\nText: bits per byte; the others: % right. ± is half of the 95 % interval, by drawing the items with replacement; of "
+        "several seeds, the standard deviation of their scores, beside the mean."
     )
     return "\n".join(lines)
 
 
-def _cell(score: list[float], task: dict[str, Any]) -> str:
+def _cell(scores: list[list[float]], task: dict[str, Any]) -> str:
+    """Of one seed its score and half of the interval, of several the mean and the standard deviation."""
     _, _, factor, digits = MEASURES[task["measure"]]
-    value, half = score
-    return f"{factor * value:.{digits}f} ± {factor * half:.{digits}f}"
+    values = [value for value, _ in scores]
+    spread = statistics.stdev(values) if len(values) > 1 else scores[0][1]
+    return f"{factor * statistics.mean(values):.{digits}f} ± {factor * spread:.{digits}f}"
 
 
 if __name__ == "__main__":
     gathered = json.loads(OUTPUT.read_text(encoding="utf-8")) if OUTPUT.exists() else {}
-    for argument in sys.argv[1:]:
-        name, place = argument.split("=", 1)
-        gathered[name] = gather(Path(place))
+    named = [argument.split("=", 1) for argument in sys.argv[1:]]
+    for name in dict.fromkeys(name for name, _ in named):
+        gathered[name] = gather([Path(place) for other, place in named if other == name])
     OUTPUT.write_text(json.dumps(gathered, indent=1) + "\n", encoding="utf-8")
     print(table(gathered))
