@@ -79,6 +79,15 @@ def test_a_tokenizer_that_joins_words_is_in_the_test_above():
     assert any(" " in token.strip() for token in tokenizer.get_vocab())
 
 
+def test_a_token_over_a_space_is_found_behind_any_amount_of_other_text(tmp_path, monkeypatch):
+    monkeypatch.setattr(text, "_PART_BYTES", 40)
+    tokenizer = byte_bpe(False)
+    tokenizer.add_tokens(["New York"])
+    (tmp_path / "late.txt").write_text("der Hund\n" * 50 + "in New York\n" * 3)
+    number = tokenizer.convert_tokens_to_ids("New York")
+    assert (read_token_ids(tokenizer, tmp_path / "late.txt") == number).sum() == 3
+
+
 def test_several_sources_and_compression(file, tmp_path):
     packed = tmp_path / "b.txt.gz"
     packed.write_bytes(gzip.compress(file.read_bytes()))

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from tests.tiny_tokenizers import LINES, REAL, edited, every_kind, real_tokenizer, wrap
+from tests.tiny_tokenizers import LINES, REAL, byte_bpe, edited, every_kind, real_tokenizer, wrap
 from wechsel_jax.errors import UserError
 from wechsel_jax.tokens import Vocabulary, byte_level_string, load_tokenizer, parity_words, readable
+from wechsel_jax.tokens.files import rowless_tokens
 from wechsel_jax.tokens.overlap import match
 
 PARAMETERS = settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
@@ -286,6 +287,27 @@ def test_twins_and_partial_characters_are_those_measured_with_wechsel(real, lang
 def test_lengths_must_agree():
     with pytest.raises(ValueError, match="differ in length"):
         Vocabulary(("a",), (b"a", b"b"), np.zeros(1, bool), (frozenset(),), "byte_bpe")
+
+
+def test_special_tokens_without_a_row_are_left_out(tmp_path):
+    """As of a text model that shares a tokenizer with a larger one for images."""
+    tokenizer = byte_bpe(False)
+    size, ids = len(tokenizer), tokenizer("der Hund").input_ids
+    tokenizer.add_special_tokens({"extra_special_tokens": ["<image_soft_token>"]})
+    tokenizer.save_pretrained(tmp_path)
+    described = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(described | {"image_token": "<image_soft_token>"}))
+    for config, kept in (({}, size + 1), ({"vocab_size": size + 1}, size + 1), ({"text_config": {"vocab_size": size}}, size)):
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        loaded = load_tokenizer(tmp_path)
+        assert len(loaded) == kept and loaded("der Hund").input_ids == ids
+        assert rowless_tokens(loaded) == (() if kept > size else ("<image_soft_token>",))
+    loaded.save_pretrained(tmp_path / "again")
+    assert len(load_tokenizer(tmp_path / "again")) == size and "image" not in (tmp_path / "again/tokenizer.json").read_text()
+    # An ordinary token is no oversight: the tokenizer is of another model, which is told where they meet.
+    tokenizer.add_tokens(["Fuchs"])
+    tokenizer.save_pretrained(tmp_path)
+    assert len(load_tokenizer(tmp_path)) == size + 2
 
 
 def test_vocab_and_merges_alone_are_the_same_tokenizer(real, data_directory, tmp_path):

@@ -222,7 +222,7 @@ def operate(directory, tokens: Tokens, output, **options) -> Surgery:
     output.mkdir()
     surgery = Surgery(
         Checkpoint.open(directory), options.pop("plan", tokens.plan), METHODS[options.pop("method", "wechsel")],
-        len(tokens.source), tokens.target, **options,
+        tokens.source, tokens.target, **options,
     )  # fmt: skip
     write_target(surgery, output, tokens.tokenizer)
     return surgery

@@ -322,6 +322,10 @@ def test_the_end_of_a_turn_stays_beside_the_end_of_a_text():
     for end in (50256, [50256]):
         new, notes = adapt_config({"eos_token_id": end}, vocabulary(bos=0, eos=2), copied={0: 50256, 2: 50256})
         assert (new["eos_token_id"], notes) == (2, [])
+    # A tokenizer of its own chat template has an end of texts, which is one by its role, and the source's end of turns.
+    for end in (22, [22]):
+        new, notes = adapt_config({"eos_token_id": end}, vocabulary(eos=2), copied={2: 22, 5: 22}, spelled=[5])
+        assert (new["eos_token_id"], notes) == ([2, 5], [])
 
 
 def test_ids_without_a_counterpart_are_left_out_with_a_note():

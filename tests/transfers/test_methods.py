@@ -566,6 +566,7 @@ def test_what_a_method_reads_depends_on_its_other_settings():
 
     vectors = {"source_vectors": "a.vec", "target_vectors": "b.vec"}
     assert unused("anker", **vectors, token_vectors="tfr", max_words=100) == ()
+    assert unused("anker", dictionary="identical") == ("dictionary",) and unused("anker", dictionary="a.tsv") == ()
     assert unused("wechsel", **vectors, weighting="legacy", dictionary="identical") == ("weighting",)
     assert unused("wechsel", **vectors, weighting="legacy", alignment="similarities") == ("weighting",)
     assert unused("wechsel", **vectors, weighting="legacy", dictionary="a.tsv") == ()

@@ -39,6 +39,7 @@ def plan(seed: int = 0) -> TransferPlan:
 
 
 TARGET = vocabulary(V_T, {0: "bos", 1: "pad", 2: "eos"})
+SOURCE = vocabulary(V_S, {0: "bos", 1: "pad", 2: "eos"}, "s")
 
 
 def arrays(rows: int = V_S, dtype: type = np.float32) -> dict[str, np.ndarray]:
@@ -66,7 +67,9 @@ def written(source: Checkpoint, monkeypatch, **options) -> tuple[dict[str, np.nd
     output = source.directory.parent / f"out{len(list(source.directory.parent.iterdir()))}"
     output.mkdir()
     monkeypatch.setattr(module, "write_checkpoint", lambda d, c, t, _, g, s: write_checkpoint(d, c, t, None, g, s))
-    operation = Surgery(source, options.pop("plan", plan()), METHODS["wechsel"], V_S, options.pop("target", TARGET), **options)
+    operation = Surgery(
+        source, options.pop("plan", plan()), METHODS["wechsel"], SOURCE, options.pop("target", TARGET), **options
+    )
     write_target(operation, output, None)
     found = Checkpoint.open(output)
     norms = np.linalg.norm(found.read(found.table)[:V_T], axis=1)
@@ -101,7 +104,12 @@ def test_padding_loads_and_computes_the_same(world, save_source, tmp_path):
     moved = TransferPlan.copied(np.random.default_rng(0).permutation(700)[:600])
     tmp_path.joinpath("out").mkdir()
     surgery = Surgery(
-        Checkpoint.open(directory), moved, METHODS["trans_inner"], 700, Vocabulary.from_tokenizer(target), pad_to=128
+        Checkpoint.open(directory),
+        moved,
+        METHODS["trans_inner"],
+        vocabulary(700, {}),
+        Vocabulary.from_tokenizer(target),
+        pad_to=128,
     )
     write_target(surgery, tmp_path / "out", target)
     new, info = hf.GPT2LMHeadModel.from_pretrained(tmp_path / "out", output_loading_info=True)

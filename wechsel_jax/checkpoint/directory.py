@@ -309,6 +309,8 @@ def _write_tokenizer(directory: Path, tokenizer: "str | os.PathLike | PreTrained
     if segments != ("token_type_ids" in loaded.model_input_names):
         names = ["input_ids", *["token_type_ids"][:segments], "attention_mask"]
         loaded.model_input_names = loaded.init_kwargs["model_input_names"] = names
+    # As in config.json: it names code that is neither run nor copied.
+    loaded.init_kwargs.pop("auto_map", None)
     try:
         loaded.save_pretrained(directory)
     except OSError:

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.tokens import Vocabulary
@@ -79,6 +79,7 @@ def adapt_config(
     positions: int = 0,
     rows: int | None = None,
     copied: Mapping[int, int] | None = None,
+    spelled: Collection[int] = (),
 ) -> tuple[dict, list[str]]:
     """Makes a model's or a generation config fit a new vocabulary.
 
@@ -91,22 +92,24 @@ def adapt_config(
       positions: by how many rows the position table grows.
       rows: of the new tables; V_t where None.
       copied: target id -> source id of special tokens whose row is a copy.
+      spelled: which of these are the same string as their source token.
 
     Returns:
       The new config, and a sentence for everything that had to be left out.
     """
     new, copied, notes = dict(config), copied or {}, []
-    # Of several target tokens the first.
-    special = {source: token for token, source in sorted(copied.items(), reverse=True)}
+    # Of several target tokens the one that spells the same, else the first.
+    order = sorted(copied, key=lambda token: (token not in spelled, token), reverse=True)
+    special = {copied[token]: token for token in order}
     for key in ("vocab_size", "decoder_vocab_size"):
         if key in new:
             new[key] = len(target) if rows is None else rows
     if positions and new.get("max_position_embeddings") is not None:
         new["max_position_embeddings"] += positions
     if isinstance(config.get("text_config"), Mapping):
-        new["text_config"], more = adapt_config(config["text_config"], target, positions, rows, copied)
+        new["text_config"], more = adapt_config(config["text_config"], target, positions, rows, copied, spelled)
         notes += [f"text_config: {note}" for note in more]
-    notes += _adapt_roles(new, config, target, copied, special)
+    notes += _adapt_roles(new, config, target, copied, spelled, special)
     for key in (*_LISTS_OF_IDS, *_OF_THE_OLD_VOCABULARY):
         value = new.pop(key, None)
         mapped = _mapped(value, special) if key in _LISTS_OF_IDS and value else None
@@ -122,7 +125,12 @@ def adapt_config(
 
 
 def _adapt_roles(
-    new: dict, config: Mapping, target: Vocabulary, copied: Mapping[int, int], special: Mapping[int, int]
+    new: dict,
+    config: Mapping,
+    target: Vocabulary,
+    copied: Mapping[int, int],
+    spelled: Collection[int],
+    special: Mapping[int, int],
 ) -> list[str]:
     """Sets every "..._token_id" of `new`: by its role, by the role whose id it repeats, or by the same special token."""
     notes, ids = [], {role: target.id_with_role(role) for role in ROLES}
@@ -134,9 +142,13 @@ def _adapt_roles(
         if isinstance(old, list) or (role == "eos" and old is not None):
             # Llama 3 lists the ends of a text and of a turn. A chat model's only one may be a turn's.
             ends = old if isinstance(old, list) else [old]
-            known = [ids[role] if copied.get(ids[role]) == end else special[end] for end in ends if end in special]
-            first = [] if ids[role] is None or ids[role] in known else [ids[role]]
-            unique = list(dict.fromkeys(first + known))
+            found = [] if ids[role] is None or copied.get(ids[role]) in ends else [ids[role]]
+            for end in ends:
+                # The target's own end stands for it, and the token that spells the same stays beside that.
+                own, same = copied.get(ids[role]) == end, special.get(end)
+                found += [ids[role]] if own else []
+                found += [same] if same is not None and (not own or same in spelled) else []
+            unique = list(dict.fromkeys(found))
             new[key] = unique if len(unique) > 1 else (unique or [None])[0]
             lost = [end for end in ends if end not in special]
             if special and lost:

@@ -40,7 +40,7 @@ class Surgery:
       checkpoint: the source model.
       plan: where the V_t rows of the new vocabulary come from.
       method: says how random rows are drawn, and whether all other parameters are drawn again.
-      source_size: V_s, the rows of the source's vocabulary tensors that belong to tokens; what follows is padding.
+      source: the V_s old tokens; rows of the source's vocabulary tensors behind them are padding.
       target: the V_t new tokens.
       seed: of every random number.
       parity: draw noise as PyPI wechsel 0.0.4 does.
@@ -57,7 +57,7 @@ class Surgery:
     checkpoint: Checkpoint
     plan: TransferPlan
     method: Method
-    source_size: int
+    source: Vocabulary
     target: Vocabulary
     seed: int = 0
     parity: bool = False
@@ -111,14 +111,15 @@ def _configs(surgery: Surgery) -> tuple[dict, dict | None]:
     checkpoint, record, notes = surgery.checkpoint, surgery.checkpoint.record, surgery.notes
     copies = np.flatnonzero(surgery.target.special & (surgery.plan.copy >= 0))
     copied = {int(token): int(surgery.plan.copy[token]) for token in copies}
-    config, more = adapt_config(checkpoint.config, surgery.target, surgery.shift, surgery.rows, copied)
+    spelled = [token for token, source in copied.items() if surgery.target.strings[token] == surgery.source.strings[source]]
+    config, more = adapt_config(checkpoint.config, surgery.target, surgery.shift, surgery.rows, copied, spelled)
     notes.extend(more)
     # Some config.json leave the size to the default of the class, which is no longer right.
     inner = config.get("text_config")
     (inner if isinstance(inner, dict) else config)["vocab_size"] = surgery.rows
     generation = checkpoint.generation_config
     if generation is not None:
-        generation, more = adapt_config(generation, surgery.target, rows=surgery.rows, copied=copied)
+        generation, more = adapt_config(generation, surgery.target, rows=surgery.rows, copied=copied, spelled=spelled)
         notes.extend(f"generation_config.json: {note}" for note in more)
     if record.detected:
         notes.append(
@@ -180,7 +181,7 @@ def _vocabulary_tensor(surgery: Surgery, tensor: VocabularyTensor, directory: Pa
     if tensor.role != "bias" and surgery.latent_dimension:
         factors = factorised_apply(
             surgery.plan.of_role(tensor.role),
-            whole[: surgery.source_size],
+            whole[: len(surgery.source)],
             surgery.latent_dimension,
             kind=surgery.noise_kind,
             seed=surgery.seed,
@@ -208,7 +209,7 @@ def _vocabulary_tensor(surgery: Surgery, tensor: VocabularyTensor, directory: Pa
 
 def _apply(surgery: Surgery, role: str, whole: np.ndarray, out: np.ndarray) -> None:
     """Writes the V_t rows that the plan makes of a tensor `whole`, (V_s and padding, ...), to `out` (V_t, ...)."""
-    plan, matrix = surgery.plan.of_role(role), whole[: surgery.source_size]
+    plan, matrix = surgery.plan.of_role(role), whole[: len(surgery.source)]
     # By role and not by name: a bias that is stored twice, or a name without its prefix, gets the same noise.
     draw = functools.partial(
         draw_noise,

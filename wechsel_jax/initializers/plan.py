@@ -173,7 +173,7 @@ class TransferPlan:
           source: the tokens to copy from.
           target: the V_t tokens of this plan.
           parity: copy as PyPI wechsel 0.0.4 does: a source token with a role, to the target token spelled exactly the same
-            (special or not). Otherwise tokens are matched by role, so that "[CLS]" finds "<s>".
+            (special or not). Otherwise see `match_special`: by spelling, else by role, so that "[CLS]" finds "<s>".
         """
         if not parity:
             return self.with_copies(match_special(source.vocabulary, target.vocabulary))

@@ -32,7 +32,7 @@ def salt(
     X is never formed: the result is a signed combination of E_s[C], see `least_squares`, which fits an untied output head too.
 
     A token without a word vector or without a helper row is noise with the source's mean and standard deviation (step 1 of the
-    paper). Special tokens are copied by role and take no part in any regression.
+    paper). Special tokens are copied and take no part in any regression.
 
     Args:
       source: V_s tokens; neither vectors nor embeddings are read.

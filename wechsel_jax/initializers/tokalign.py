@@ -142,7 +142,7 @@ def tokalign(
 
     Input and output rows are of the same source token; shared tokens keep their own. Our reading, after the paper and the
     authors' code: similar is the cosine of the relative representations that `same_text_sides` makes (the code takes their
-    inner product, by which few source tokens, near many pivots, are the answer to most), special tokens are matched by role and
+    inner product, by which few source tokens, near many pivots, are the answer to most), special tokens match each other and
     never an answer, and a token too rare to have a vector is random (the code takes a random source token's row).
 
     Args:

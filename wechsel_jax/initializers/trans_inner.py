@@ -12,7 +12,7 @@ def trans_inner(source: Side, target: Side, *, overlap: Overlap | None = None) -
     """Random embeddings under transferred inner layers (de Vries and Nissim, 2021; "TransInner" in Minixhofer et al., 2022).
 
     Neither paper gives the deviation: the noise is N(0, initializer_range), which agrees with the published perplexities before
-    training. Special tokens mean the same in every language and are copied by role.
+    training. Special tokens mean the same in every language and are copied.
 
     Args:
       source: V_s tokens.
@@ -29,7 +29,7 @@ def trans_inner(source: Side, target: Side, *, overlap: Overlap | None = None) -
 def trans_inner_shuffle(source: Side, target: Side, *, overlap: Overlap | None = None, seed: int = 0) -> TransferPlan:
     """Source embeddings in a random order under transferred inner layers ("TransInnerShuffleEmb"; Zoph et al., 2016).
 
-    No source token is used twice before all have been used once. Special tokens are copied by role and take no part; ids
+    No source token is used twice before all have been used once. Special tokens are copied and take no part; ids
     without a token are never a source.
 
     Args:

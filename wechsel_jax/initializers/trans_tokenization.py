@@ -141,7 +141,7 @@ def trans_tokenization(
 
     Other than in the package: a token begins a word whatever the tokenizer's mark of that is (the package knows "▁" only);
     tokens are compared as bytes; those that got counts from others do not pass them on (there, in an order that is not fixed);
-    special tokens are copied by role and take no other part; a row has its 256 most probable source tokens, since a plan is
+    special tokens are copied and take no other part; a row has its 256 most probable source tokens, since a plan is
     as wide as its widest row; and what has no counts then is random instead of the unknown token's row, which many models do
     not have.
 
@@ -210,10 +210,10 @@ def _with_parts(counts: csr_array, source: Vocabulary, target: Vocabulary) -> cs
         for size in range(len(raw) - 1, 0, -1):
             inside = dict.fromkeys(raw[i : i + size] for i in range(len(raw) - size + 1))
             found += [part for part in inside if part in known and not any(part in larger for larger in found)]
-        for longer in ordered[bisect_left(ordered, raw) :]:
-            if not longer.startswith(raw):
-                break
-            found.append(longer)
+        longer = bisect_left(ordered, raw)
+        while longer < len(ordered) and ordered[longer].startswith(raw):
+            found.append(ordered[longer])
+            longer += 1
         for part in (row for text in found for row in known[text]):
             place = slice(counts.indptr[part], counts.indptr[part + 1])
             ids, own = counts.indices[place], counts.data[place]

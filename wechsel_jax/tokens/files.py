@@ -1,6 +1,9 @@
 """Tokenizers from disk or from the hub, exactly as their files describe them, without running anyone's code."""
 
+import contextlib
+import json
 import os
+import tempfile
 from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +42,9 @@ def load_tokenizer(path: str | os.PathLike) -> "PreTrainedTokenizerFast":
     A tokenizer.json is taken as it stands; the class that a tokenizer_config.json names is not asked, because such a class may
     build another tokenizer than the file describes. Where no file gives any token a role (bos, pad, mask, ...), well-known
     names do (<s>, [CLS], <|endoftext|>, ...).
+
+    Special tokens to which a model's config.json gives no row (as that of Gemma 3 1B gives <image_soft_token> none)
+    are left out, see `rowless_tokens`.
 
     Args:
       path: a directory, a tokenizer.json file, or a hub id ("org/name"). Code that a repository brings is never run.
@@ -86,7 +92,7 @@ def _from_directory(directory: Path) -> "PreTrainedTokenizerFast":
         _config(directory / name)
     if (directory / "tokenizer.json").exists():
         _check(directory / "tokenizer.json")
-        return _finish(_transformers(fast_tokenizer_class(), directory))
+        return _with_rows(_finish(_transformers(fast_tokenizer_class(), directory)), directory)
     if (directory / "vocab.json").exists() and (directory / "merges.txt").exists():
         return _finish(_from_merges(directory))
     if any(directory.glob("*.model")) or (directory / "vocab.txt").exists():
@@ -104,6 +110,52 @@ def _transformers(loader: type, directory: Path) -> "PreTrainedTokenizerFast":
     if not getattr(tokenizer, "is_fast", False):
         raise UserError(f"{directory}: has no fast tokenizer; expected {_EXPECTED}; {_RESAVE}")
     return tokenizer
+
+
+def rowless_tokens(tokenizer: "PreTrainedTokenizerFast") -> tuple[str, ...]:
+    """The special tokens that `load_tokenizer` left out, since their model's tables have no row for them."""
+    return vars(tokenizer).get("rowless", ())
+
+
+def _with_rows(tokenizer: "PreTrainedTokenizerFast", directory: Path) -> "PreTrainedTokenizerFast":
+    """The tokenizer without special tokens at its end that the directory's config.json has no rows for.
+
+    As it is, where an ordinary token has no row either: then it is the tokenizer of another model.
+    """
+    config: Any = {}
+    # A damaged one is told by who reads the model.
+    with contextlib.suppress(UserError):
+        config = _config(directory / "config.json")
+    inner = config.get("text_config")
+    rows = (inner if isinstance(inner, dict) else config).get("vocab_size")
+    lacking = {i: token for i, token in tokenizer.added_tokens_decoder.items() if isinstance(rows, int) and i >= rows}
+    ordinary = (i for i in tokenizer.get_vocab().values() if i not in lacking)
+    if not lacking or not all(token.special for token in lacking.values()) or max(ordinary, default=-1) >= rows:
+        return tokenizer
+    names = [token.content for token in lacking.values()]
+
+    def gone(value: Any) -> bool:
+        return (value.get("content") if isinstance(value, dict) else value) in names
+
+    def left(value: Any) -> Any:
+        """Settings without what names one of them: as a text, or as an object with it as its "content"."""
+        if isinstance(value, dict):
+            return {key: left(one) for key, one in value.items() if not gone(one)}
+        return [left(one) for one in value if not gone(one)] if isinstance(value, list) else value
+
+    with tempfile.TemporaryDirectory() as copy:
+        tokenizer.save_pretrained(copy)
+        state = _config(Path(copy, "tokenizer.json"))
+        state["added_tokens"] = [token for token in state["added_tokens"] if token["content"] not in names]
+        if isinstance(state["model"].get("vocab"), dict):
+            state["model"]["vocab"] = {token: i for token, i in state["model"]["vocab"].items() if token not in names}
+        Path(copy, "tokenizer.json").write_text(json.dumps(state, ensure_ascii=False), encoding="utf-8")
+        for name in ("tokenizer_config.json", "special_tokens_map.json"):
+            if (file := Path(copy, name)).exists():
+                file.write_text(json.dumps(left(_config(file)), ensure_ascii=False), encoding="utf-8")
+        reduced = _finish(_transformers(fast_tokenizer_class(), Path(copy)))
+    reduced.name_or_path, reduced.rowless = tokenizer.name_or_path, tuple(names)
+    return reduced
 
 
 def _from_merges(directory: Path) -> "PreTrainedTokenizerFast":

@@ -37,7 +37,7 @@ class Overlap:
 
     @property
     def special(self) -> np.ndarray:
-        """int32 (V_t,): `source` for tokens matched by their role or by an explicit mapping, else -1."""
+        """int32 (V_t,): `source` for special tokens that match and tokens of an explicit mapping, else -1."""
         return np.where((self.rule == RULES.index("special")) | (self.rule == RULES.index("mapped")), self.source, -1)
 
     @property
@@ -68,7 +68,7 @@ def find_overlap(
     symbols: bool = False,
     parity: str | None = None,
 ) -> Overlap:
-    """Matches tokens by explicit mapping, then by special role, then by bytes.
+    """Matches tokens by explicit mapping, then as special tokens, then by bytes.
 
     Args:
       source: V_s tokens.

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,8 @@ _PART_BYTES = 1 << 18
 _BATCH_CHARACTERS = 1 << 24
 # Words that are cut as one text, and what stands for a space in tokens.
 _JOINED, _SPACES = 1 << 10, ("Ġ", "▁")
+# In a token that goes on behind a space: a mark of it after what is no white space itself (byte-level: "Ċĉčł").
+_ACROSS_SPACE = re.compile(r"[^\sĠ▁Ċĉčł][ Ġ▁]")
 
 
 def read_token_ids(
@@ -110,15 +113,18 @@ def _within(documents: list[str], left: int) -> tuple[list[str], int]:
 class _Encoder:
     """Cuts documents into tokens; words that come again and again are cut once, which saves most of the time.
 
-    Nearly every tokenizer cuts text at its spaces first. Whether one does is tried out on the first documents of every batch:
-    from the first that comes out otherwise word by word, documents are cut as they are.
+    Nearly every tokenizer cuts text at its spaces first. One with a token that holds a space does not; whether another one does
+    is tried out on the first documents of every batch: from the first that comes out otherwise word by word, documents are cut
+    as they are.
     """
 
     def __init__(self, backend: tokenizers.Tokenizer):
-        self._backend, self._by_word = backend, True
+        self._backend = backend
         ids = backend.get_vocab(with_added_tokens=True)
         self._begins_word = np.zeros(max(ids.values(), default=-1) + 1, bool)
         self._begins_word[[i for token, i in ids.items() if token.startswith(_SPACES)]] = True
+        # Rare ones are not among the first documents.
+        self._by_word = not any(map(_ACROSS_SPACE.search, ids))
         self._waiting: list[str] = []
         self._characters = 0
 

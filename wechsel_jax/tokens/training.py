@@ -197,7 +197,8 @@ def _wordpiece(
             for letter in backend.normalizer.normalize_str(character).replace(" ", ""):
                 letters[letter] += count
         kept = sorted(letters, key=lambda letter: (-letters[letter], letter))[:alphabet]
-        continuing = [token for token in continuing if token[2:] in kept]
+        known = {*kept}
+        continuing = [token for token in continuing if token[2:] in known]
         first |= {"initial_alphabet": kept, "limit_alphabet": len(kept)}
     second = {"vocab_size": vocabulary_size, "special_tokens": special_tokens + continuing, "min_frequency": min_frequency}
     trainer = trainers.WordPieceTrainer(**first | second)

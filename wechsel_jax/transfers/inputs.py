@@ -19,6 +19,7 @@ from wechsel_jax.text.parallel import language_codes, read_pairs
 from wechsel_jax.tokens import Vocabulary, load_tokenizer, parity_words
 from wechsel_jax.tokens.chat import carry_chat
 from wechsel_jax.tokens.extension import extend_tokenizer
+from wechsel_jax.tokens.files import rowless_tokens
 from wechsel_jax.tokens.mapping import parse_mapping
 from wechsel_jax.tokens.overlap import Overlap, find_overlap
 from wechsel_jax.tokens.pieces import source_pieces
@@ -118,6 +119,8 @@ def open_job(method: Method, settings: TransferSettings, source: str | os.PathLi
     checkpoint.require_rows(len(vocabulary))
     require_special_tokens(record, target, target_tokenizer, checkpoint.architecture)
     checkpoint.require_finite(len(vocabulary))
+    if lacking := rowless_tokens(source_tokenizer):
+        notes.append(f"{', '.join(lacking)}: without a row in the source model, so left out.")
     if padding := checkpoint.vocabulary_size - len(vocabulary):
         notes.append(f"The source table has {padding} rows of padding after its {len(vocabulary)} tokens; they were dropped.")
     if vocabulary.strings == target.strings and not settings.keep_source:

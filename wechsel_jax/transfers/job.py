@@ -290,7 +290,7 @@ def _surgery(job: Job, plan: TransferPlan) -> Surgery:
         checkpoint=job.checkpoint,
         plan=plan,
         method=job.method,
-        source_size=len(job.source),
+        source=job.source,
         target=job.target,
         seed=settings.seed,
         parity=settings.parity,

@@ -73,11 +73,11 @@ def vocabulary_table(
     Args:
       vocabulary: V tokens of a tokenizer, or V words.
       source: word vectors, or a model's table (V_s, D) with its vocabulary. A word is looked up there as the token that stands
-        for it at the start of a word; a token as the token of the same bytes, or with the same special role.
+        for it at the start of a word; a token as the token of the same bytes, or as the special token that matches.
       standardize: one of `transforms.STANDARDIZATIONS`, or None: the scale stays.
       shuffle: one of `transforms.SHUFFLES`, or None.
-      missing: one of `MISSING`; "normal": with the scalar mean and deviation of the found rows; None: "xavier" after a
-        standardization, else "normal".
+      missing: one of `MISSING`; "normal": with the scalar mean and deviation of the found rows; None: "xavier" after
+        "xavier" and "pretrained_xavier", else "normal".
       seed: of every draw.
 
     Returns:

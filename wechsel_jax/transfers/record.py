@@ -106,7 +106,7 @@ def _overlap_rules(method: Method, settings: TransferSettings) -> list[str]:
     if settings.parity and method.reference_overlap:
         rules = [_REFERENCE_OVERLAP[method.reference_overlap]]
     else:
-        rules = ["Special tokens are copied from the source token with the same role."]
+        rules = ["Special tokens are copied from the source token that is spelled the same, else from one with the same role."]
     if settings.overlap != "special":
         rules.append(_OVERLAP[settings.overlap])
     if settings.symbols:

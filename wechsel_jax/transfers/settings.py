@@ -284,7 +284,9 @@ class TransferSettings:
         if method.text:
             reads |= {*_TEXT}
         if method.takes_words:
-            reads |= {"dictionary", "source_vectors", "target_vectors"}
+            reads |= {"source_vectors", "target_vectors"}
+            # Tokens of the same bytes are anchors without it.
+            reads |= {"dictionary"} if self.source_vectors or self.dictionary not in (ALIGNED, IDENTICAL) else set()
             if self.source_vectors:
                 reads |= {"token_vectors", *_ALIGNMENT, *(("max_words",) if self.token_vectors == "tfr" else ())}
         if self.parallel:

@@ -104,8 +104,8 @@ def _wide(values: np.ndarray, width: int) -> np.ndarray:
 def _rules(settings: Mapping[str, Any]) -> list[str]:
     return [
         "Tokens are compared by the anchors within {window} tokens before and after them in text (positive PMI, {dimensions} "
-        "dimensions); anchors are pairs of tokens from the dictionary and of equal bytes, then also mutual CSLS nearest "
-        "neighbors (self-learning rounds: {rounds}).".format(**settings)
+        "dimensions); anchors are pairs of tokens from the dictionary, if any, and of equal bytes, then also mutual CSLS "
+        "nearest neighbors (self-learning rounds: {rounds}).".format(**settings)
     ]
 
 
