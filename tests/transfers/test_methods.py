@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import fasttext
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 import torch
 import transformers
 
+from tests.tiny_tokenizers import wordpiece
 from tests.transfers.conftest import save_helper
 from wechsel_jax import cli
 from wechsel_jax.checkpoint import Checkpoint
@@ -20,11 +22,13 @@ from wechsel_jax.initializers import METHODS, Side, TransferPlan
 from wechsel_jax.initializers.transforms import unshuffle
 from wechsel_jax.tokens import Vocabulary, load_tokenizer
 from wechsel_jax.tokens.overlap import find_overlap
+from wechsel_jax.transfers.inputs import _token_vectors
 from wechsel_jax.transfers.job import transfer
 from wechsel_jax.transfers.record import behaviour
 from wechsel_jax.transfers.settings import TransferSettings
 from wechsel_jax.vectors import (
     AdversarialSettings,
+    PlainVectors,
     Refinement,
     adversarial_align,
     align,
@@ -592,3 +596,14 @@ def test_trelm_without_adversarial_training_does_not_read_its_settings():
     trelm, given = METHODS["trelm"], {"iterations": 9, "most_frequent": 9}
     unused = {epochs: TransferSettings.filled(trelm, epochs=epochs, **given).unused(trelm) for epochs in (0, 1)}
     assert unused == {0: ("iterations", "most_frequent"), 1: ()}
+
+
+@pytest.mark.parametrize("parity", [False, True])
+def test_a_token_that_stands_for_no_text_has_no_mean_over_words(parity):
+    """Words in signs that a tokenizer lacks are all its unknown token."""
+    tokenizer = wordpiece()
+    vocabulary = Vocabulary.from_tokenizer(tokenizer)
+    words = PlainVectors(["hund", "☃☃"], np.eye(2, 4, dtype=np.float32), np.array([2, 1]))
+    job = SimpleNamespace(settings=SimpleNamespace(token_vectors="tfr", parity=parity, max_words=None), notes=[])
+    vectors = _token_vectors(job, tokenizer, vocabulary, words, "words.vec")
+    assert vectors.any() and vectors[vocabulary.id_with_role("unk")].any() == parity

@@ -291,6 +291,9 @@ def _token_vectors(
     kind = job.settings.token_vectors
     if kind == "tfr":
         vectors = tfr_vectors(tokenizer, words, max_words=job.settings.max_words)
+        if not job.settings.parity:
+            # Words that the tokenizer cannot write are the unknown token, whose row is none of their meaning.
+            vectors[vocabulary.special] = 0
     elif kind == "native":
         vectors = native_vectors(vocabulary.strings, words)
         ordinary = int((~vocabulary.special).sum())

@@ -136,7 +136,10 @@ def _alignment_rules(settings: TransferSettings) -> list[str]:
 def _table_rules(settings: TransferSettings) -> list[str]:
     rules = []
     if settings.latent_dimension:
-        rules.append(f"Source tables were factorised to rank {settings.latent_dimension} first (OFA).")
+        rules.append(
+            f"Source tables were factorised to rank {settings.latent_dimension} first (OFA); what is said of random "
+            "rows is said of their coordinates."
+        )
     if settings.standardize:
         rules.append(f"The finished tables were standardised: {settings.standardize} (Kim et al., section 3.4).")
     if settings.shuffle:
