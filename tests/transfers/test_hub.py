@@ -173,6 +173,17 @@ def test_a_local_model_is_no_base_model(model):
     assert "base_model" not in yaml.safe_load(card.split("---")[1])
 
 
+def test_nor_is_one_whose_place_looks_like_a_model_of_the_hub(world, source, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(source, "models/english-gpt2")
+    transfer(
+        "models/english-gpt2", world.tokenizer("german", "gpt2"), tmp_path / "out", method="trans_inner", log=lambda line: None
+    )
+    shutil.rmtree("models")
+    card = model_card(TransferRecord.read(tmp_path / "out"))
+    assert "base_model" not in yaml.safe_load(card.split("---")[1]) and "made from `english-gpt2`" in card
+
+
 def test_what_cannot_be_pushed_is_one_line(model, tmp_path):
     for directory, repo, message in [
         (tmp_path / "no", "a/b", "no such directory"),

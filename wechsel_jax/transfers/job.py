@@ -10,6 +10,7 @@ from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.checkpoint.surgery import Surgery, write_target
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_directory, refuse_directory
+from wechsel_jax.files.hub import HUB_ID
 from wechsel_jax.initializers import METHODS, Side, TransferPlan, shuffle, standardize
 from wechsel_jax.initializers.wechsel import nearest_similarity
 from wechsel_jax.inspection import measure, verdict
@@ -110,7 +111,10 @@ def transfer(
         table = next(table for table in measures["tables"] if table["role"] == "input")
         similarity = None if source_side.vectors is None else nearest_similarity(plan, source_side, target_side)
         has_vector = None if target_side.vectors is None else target_side.has_vector
-        checkpoint = job.checkpoint
+        checkpoint, place = job.checkpoint, os.fspath(source)
+        if Path(place).is_dir() and HUB_ID.fullmatch(place):
+            # A card may be written where the directory is not: no id of the hub begins so.
+            place = f"./{place}"
         names = checkpoint.config.get("architectures") or [None]
         record = TransferRecord(
             method=chosen.name,
@@ -121,7 +125,7 @@ def transfer(
                 if name != "parity"
             },
             source={
-                "model": os.fspath(source),
+                "model": place,
                 "architecture": checkpoint.architecture,
                 # For the card's example.
                 "class": names[0] if isinstance(names[0], str) and names[0].isidentifier() else None,
