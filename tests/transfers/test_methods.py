@@ -556,6 +556,11 @@ def test_settings_that_are_not_read_are_mentioned(world, make):
     made = make(method="trans_inner", neighbors=5, weights="sparsemax", refine=2, overlap="exact", seed=1)
     unread = [note.split()[0] for note in made.record["notes"] if note.endswith("was given, but trans_inner does not use it.")]
     assert sorted(unread) == ["neighbors", "refine", "weights"] and made.record["counts"]["copied"] > 200
+    for name in ("wechsel", "fvt"):
+        notes = make(f"{name} with parity", method=name, parity=True, **(world.inputs() if name == "wechsel" else {})).record[
+            "notes"
+        ]
+        assert any("has no choices that a reference implementation" in note for note in notes) == (name == "fvt")
     made = make("reference", parity=True, overlap="exact", map=["Ġand:Ġund"], **world.inputs())
     unread = [note.split()[0] for note in made.record["notes"] if note.endswith("but wechsel with parity does not use it.")]
     assert unread == ["overlap", "map"] and made.record["counts"]["copied"] == 1

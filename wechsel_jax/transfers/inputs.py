@@ -128,6 +128,11 @@ def open_job(method: Method, settings: TransferSettings, source: str | os.PathLi
     if method.text and settings.parity:
         left = "only leaves the word start out" if "word_start" in method.settings else "changes nothing"
         notes.append(f"parity was given, but {method.name} has no reference implementation that it repeats: it {left}.")
+    elif settings.parity and "parity" not in method.options:
+        notes.append(
+            f"parity was given, but {method.name} has no choices that a reference implementation makes otherwise: what token "
+            "vectors and random rows it has are made as PyPI wechsel 0.0.4 makes them, and nothing else changes."
+        )
     chosen = f"{method.name} with parity" if settings.parity else method.name
     notes += [f"{name} was given, but {chosen} does not use it." for name in unused]
     mapping = parse_mapping(settings.map, vocabulary, target)
