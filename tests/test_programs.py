@@ -275,6 +275,7 @@ def test_mistakes_give_one_line_and_status_2(arguments, message, tmp_path):
             "evaluation.tasks.x.window: is -5; expected a whole number, 0 or more",
         ),
         ("a.py", "{demo}\n    c.tuning.update(dict(rates=(1e-3,), held_out=2.0))\n    return c", "tuning.held_out: is 2.0"),
+        ("a.py", "{demo}\n    c.tuning.rates = (1e-3,)\n    return c", "tuning.tables: is (1.0,), and optimizer.groups of "),
         (
             "a.py",
             "{demo}\n    c.tuning.rates = (-1.0,)\n    return c",

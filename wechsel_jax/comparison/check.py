@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.comparison.scoring import fine_tuning_config, read_tasks, scored_models
 from wechsel_jax.comparison.settings import AUTO, base_method, named_method, needs, needs_of_all, training_config
-from wechsel_jax.comparison.tuning import TUNING_TEXT, tuning_config
+from wechsel_jax.comparison.tuning import TABLES, TUNING_TEXT, tuning_config
 from wechsel_jax.data.examples import FORMS
 from wechsel_jax.data.manifest import remove_prepared
 from wechsel_jax.data.unfinished import discard
@@ -116,6 +116,12 @@ def validate_comparison(config: ConfigDict, workdir: Path) -> None:
                     validate(tuning_config(config, base, workdir, rate, tables))
                 except UserError as error:
                     raise UserError(f"tuning, with rate {rate:g} and tables {tables:g}: {error}") from None
+        own = [group["rate"] for group in base.optimizer.groups if group["match"] in TABLES and group.get("rate", 1) != 1]
+        if tuning["rates"] and tuning["tables"] == [1.0] and own:
+            raise UserError(
+                f"tuning.tables: is (1.0,), and optimizer.groups of {method} have tables learn {own[0]:g} times as fast; "
+                f"expected what to try, such as ({own[0]:g},); or set their rate to 1"
+            )
 
 
 def settle(config: ConfigDict, workdir: Path) -> None:

@@ -19,7 +19,7 @@ from wechsel_jax.training.config import as_dict
 # In a comparison's data/: the documents that the methods are trained on, where these are not the whole text.
 TUNING_TEXT = "tuning.jsonl"
 # Groups of the optimizer by these names have the rate of the tables; with "tokens" alone, positions have that of the body.
-_TABLES = ("embeddings", "tokens")
+TABLES = ("embeddings", "tokens")
 
 
 def tune(config: ConfigDict, workdir: Path) -> dict[str, list]:
@@ -106,9 +106,9 @@ def tuning_config(config: ConfigDict, base: ConfigDict, data: Path, rate: float,
 def with_rates(training: ConfigDict, rate: float, tables: float) -> ConfigDict:
     """Sets the rate of the body and the factor of the tables; whatever else the groups say stays."""
     groups = [as_dict(group) for group in training.optimizer.groups]
-    if tables != 1 and all(group["match"] not in _TABLES for group in groups):
+    if tables != 1 and all(group["match"] not in TABLES for group in groups):
         groups.insert(0, {"match": "embeddings"})
-    for group in (group for group in groups if group["match"] in _TABLES and group.get("kind") != "frozen"):
+    for group in (group for group in groups if group["match"] in TABLES and group.get("kind") != "frozen"):
         group["rate"] = tables
     training.optimizer.peak_learning_rate, training.optimizer.groups = rate, tuple(groups)
     return training
