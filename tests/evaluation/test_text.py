@@ -203,3 +203,14 @@ def test_an_id_behind_the_models_rows_is_refused_however_few_tokens_there_are(tm
     (tmp_path / "tokenizer.json").write_text(json.dumps(state))
     with pytest.raises(UserError, match=r"has ids up to 500 and the model \d+ rows; expected the tokenizer of the model"):
         LoadedModel.open(tmp_path)
+
+
+def test_a_special_token_behind_the_models_rows_is_left_out_with_a_note(tmp_path):
+    save(tmp_path, "gpt2")
+    tokenizer = byte_bpe(False)
+    before = score_text(LoadedModel.open(tmp_path), LINES).metrics()
+    tokenizer.add_special_tokens({"extra_special_tokens": ["<image_soft_token>"]})
+    tokenizer.save_pretrained(tmp_path)
+    model = LoadedModel.open(tmp_path)
+    assert model.note == f"{tmp_path}: <image_soft_token>: without a row in the model, so left out"
+    assert score_text(model, LINES).metrics() == before

@@ -17,6 +17,7 @@ from wechsel_jax.models import Family, ModelConfig
 from wechsel_jax.models.heads import is_translator, stated_family, stated_head
 from wechsel_jax.records.run import exported_model
 from wechsel_jax.tokens import Vocabulary, load_tokenizer
+from wechsel_jax.tokens.files import rowless_tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -38,6 +39,13 @@ def few_tokens(place: str | os.PathLike, tokens: int, rows: int) -> str:
     if rows - tokens <= max(rows // 10, 127):
         return ""
     return f"{place}: its tokenizer has {tokens:,} tokens, and the model {rows:,} rows: make sure that it is the model's own"
+
+
+def tokenizer_note(place: str | os.PathLike, tokenizer: "PreTrainedTokenizerFast", rows: int) -> str:
+    """What the user should know about a tokenizer beside a model of so many rows, or ""."""
+    if lacking := rowless_tokens(tokenizer):
+        return f"{place}: {', '.join(lacking)}: without a row in the model, so left out"
+    return few_tokens(place, len(tokenizer), rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +128,7 @@ class LoadedModel:
     @property
     def note(self) -> str:
         """What the user should know about it, or ""."""
-        return few_tokens(self.directory, len(self.tokenizer), self.config.vocabulary_size)
+        return tokenizer_note(self.directory, self.tokenizer, self.config.vocabulary_size)
 
     @property
     def rows(self) -> int:

@@ -26,7 +26,7 @@ from wechsel_jax.data.sentences import SentencePairs
 from wechsel_jax.errors import UserError, parsing
 from wechsel_jax.evaluation import perplexity
 from wechsel_jax.evaluation.labels import label_scores
-from wechsel_jax.evaluation.loaded import TARGET_TOKENIZER, few_tokens
+from wechsel_jax.evaluation.loaded import TARGET_TOKENIZER, tokenizer_note
 from wechsel_jax.evaluation.translation import greedy_bleu
 from wechsel_jax.models import Family, ModelConfig, family
 from wechsel_jax.models.heads import (
@@ -210,8 +210,8 @@ def build_run(config: ConfigDict, weights: bool = True) -> RunSpec:
         there = model.family.tensors.present(Checkpoint.open(config.model.checkpoint).names())
         if missing := [name for name in ("pooler.dense", NEXT_SENTENCE) if f"{name}.weight" not in there]:
             notes.append(f"{config.model.checkpoint}: has no {' and no '.join(missing)}; drawn from the seed")
-    if few := few_tokens(model.tokenizer.name_or_path, len(model.tokenizer), model.config.vocabulary_size):
-        notes.append(few)
+    if note := tokenizer_note(model.tokenizer.name_or_path, model.tokenizer, model.config.vocabulary_size):
+        notes.append(note)
     return RunSpec(model, objective, evaluator, load, tuple(notes))
 
 
