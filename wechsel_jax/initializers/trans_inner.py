@@ -29,8 +29,8 @@ def trans_inner(source: Side, target: Side, *, overlap: Overlap | None = None) -
 def trans_inner_shuffle(source: Side, target: Side, *, overlap: Overlap | None = None, seed: int = 0) -> TransferPlan:
     """Source embeddings in a random order under transferred inner layers ("TransInnerShuffleEmb"; Zoph et al., 2016).
 
-    No source token is used twice before all have been used once. Special tokens are copied and take no part; ids
-    without a token are never a source.
+    No source token is drawn twice before all have been drawn once, those that shared tokens copy among them. Special tokens are
+    copied and take no part; ids without a token are never a source.
 
     Args:
       source: V_s tokens.
