@@ -97,6 +97,15 @@ def test_sentences_without_words_have_no_links():
     assert len(align_diagonal(np.zeros(0, int), np.zeros(1, int), np.zeros(0, int), np.zeros(1, int)).links) == 0
 
 
+def test_sentences_without_another_side_change_nothing():
+    source, target = ([pair[side].split() for pair in SENTENCES] for side in (0, 1))
+    alone = align_diagonal(*encoded(source), *encoded(target))
+    beside = align_diagonal(*encoded([*source, [], ["haus"]]), *encoded([*target, ["the", "house"] * 20, []]))
+    assert beside.tension == pytest.approx(alone.tension, rel=1e-9)
+    assert beside.log_likelihood == pytest.approx(alone.log_likelihood, rel=1e-9)
+    assert beside.links[: len(alone.links)].tolist() == alone.links.tolist()
+
+
 @pytest.fixture(scope="module")
 def real(data_directory):
     pairs = read_pairs([data_directory / "parallel" / "en-de.tatoeba2021.tsv.xz"], ("en", "de"))

@@ -51,6 +51,8 @@ BELEBELE = {
     **{f"mc_answer{number}": f"Antwort {number}" for number in range(1, 5)},
     "correct_answer_num": "3",
 }
+# lm-eval's tasks of BLiMP's fields -> what stands before a sentence.
+BLIMPS = {"blimp": " ", "blimp_nl": "", "turblimp": "", "zhoblimp": ""}
 XCOPA = {"premise": "Mbwa amelala. ", "choice1": "Amechoka.", "choice2": "Ana njaa.", "question": "cause", "label": 0}
 
 
@@ -125,6 +127,15 @@ def test_minimal_pairs_and_the_plain_form(tmp_path):
     table = tmp_path / "plain.tsv"
     table.write_text("phenomenon\tanswer\tchoices\tcontext\r\nP\t2\t" + json.dumps(record["choices"]) + "\tJa oder nein?\r\n")
     assert read_items(table) == expected
+
+
+def test_of_the_tasks_with_the_fields_of_blimp_one_puts_a_space_before_sentences():
+    """So the fields do not tell whether one belongs there; docs/evaluation.md names the exception."""
+    templates = {name: yaml.safe_load((TASKS / name / "_template_yaml").read_text()) for name in BLIMPS}
+    assert {name: one.get("target_delimiter", " ") for name, one in templates.items()} == BLIMPS
+    for one in templates.values():
+        choices = apply_template(one["doc_to_choice"], {"sentence_good": "a", "sentence_bad": "b"})
+        assert choices == "['a', 'b']"
 
 
 def test_rows_of_parquet_data_sets_and_several_files(tmp_path, monkeypatch):

@@ -14,6 +14,7 @@ from wechsel_jax.data.examples import Task, read_examples
 from wechsel_jax.errors import UserError
 from wechsel_jax.evaluation.answers import answer_scores, best_answers, best_span, normalized
 from wechsel_jax.evaluation.label_scores import classification_scores, tagging_scores
+from wechsel_jax.evaluation.labels import score_labelled
 
 ENTITIES = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
 
@@ -205,3 +206,17 @@ def test_nothing_is_said_where_every_window_likes_its_first_token_more():
     assert best_answers(windows, texts, 30) == dict.fromkeys(range(3), "der")
     # As far as the other.
     assert best_answers([(0, window(4.0, 2.0), characters)], texts, 30, none=True) == {0: "der"}
+
+
+def test_an_export_is_scored_as_its_run_was_trained_however_it_is_named(tmp_path, monkeypatch):
+    for run in ("run", "linked"):
+        (tmp_path / run).mkdir()
+        (tmp_path / run / "metrics.jsonl").touch()
+        # That it is read at all, the message says.
+        (tmp_path / run / "config.json").write_text("{")
+    (tmp_path / "run" / "export").mkdir()
+    (tmp_path / "linked" / "export").symlink_to(tmp_path / "run")
+    monkeypatch.chdir(tmp_path / "run" / "export")
+    for place in (".", "../export", "..", tmp_path / "run" / "export", tmp_path / "linked" / "export"):
+        with pytest.raises(UserError, match=r"config\.json: .*the settings of a fine-tuning"):
+            score_labelled(place, ["a.tsv"])

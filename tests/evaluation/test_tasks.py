@@ -6,17 +6,19 @@ import shutil
 import subprocess
 import sys
 import threading
+import xml.etree.ElementTree as ElementTree
 
 import pytest
 
 from tests.records.runs import make_run
 from wechsel_jax import cli, demo
 from wechsel_jax.commands.evaluate import named
+from wechsel_jax.errors import UserError
 from wechsel_jax.evaluation import tasks
 from wechsel_jax.evaluation.labels import LabelScores
 from wechsel_jax.records.scores import ScoresRecord
 from wechsel_jax.report.latex import latex
-from wechsel_jax.report.scores_table import figure, grid, heat_map, read_scores
+from wechsel_jax.report.scores_table import figure, grid, heat_map, read_scores, write_scores
 from wechsel_jax.report.section import Table
 
 PAIRS = "sen\twrong_sen\tphenomenon\n" + "".join(
@@ -208,6 +210,70 @@ def test_a_model_that_changed_is_not_measured_before(place, tmp_path, capsys):
     assert "measured before" in capsys.readouterr().out
 
 
+def test_what_stands_beside_the_configuration_decides_too(place, tmp_path, capsys):
+    """The token before a text and those that end one are named in these files."""
+    shutil.copytree(demo.path("english-gpt2"), tmp_path / "model")
+    arguments = (f"m={tmp_path}/model", f"--text={place}/text.txt", f"--output={tmp_path}/scores.json")
+    run(*arguments)
+    told = "tokenizer_config.json, special_tokens_map.json or generation_config.json"
+    tokenizer = tmp_path / "model" / "tokenizer_config.json"
+    for name, text in (
+        ("tokenizer_config.json", json.dumps(json.loads(tokenizer.read_text()) | {"bos_token": "a"})),
+        ("special_tokens_map.json", "{}"),
+        ("generation_config.json", '{"eos_token_id": 5}'),
+    ):
+        file = tmp_path / "model" / name
+        before = file.read_bytes() if file.exists() else None
+        file.write_text(text)
+        with pytest.raises(SystemExit):
+            run(*arguments)
+        assert f"has a score of m in text.txt, of other {told}; expected the same" in capsys.readouterr().err
+        # In another task, too, it would be two models in a row.
+        with pytest.raises(SystemExit):
+            run(arguments[0], f"--choice={place}/pairs.tsv", arguments[2])
+        assert f"has a score of m in text.txt, of other {told}; expected one model a name" in capsys.readouterr().err
+        if before is None:
+            file.unlink()
+        else:
+            file.write_bytes(before)
+    run(*arguments)
+    # Earlier files do not tell them.
+    content = json.loads((tmp_path / "scores.json").read_text())
+    del content["scores"][0]["facts"]["beside_config"]
+    (tmp_path / "scores.json").write_text(json.dumps(content))
+    (tmp_path / "model" / "generation_config.json").write_text('{"eos_token_id": 5}')
+    run(*arguments)
+    assert capsys.readouterr().out.count("measured before") == 2
+
+
+@pytest.mark.parametrize(
+    ("fact", "told"),
+    [("tokenizer", "tokens"), ("config", "settings of the model"), ("beside_config", "tokenizer_config.json, special")],
+)
+def test_a_row_is_of_one_model(scores, tmp_path, fact, told):
+    content = json.loads(scores.read_text())
+    content["scores"][1]["facts"][fact] = "0" * 64
+    (tmp_path / "other.json").write_text(json.dumps(content))
+    with pytest.raises(UserError, match=f"english: other {told}.* in pairs.tsv than in night; expected one model a name"):
+        read_scores([tmp_path / "other.json"])
+    if fact != "tokenizer":
+        del content["scores"][0]["facts"][fact]
+        (tmp_path / "other.json").write_text(json.dumps(content))
+        assert len(read_scores([tmp_path / "other.json"]).scores) == 2
+
+
+def test_names_leave_the_comments_of_tables_what_they_are(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file = "x---><b>\n\\input{a}.json"
+    (tmp_path / file).write_text(json.dumps({"format": 1, "scores": [PARSED | {"task": "t\n\\input{b}\x01"}]}))
+    for ending in ("tex", "md", "svg"):
+        write_scores([file], f"table.{ending}")
+    assert not [line for line in (tmp_path / "table.tex").read_text().splitlines() if line.startswith("\\input")]
+    begin, end = (tmp_path / "table.md").read_text().split("-->", 1)
+    assert "--" not in begin.removeprefix("<!--") and end.startswith("\n\n## Scores")
+    ElementTree.parse(tmp_path / "table.svg")
+
+
 def test_a_name_stands_for_one_model_in_all_tasks(scores, place, tmp_path, capsys):
     shutil.copy(scores, tmp_path / "scores.json")
     (tmp_path / "line.txt").write_text("It was a dark night.\n")
@@ -299,6 +365,7 @@ def test_what_cannot_be_compared_is_not_put_side_by_side(scores, tmp_path, capsy
     [
         ([], "expected --text, --choice, --reading, --labels, or --tasks that holds one"),
         (["--labels={place}/pairs.tsv", "--limit=3"], "--limit: has no effect on --labels; leave it out"),
+        (["--choice={place}/pairs.tsv", "--examples={place}/pairs.tsv"], "--examples: has no effect without --shots; leave it"),
         (["--text={place}/text.txt", "--tasks={place}/tasks.json", "--shots=1"], "--shots: has no effect on --text, --tasks;"),
         (["--text=more={place}/text.txt", "--tasks={place}/tasks.json"], "two tasks are named 'more'"),
         (["--text={place}/text.txt", "--output=/proc/scores.json"], "/proc/scores.json: /proc cannot be written to; choose"),

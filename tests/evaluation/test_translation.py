@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import pytest
 
+from wechsel_jax import cli
 from wechsel_jax.errors import UserError
 from wechsel_jax.evaluation.translation import score_translations, search
 from wechsel_jax.models.vanilla import TRANSLATOR
@@ -147,3 +148,11 @@ def test_bleu_is_that_of_the_programme(tmp_path):
         assert f"case:{'lc' if lowercase else 'mixed'}" in ours["signature"]
     with pytest.raises(UserError, match="3 translations and 2 references; expected one for each"):
         score_translations(hypotheses, references[:2])
+
+
+def test_a_penalty_of_beams_is_refused_where_there_are_none(tmp_path, capsys):
+    (tmp_path / "in.txt").write_text("a b\n")
+    for beams in ((), ("--beams=1",)):
+        with pytest.raises(SystemExit):
+            cli.main(["translate", str(tmp_path), f"--input={tmp_path}/in.txt", "--length_penalty=2", *beams])
+        assert "--length_penalty: has no effect on a greedy translation; leave it out" in capsys.readouterr().err

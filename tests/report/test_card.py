@@ -15,6 +15,7 @@ from huggingface_hub import ModelCard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers import METHODS
@@ -22,6 +23,7 @@ from wechsel_jax.records import Evaluation, RunRecord, TransferRecord, read_run
 from wechsel_jax.report.card import bibtex, completed_card, model_card
 from wechsel_jax.report.card_sections import public
 from wechsel_jax.report.markdown import code, inline
+from wechsel_jax.transfers.settings import INPUTS
 
 COUNTS = {"tokens": 3, "copied": 1, "mixed": 1, "noise": 1}
 RECORD = {
@@ -205,6 +207,56 @@ def test_a_parser_is_loaded_without_its_head():
     card = card_of(None, RUN, {"architectures": ["BertForDependencyParsing"], "model_type": "bert"})
     assert "model = AutoModel.from_pretrained(" in card and "BertForDependencyParsing.from" not in card
     assert "without its head for dependency trees; `wechsel-jax` reads both." in card
+
+
+@pytest.mark.parametrize(
+    ("model_type", "architecture", "rows", "command"),
+    [
+        ("transformer", "TransformerForTranslation", "", 'wechsel-jax translate "me/german" --input=FILE'),
+        ("transformer", "TransformerForSequenceClassification", "", 'wechsel-jax evaluate "me/german" --labels=FILE'),
+        ("transformer", "TransformerForDependencyParsing", "", 'wechsel-jax evaluate "me/german" --labels=FILE'),
+        ("tri-bert", "TriBertForMaskedLM", "forward", 'wechsel-jax translate "me/german" --input=FILE'),
+        ("tri-bert", "TriBertForMaskedLM", "backward", 'wechsel-jax translate "me/german" --input=FILE --to=first'),
+    ],
+)
+def test_a_model_that_transformers_has_no_class_for_is_read_by_this_package(model_type, architecture, rows, command):
+    run = {**RUN, "config": {**RUN["config"], "data": {"rows": rows}}}
+    card = card_of(None, run, {"architectures": [architecture], "model_type": model_type})
+    _, (example, _), front = structure(card)
+    assert example == f"{command}\n" and "transformers import" not in card and "AutoModel" not in card
+    assert "transformers has no class for this model; `wechsel-jax` reads it:" in card
+    assert not {"library_name", "pipeline_tag", "model-index"} & {*front} and front["tags"] == ["wechsel-jax"]
+
+
+def test_the_model_types_that_transformers_does_not_have_are_known():
+    from wechsel_jax.models.registry import FAMILIES
+    from wechsel_jax.models.vanilla import MODEL_TYPE
+
+    for name in (*FAMILIES, MODEL_TYPE):
+        card = card_of(None, RUN, {"model_type": name})
+        assert ("library_name: transformers" in card) == (name in CONFIG_MAPPING_NAMES), name
+
+
+def test_no_folder_of_a_transfer_is_told():
+    places = ["/home/me/en.txt::/home/me/de.txt", "/home/me/en-de.tsv"]
+    record = {
+        **RECORD,
+        "settings": {name: places if name == "parallel" else f"/home/me/{name}" for name in INPUTS},
+        "notes": [f"{place} has 5 pairs." for place in (*places, "/home/me/de.txt")],
+    }
+    card = card_of(record, None, MODEL)
+    assert "/home/me" not in card and "| parallel | `en.txt::de.txt, en-de.tsv` |" in card
+    for told in ("en.txt::de.txt has 5 pairs.", "- en-de.tsv has 5 pairs.", "- de.txt has 5 pairs."):
+        assert told in card, told
+
+
+def test_rows_of_examples_are_shorter_than_the_longest():
+    scores = (Evaluation(5, math.inf, loss=0.5, score=0.25, metric="f1"),)
+    settings = {"batch_size": 32, "block_length": 128}
+    for objective, told in (("clm", "32 x 128 = 4,096 tokens"), ("tagging", "32 x at most 128 tokens")):
+        run = RunRecord(Path("run"), "run", {"objective": objective, **settings}, evaluations=scores)
+        card = model_card(None, run, 10, model=MODEL)
+        assert f"| batch | {told} |" in card and "those of step 10, which was not evaluated." in card
 
 
 def test_languages_and_licences_are_what_was_given(tmp_path):

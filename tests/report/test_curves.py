@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,9 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.records.runs import CURVES, STEPS
-from wechsel_jax.records import read_run
+from wechsel_jax.records import Evaluation, RunRecord, read_run
 from wechsel_jax.report import steps_needed
-from wechsel_jax.report.curves import best_at, chosen_steps, head_start, incomparable, leader
+from wechsel_jax.report.curves import best_at, bits_at, chosen_steps, head_start, incomparable, leader, perplexity_at
+from wechsel_jax.report.runs import Report
+from wechsel_jax.report.section import plain
+from wechsel_jax.report.training_sections import top
 
 CURVE = {method: list(zip(STEPS, values, strict=True)) for method, values in CURVES.items()}
 positive = st.floats(1.5, 1e6)
@@ -74,6 +78,63 @@ def test_runs_on_other_text_or_of_another_tokenizer_have_no_leader(runs):
     (runs[1] / "data").mkdir()
     (runs[1] / "data" / "fingerprints.json").write_text(json.dumps({"validation": "b", "tokenizer": "t", "versions": {}}))
     assert "different held-out text" in incomparable([one, read_run(runs[1])])
+
+
+def made(name, points=(), inputs=(), **config) -> RunRecord:
+    manifest = {"sha256": name, "inputs": [{"sha256": one} for one in inputs]} if inputs else {}
+    return RunRecord(Path(name), name, config=config, evaluations=tuple(points), data={"validation": manifest})
+
+
+@pytest.mark.parametrize(
+    ("objective", "name", "values", "told"),
+    [
+        ("clm", "block_length", (32, 512), "read other lengths of held-out text at once (block_length 32, 512)"),
+        ("mlm", "block_length", (512, 32), "read other lengths of held-out text at once (block_length 32, 512)"),
+        ("mlm", "mask_rate", (0.15, 0.4), "mask other shares of the held-out text (mask_rate 0.15, 0.4)"),
+        ("clm", "mask_rate", (0.15, 0.4), None),
+        ("translation", "block_length", (32, 512), None),
+        ("clm", "block_length", (32, None), None),
+    ],
+)
+def test_runs_whose_evaluations_ask_something_else_are_not_compared(objective, name, values, told):
+    counted = [1000.0 * value for value in (0.15, 0.4)] if told and name == "mask_rate" else [1000.0] * 2
+    runs = [
+        made(str(value), (Evaluation(10, 50.0, tokens),), objective=objective, **{name: value})
+        for value, tokens in zip(values, counted, strict=True)
+    ]
+    assert incomparable(runs) == (told and f"The runs {told}; their perplexities cannot be compared.")
+
+
+def test_scores_of_other_examples_are_not_compared():
+    def scored(name, inputs, objective="tagging"):
+        points = [Evaluation(10, math.inf, loss=0.5, score=0.5, metric="f1")]
+        return made(name, points, inputs, objective=objective, block_length=len(name))
+
+    assert incomparable([scored("a", "x"), scored("b", "y")]) == (
+        "The runs have different held-out examples; their scores cannot be compared."
+    )
+    # With another tokenizer and other lengths of rows they are the same examples.
+    assert incomparable([scored("a", "xy"), scored("longer", "yx")]) is None
+    assert incomparable([scored("a", "x"), scored("b", "x", "parsing")]).endswith("their scores cannot be compared.")
+    told = plain(top(Report([scored("a", "x"), scored("b", "y")])).blocks[0].text)
+    assert told == "The runs have different held-out examples; their scores cannot be compared."
+
+
+def test_an_evaluation_is_looked_up():
+    """Tables ask for every step of every run."""
+
+    class Counted(tuple):
+        read = 0
+
+        def __iter__(self):
+            Counted.read += 1
+            return super().__iter__()
+
+    run = dataclasses.replace(made("a"), evaluations=Counted(Evaluation(i, 50.0 + i, bits_per_byte=1.0) for i in range(50)))
+    Counted.read = 0
+    assert [perplexity_at(run, i) for i in range(51)] == [*(50.0 + i for i in range(50)), None]
+    assert [bits_at(run, i) for i in (0, 49, 50)] == [1.0, 1.0, None]
+    assert Counted.read == 1
 
 
 def test_chosen_steps_keep_both_ends():

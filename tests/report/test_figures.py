@@ -14,7 +14,7 @@ from tests.records.runs import CURVES, STEPS
 from wechsel_jax.report import figures
 from wechsel_jax.report.figures import NARROW, SMALL, WIDE, drawn, encoded, inline, spread_apart, thinned
 from wechsel_jax.report.palette import SLOTS, variables
-from wechsel_jax.report.plots import Histograms, Intervals, Lines, Series, Spreads, Stacks
+from wechsel_jax.report.plots import HeatMap, Histograms, Intervals, Lines, Series, Spreads, Stacks
 from wechsel_jax.report.section import Figure
 
 MEASURED = Lines(
@@ -210,6 +210,8 @@ def test_characters_that_no_xml_can_hold_are_named():
         Lines((Series(label, 0, [(0, 2.0), (1, 1.0)]),), value="perplexity", switches=((1, label, 0),)),
         Stacks(((label, {"copied": 1, "mixed": 0, "random": 0}),)),
         Spreads(((label, 0, 1.0, 0.1),)),
+        Intervals(("a",), ((f"{label}\nscore", ((1.0, 0.9, 1.1),)),)),
+        HeatMap(("a",), (f"{label}\nscore",), ((("1", 0.5),),)),
     )
     for plot in plots:
         figure = Figure("plot", label, label, plot)

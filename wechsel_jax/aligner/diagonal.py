@@ -50,7 +50,8 @@ class Aligned:
     Attributes:
       links: int32 (T_t,), for each target token the place of the source token in its sentence, -1 for none.
       tension: of the last iteration.
-      log_likelihood: of the target side after each expectation, in nats per token; with alpha 0 it never falls.
+      log_likelihood: of the target side after each expectation, in nats per token of sentences that have a source side; with
+        alpha 0 it never falls.
       entries: int64 (K, 2), the pairs of a source token (-1 for none) and a target token that occur in a pair of sentences.
       counts: float64 (K,), how often each of them was aligned, as the last expectation has it.
     """
@@ -116,7 +117,8 @@ def align_diagonal(
     # Every word of the target side alike: the first expectation knows nothing but the prior.
     table, tension = np.full(size, 1 / max(1, len(np.unique(target)))), settings.tension
     sizes = _shapes(groups)
-    tokens, history, counts = max(1, len(target)), [], np.zeros(size)
+    # Of sentences that have no other side nothing is observed.
+    tokens, history, counts = max(1, int(m[n > 0].sum())), [], np.zeros(size)
     for iteration in range(settings.iterations):
         counts, feature, likelihood = np.zeros(size), 0.0, 0.0
         for group in groups:

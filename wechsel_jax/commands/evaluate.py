@@ -94,6 +94,8 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     if idle := [flag for some in _READ.values() for flag in some if values[flag].present and flag not in read]:
         there = ", ".join(f"--{name}" for name in [*asked, *(["tasks"] if further else [])])
         raise UserError(f"--{idle[0]}: has no effect on {there}; leave it out")
+    if values.examples and not values.shots:
+        raise UserError("--examples: has no effect without --shots; leave it out, or say how many")
     if twice := [name for name in names if names.count(name) > 1]:
         raise UserError(f"two tasks are named {twice[0]!r}; expected one name a task: NAME=FILE")
     if values.output:

@@ -52,6 +52,8 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
 
     if values["tokenize"].present and not values.reference:
         raise UserError("--tokenize: is for --reference; leave it out")
+    if values["length_penalty"].present and values.beams == 1:
+        raise UserError("--length_penalty: has no effect on a greedy translation; leave it out, or ask for more --beams")
     sides = picked(values, "input", "reference").items()
     lines = {name: [line for _, line in read_lines(place, "sentences, one a line")] for name, place in sides if place}
     if values.reference:

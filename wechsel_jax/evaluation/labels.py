@@ -216,8 +216,10 @@ def score_labelled(
       UserError: it is no such model, an example is not what it should be, or has a label that the model has not.
     """
     workdir, directory, settings = Path(directory), Path(exported_model(directory)), {}
-    if workdir.name == EXPORT and (workdir.parent / METRICS_FILE).exists():
-        workdir = workdir.parent
+    # "." has no name, and what a link leads to another one.
+    place = Path(os.path.abspath(directory))
+    if place.name == EXPORT and (place.parent / METRICS_FILE).exists():
+        workdir = place.parent
     if directory != workdir:
         recorded = read_json(workdir / CONFIG_FILE, "the settings of a fine-tuning")
         settings = {"length": recorded.get("block_length"), **(recorded.get("task") or {})}

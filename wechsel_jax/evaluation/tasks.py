@@ -27,7 +27,7 @@ from wechsel_jax.models.vanilla import MODEL_TYPE
 from wechsel_jax.records.machine import versions
 from wechsel_jax.records.names import CONFIG_FILE, METRICS_FILE, RECORD_FILE, SEEDS_FILE
 from wechsel_jax.records.run import exported_model, read_run, seed_runs
-from wechsel_jax.records.scores import Score, ScoresRecord
+from wechsel_jax.records.scores import Score, ScoresRecord, other_model
 from wechsel_jax.text.documents import KINDS
 from wechsel_jax.text.parts import read_documents
 from wechsel_jax.text.sources import SOURCE_FILE, Source, file_hash, find_sources, identify
@@ -315,11 +315,12 @@ def evaluate(
     wanted: list[tuple[str, Task, Score]] = []
     for label in models:
         kept = [score for score in record.scores if score.model == label and score.task not in files]
-        if stale := next((score.task for score in kept if score.facts["weights"] != facts[label]["weights"]), None):
-            raise UserError(
-                f"{output}: has a score of {label} in {stale}, of other weights; expected one model a name; use other names "
-                f"(NAME=...) or another file, or score it in {stale} again, too"
-            )
+        for score in kept:
+            if other := other_model(score.facts, facts[label]):
+                raise UserError(
+                    f"{output}: has a score of {label} in {score.task}, of other {other}; expected one model a name; use other "
+                    f"names (NAME=...) or another file, or score it in {score.task} again, too"
+                )
         for task in tasks:
             # Which file it was, its hash says; where it lay is no setting.
             places = {name: Path(task.settings[name]).name for name in _FILES if task.settings.get(name)}
@@ -391,15 +392,10 @@ def told(score: Score) -> str:
 
 def _difference(found: Score, asked: Score) -> str:
     """What was other when a score was measured than it is now; "" where nothing was."""
-    for what, told in (
-        ("weights", "weights"),
-        ("tokenizer", "tokens"),
-        ("config", "settings of the model"),
-        ("fine_tuned", "fine-tuned weights"),
-    ):
-        # Scores of earlier versions do not tell the model's settings.
-        if found.facts.get(what) != asked.facts.get(what) and (what != "config" or what in found.facts):
-            return told
+    if other := other_model(found.facts, asked.facts):
+        return other
+    if found.facts.get("fine_tuned") != asked.facts.get("fine_tuned"):
+        return "fine-tuned weights"
     names = ("kind", "data", "settings")
     return next((name for name, one, other in zip(names, found.asked(), asked.asked(), strict=True) if one != other), "")
 
@@ -428,6 +424,9 @@ def _facts(place: str | os.PathLike) -> dict[str, Any]:
     names = ("tokenizer.json",), ("*.model", "vocab.txt", "vocab.json", "merges.txt", "added_tokens.json")
     tokenizers = next(filter(None, (sorted(path for name in group for path in directory.glob(name)) for group in names)), [])
     hashes = [file_hash(path) for path in tokenizers]
+    # The token before a text and those that end one are named here. Of each its name, too: one may be there without the others.
+    named = ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
+    beside = [f"{name} {file_hash(directory / name)}" for name in named if (directory / name).is_file()]
     sizes = {name: math.prod(tensor.shape) for name, tensor in checkpoint.tensors.items()}
     if checkpoint.architecture == MODEL_TYPE:
         # Made here alone: no surgery knows it, and it stores nothing twice.
@@ -452,6 +451,7 @@ def _facts(place: str | os.PathLike) -> dict[str, Any]:
         "weights": _weights(place if Path(place).is_dir() else directory),
         "tokenizer": hashlib.sha256("".join(hashes).encode()).hexdigest() if len(hashes) > 1 else "".join(hashes),
         "config": file_hash(directory / "config.json"),
+        "beside_config": hashlib.sha256("\n".join(beside).encode()).hexdigest(),
         "parameters": sum(sizes.values()),
         "embedding_parameters": sum(sizes.get(name, 0) for name in tables),
         "vocabulary_size": size,

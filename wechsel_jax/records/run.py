@@ -17,6 +17,8 @@ from wechsel_jax.records.state import DONE, FINISHED, State, find_state
 from wechsel_jax.records.transfer import TransferRecord
 
 SIDES = ("train", "validation")
+# Objectives whose rows are whole blocks of text; those of others are examples, pairs or sentences, and shorter.
+FILLED = ("clm", "mlm")
 # Where `train.compare` puts the transfer of a run, the directory of a transfer itself, a copy of what the run began with.
 _TRANSFERS = ("transfer", ".", "model")
 _RUN = "a run: metrics.jsonl of `train.pretrain`, or transfer.json of `wechsel-jax transfer`"
@@ -139,6 +141,11 @@ class RunRecord:
         """(step, perplexity) of the evaluations with a finite perplexity."""
         return [(point.step, point.perplexity) for point in self.evaluations if math.isfinite(point.perplexity)]
 
+    @cached_property
+    def evaluated_at(self) -> Mapping[int, Evaluation]:
+        """Step -> the evaluation after so many updates."""
+        return {point.step: point for point in self.evaluations}
+
     @property
     def last_step(self) -> int | None:
         """The last step that anything was recorded of."""
@@ -151,7 +158,7 @@ class RunRecord:
         None where settings or steps are not known, or where rows are examples, which are shorter.
         """
         sizes = [self.config.get("batch_size"), self.config.get("block_length"), self.last_step]
-        if self.config.get("objective") not in ("clm", "mlm") or not all(is_number(size) for size in sizes):
+        if self.config.get("objective") not in FILLED or not all(is_number(size) for size in sizes):
             return None
         return math.prod(sizes)
 

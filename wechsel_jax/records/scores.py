@@ -29,6 +29,13 @@ _SCORE = {
 }
 _FILE = ResultsFile("format", "scores", _SCORE, "the scores that `wechsel-jax evaluate --output=FILE.json` writes")
 is_scores = _FILE.begins
+# Facts that say which model it is -> what differs where they do.
+_IDENTITY = {
+    "weights": "weights",
+    "tokenizer": "tokens",
+    "config": "settings of the model",
+    "beside_config": "tokenizer_config.json, special_tokens_map.json or generation_config.json",
+}
 # Of the form "text".
 _TEXT_METRICS = dict.fromkeys(("bits_per_byte", "bits_per_word", "bytes_per_token", "unknown_tokens"), NUMBER)
 
@@ -47,8 +54,9 @@ class Score:
       denominators: of each item; in a file none where all are 1.
       files: "name", "sha256" and "bytes" of what was scored.
       settings: that change the result.
-      facts: "weights" and "tokenizer" (sha256), "directory", "architecture", "parameters", "vocabulary_size" and, of a model
-        that a transfer made, "method" and its "settings", which earlier files lack.
+      facts: "weights" and "tokenizer" (sha256), "directory", "architecture", "parameters", "vocabulary_size" and, which earlier
+        files lack, "config" and "beside_config" (sha256 of config.json, and of what else names special tokens and the end of a
+        text) and, of a model that a transfer made, "method" and its "settings".
       machine: "device_kind", "devices", "versions".
       seconds: that it took.
     """
@@ -80,6 +88,12 @@ class Score:
         """What must be equal for two models to be compared: form, data and settings."""
         hashes = tuple(file["sha256"] for file in self.files)
         return self.form, hashes, json.dumps(dict(self.settings), sort_keys=True)
+
+
+def other_model(facts: Mapping[str, Any], others: Mapping[str, Any]) -> str:
+    """Says what differs between the models of two scores; "" where nothing does of what both tell."""
+    both = [name for name in _IDENTITY if name in facts and name in others]
+    return next((_IDENTITY[name] for name in both if facts[name] != others[name]), "")
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,9 @@ _TASKS = (
     ("QuestionAnswering", "question-answering"),
 )
 _TREES = "ForDependencyParsing"
+# Model types that transformers does not have, those of `models.vanilla` and `models.trilayer`; a card does without the packages
+# that these import.
+_OURS = re.compile(r"transformer|tri-.+")
 _LICENSE = re.compile(r"[a-z0-9][a-z0-9.-]*")
 _LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]+)*")
 _SOFTWARE = """@software{wechsel-jax,
@@ -79,8 +82,9 @@ def model_card(
     classes = model.get("architectures")
     named = (classes[0] if classes and isinstance(classes, list) else None, record.source.get("class") if record else None)
     loader = next((name for name in named if _is_name(name)), "AutoModel")
+    ours = _OURS.fullmatch(str(model.get("model_type")))
     # There is no class for trees: transformers loads what is below their head.
-    trees = loader.endswith(_TREES)
+    trees = loader.endswith(_TREES) and not ours
     loader = "AutoModel" if trees else loader
     title = f"{name_of(place)}, trained further" if place else run.path.resolve().name if run else "A language model"
     if record:
@@ -91,6 +95,12 @@ def model_card(
         f"from transformers import {loader}, AutoTokenizer\n\nmodel = {loader}.from_pretrained({json.dumps(repo)})\n"
         f"tokenizer = AutoTokenizer.from_pretrained({json.dumps(repo)})"
     )
+    if ours:
+        labelled = ours[0] == "transformer" and not loader.endswith("ForTranslation")
+        # A half model of TreLM writes its second language unless it is told otherwise.
+        first = " --to=first" if run and (run.config.get("data") or {}).get("rows") == "backward" else ""
+        command, flags = ("evaluate", "--labels=FILE") if labelled else ("translate", f"--input=FILE{first}")
+        example = f"wechsel-jax {command} {json.dumps(repo)} {flags}"
     terms: list[Text] = [(Code(license), ".") if license else _NO_LICENSE]
     if place:
         made = Code(hub_id(place) or name_of(place))
@@ -100,14 +110,17 @@ def model_card(
     body: list[Block] = [
         *_introduction(record, run, model),
         *(scores(run, step, averaged) if run else ()),
-        Listing(example, "python"),
+        *([("transformers has no class for this model; ", Code(PROJECT), " reads it:")] if ours else []),
+        Listing(example, "bash" if ours else "python"),
         *([("This loads the model without its head for dependency trees; ", Code(PROJECT), " reads both.")] if trees else []),
         *(run_sections(run, step) if run else ()),
         *(transfer_sections(record) if record else ()),
         Section("Licence", (joined(terms, " "),)),
         Section("Citation", (Listing(bibtex(record.method if record else None, versions.get(PROJECT)), "bibtex"),)),
     ]
-    front = _front_matter(record, None if averaged else run, step, title, hub_id(place), loader, license, language)
+    front = _front_matter(
+        record, None if averaged else run, step, title, hub_id(place), "" if ours else loader, license, language
+    )
     return f"---\n{front}---\n\n{markdown([Section(title, tuple(body))], level=1)}\n"
 
 
@@ -203,7 +216,7 @@ def _front_matter(
         ]
         scored = {"model_name": one_line(title), "eval_results": results}
     data = ModelCardData(
-        library_name="transformers",
+        library_name="transformers" if loader else None,
         base_model=base,
         license=license,
         language=[*language] or None,

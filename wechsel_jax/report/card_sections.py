@@ -10,15 +10,16 @@ from typing import Any
 from wechsel_jax.files.json import is_number
 from wechsel_jax.records import ORIGINS, Evaluation, RunRecord, TransferRecord, best_evaluation
 from wechsel_jax.records.compute import compute
-from wechsel_jax.records.run import SIDES
+from wechsel_jax.records.run import FILLED, SIDES
 from wechsel_jax.report.curves import chosen_steps
 from wechsel_jax.report.display import NO_VALUE
 from wechsel_jax.report.section import Block, Code, Items, Section, Table, Text, Token, joined
 from wechsel_jax.report.transfer_sections import alignment_table, shared_tokens, source_tokens
+from wechsel_jax.text.parallel import BESIDE
 
 HUB_ID = re.compile(r"(?!.*(?:--|\.\.))[a-z0-9][\w.-]{0,95}/[a-z0-9][\w.-]{0,95}(?<!\.git)(?<![.-])", re.ASCII | re.IGNORECASE)
 # Settings that name files, or a model that may be a directory; some hold several.
-_PLACES = ("source_vectors", "target_vectors", "dictionary", "helper", "source_text", "target_text")
+_PLACES = ("source_vectors", "target_vectors", "dictionary", "helper", "source_text", "target_text", "parallel")
 _MOST_ROWS = 12
 _PHASE_FIELDS = (
     *("name", "steps", "fraction", "trainable", "warmup", "warmup_steps"),
@@ -62,8 +63,11 @@ def transfer_sections(record: TransferRecord) -> list[Section]:
 
 
 def public(place: str) -> str:
-    """A place by name only, but for a hub id: a card is public, and the folders of whoever made the model are not."""
-    return hub_id(place) or Path(place).name.strip() or place
+    """A place by name only, but for a hub id: a card is public, and the folders of whoever made the model are not.
+
+    Of two files beside each other, both are.
+    """
+    return BESIDE.join(hub_id(one) or Path(one).name.strip() or one for one in place.split(BESIDE))
 
 
 def name_of(place: str) -> str:
@@ -85,7 +89,9 @@ def _without_folders(sentence: str, record: TransferRecord) -> str:
     """A sentence with files by name only."""
     for name in _PLACES:
         for place in _listed(record.settings.get(name)):
-            sentence = sentence.replace(place, public(place))
+            # One of two files may be named without the other.
+            for one in place.split(BESIDE):
+                sentence = sentence.replace(one, public(one))
     return sentence
 
 
@@ -97,6 +103,8 @@ def scores(run: RunRecord, step: int, averaged: Sequence[int] = ()) -> list[Bloc
     if averaged:
         several = f"{', '.join(f'{one:,}' for one in averaged[:-1])} and {step:,}"
         told = f"These weights are the mean of those after steps {several}; scores here are of step {step:,} alone"
+    if all(one.step != step for one in run.evaluations):
+        told += ", which was not evaluated"
     best = best_evaluation(run.evaluations)
     shown = _thinned(run.evaluations, best)
     if any(one.score is not None for one in run.evaluations):
@@ -123,8 +131,6 @@ def scores(run: RunRecord, step: int, averaged: Sequence[int] = ()) -> list[Bloc
         )
         for one in shown
     )
-    if all(one.step != step for one in run.evaluations):
-        told += ", which was not evaluated"
     tokens = next((one.tokens for one in reversed(run.evaluations) if one.tokens is not None), None)
     counted = f" Perplexity is over {tokens:,.0f} tokens of the validation text." if tokens is not None else ""
     thinned = [f"{len(shown)} of {len(run.evaluations)} evaluations are shown."] if len(shown) < len(run.evaluations) else []
@@ -169,7 +175,9 @@ def _settings(run: RunRecord, step: int) -> list[Block]:
     rows.append(("steps", f"{step:,}{planned}"))
     batch, length = config.get("batch_size"), config.get("block_length")
     if is_number(batch) and is_number(length):
-        rows.append(("batch", f"{batch:,} x {length:,} = {batch * length:,} tokens"))
+        filled = config.get("objective") in FILLED
+        size = f"{batch:,} x {length:,} = {batch * length:,} tokens" if filled else f"{batch:,} x at most {length:,} tokens"
+        rows.append(("batch", size))
     if run.tokens:
         rows.append(("tokens seen", f"{run.tokens:,}"))
     optimizer = config.get("optimizer") or {}

@@ -3,10 +3,17 @@
 import math
 from collections.abc import Sequence
 
+from wechsel_jax.files.json import is_number
 from wechsel_jax.records import Evaluation, RunRecord
 
 # The method that trains from scratch.
 BASELINE = "full_rand"
+MASKED = ("mlm", "mlm_nsp", "cdlm", "tlm", "brlm")
+# Settings that change what an evaluation asks -> the objectives of which they do, and what differs.
+_ASKED = {
+    "block_length": (("clm", "mlm", "mlm_nsp"), "read other lengths of held-out text at once"),
+    "mask_rate": (MASKED, "mask other shares of the held-out text"),
+}
 
 
 def steps_needed(curve: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) -> list[float | None]:
@@ -60,7 +67,7 @@ def chosen_steps(steps: Sequence[int], most: int) -> list[int]:
 
 def perplexity_at(run: RunRecord, step: int) -> float | None:
     """Returns the perplexity of an evaluation, inf where it overflowed; None where there was none."""
-    return next((point.perplexity for point in run.evaluations if point.step == step), None)
+    return run.evaluated_at[step].perplexity if step in run.evaluated_at else None
 
 
 def scored(run: RunRecord) -> list[Evaluation]:
@@ -70,7 +77,7 @@ def scored(run: RunRecord) -> list[Evaluation]:
 
 def bits_at(run: RunRecord, step: int) -> float | None:
     """Returns the bits per byte of an evaluation; None where there was none, or it recorded none."""
-    return next((point.bits_per_byte for point in run.evaluations if point.step == step), None)
+    return run.evaluated_at[step].bits_per_byte if step in run.evaluated_at else None
 
 
 def best_at(runs: Sequence[RunRecord], step: int) -> list[RunRecord]:
@@ -100,30 +107,40 @@ def leader(runs: Sequence[RunRecord]) -> RunRecord | None:
 
 
 def incomparable(runs: Sequence[RunRecord]) -> str | None:
-    """Says in a sentence why the perplexities of the runs must not be compared; None where nothing speaks against it."""
+    """Says in a sentence why the perplexities or scores of runs must not be compared; None where nothing speaks against it."""
     evaluated = [run for run in runs if run.evaluations]
+    labelled = any(map(scored, evaluated))
+    end = f"their {'scores' if labelled else 'perplexities'} cannot be compared."
     objectives = {run.config["objective"] for run in evaluated if isinstance(run.config.get("objective"), str)}
     if len(objectives) > 1:
-        return f"The runs have different objectives ({', '.join(sorted(objectives))}); their perplexities cannot be compared."
+        return f"The runs have different objectives ({', '.join(sorted(objectives))}); {end}"
+    manifests = [run.data.get("validation", {}) for run in evaluated]
+    if labelled:
+        # Other tokenizers make other rows of the same examples, whose scores can be compared.
+        files = {frozenset(one.get("sha256") for one in found["inputs"]) for found in manifests if found.get("inputs")}
+        return f"The runs have different held-out examples; {end}" if len(files) > 1 else None
+    for name, (concerned, differ) in _ASKED.items():
+        values = {run.config[name] for run in evaluated if is_number(run.config.get(name))} if objectives & {*concerned} else ()
+        if len(values) > 1:
+            return f"The runs {differ} ({name} {', '.join(f'{value:,}' for value in sorted(values))}); {end}"
     tokens = {point.tokens for run in evaluated for point in run.evaluations if point.tokens is not None}
     # Masked language models are scored on a random part of the text, which may differ a little.
     if len(tokens) > 1 and min(tokens) < 0.98 * max(tokens):
         counts = " and ".join(f"{count:,.0f}" for count in (min(tokens), max(tokens)))
-        return f"The evaluations counted {counts} tokens: another tokenizer or text; their perplexities cannot be compared."
+        return f"The evaluations counted {counts} tokens: another tokenizer or text; {end}"
     sizes = {run.transfer.target.get("vocabulary_size") for run in evaluated if run.transfer} - {None}
     if len(sizes) > 1:
-        return "The runs have vocabularies of different size; their perplexities cannot be compared."
+        return f"The runs have vocabularies of different size; {end}"
     # As many tokens of another text, where `eval_batches` are read of each.
     texts, tokenizers = set(), set()
-    for run in evaluated:
-        manifest = run.data.get("validation", {})
+    for run, manifest in zip(evaluated, manifests, strict=True):
         texts.add(manifest.get("sha256") or run.fingerprints.get("validation"))
         tokenizers.add(manifest.get("tokenizer", {}).get("sha256") or run.fingerprints.get("tokenizer"))
     # The first runs left neither.
     texts, tokenizers = texts - {None}, tokenizers - {None}
     if len(texts) > 1:
         differ = "tokenizers" if len(tokenizers) > 1 else "held-out text"
-        return f"The runs have different {differ}; their perplexities cannot be compared."
+        return f"The runs have different {differ}; {end}"
     return None
 
 

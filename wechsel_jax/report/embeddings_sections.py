@@ -9,7 +9,7 @@ from wechsel_jax.inspection.verdict import summary
 from wechsel_jax.records.embeddings import Absorption, Analogies, Distribution, Embeddings, EmbeddingsRecord
 from wechsel_jax.report.display import NO_VALUE, number, percent
 from wechsel_jax.report.figures import WRITER
-from wechsel_jax.report.markdown import markdown
+from wechsel_jax.report.markdown import comment, markdown
 from wechsel_jax.report.plots import Histograms
 from wechsel_jax.report.section import Block, Figure, Items, Note, Section, Strong, Table
 
@@ -45,11 +45,11 @@ def sections(record: EmbeddingsRecord) -> list[Section]:
 
 def write_embeddings(files: Sequence[str | Path], output: str | Path, *, overwrite: bool = False) -> Path:
     """Writes the sections of files of embeddings as one Markdown file; `page.write_report` writes them as a page."""
-    output, told = Path(output), ", ".join(map(str, files)).replace("--", "- -")
+    output, told = Path(output), comment(f"{WRITER} from {', '.join(map(str, files))}.")
     refuse_file(output, lambda path: WRITER.encode() in path.read_bytes()[:2000], "report", overwrite, files)
     text = markdown(sections(read_embeddings(files)))
     with new_file(output, "w") as handle:
-        handle.write(f"<!-- {WRITER} from {told}. -->\n\n{text}\n")
+        handle.write(f"{told}\n\n{text}\n")
     return output
 
 

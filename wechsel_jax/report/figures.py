@@ -353,10 +353,15 @@ def _intervals(axes: Sequence["Axes"], plot: Intervals, width: int) -> None:
         # A value is compared with the first row's.
         if values[0] is not None:
             one.axvline(values[0][0], color=LINE["light"], linewidth=1, zorder=0)
-        one.set_title(heading, fontsize=10, loc="left")
+        one.set_title(_lined(heading), fontsize=10, loc="left")
         one.tick_params(axis="y", length=0)
     axes[0].set_yticks(range(len(plot.rows)), [shortened(label, 24) for label in plot.rows])
     axes[0].set_ylim(len(plot.rows) - 0.5, -0.5)
+
+
+def _lined(heading: str) -> str:
+    """A heading of several lines as characters that all show, and that any XML can hold."""
+    return "\n".join(map(printable, heading.split("\n")))
 
 
 def _heat_map(axes: "Axes", plot: HeatMap, width: int) -> None:
@@ -375,7 +380,7 @@ def _heat_map(axes: "Axes", plot: HeatMap, width: int) -> None:
     for column in range(plot.together, len(plot.columns), plot.together) if plot.together else ():
         axes.axvline(column - 0.5, color="white", linewidth=8)
     axes.set_yticks(range(len(plot.rows)), [shortened(label, 24) for label in plot.rows])
-    axes.set_xticks(range(len(plot.columns)), plot.columns)
+    axes.set_xticks(range(len(plot.columns)), [*map(_lined, plot.columns)])
     axes.xaxis.tick_top()
     axes.tick_params(length=0)
     for spine in axes.spines.values():

@@ -51,6 +51,15 @@ def code(value: object) -> str:
     return f"{fence}{pad}{text}{pad}{fence}" if text else ""
 
 
+def comment(value: str) -> str:
+    """A value as a comment, whatever it holds: two dashes in a row might end it.
+
+    >>> comment("from a--->b.json")
+    '<!-- from a- - ->b.json -->'
+    """
+    return f"<!-- {re.sub('-(?=-)', '- ', value)} -->"
+
+
 def _block(block: section.Block, level: int) -> str:
     match block:
         case section.Section():

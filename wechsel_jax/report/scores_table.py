@@ -6,15 +6,15 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from wechsel_jax.errors import UserError
+from wechsel_jax.errors import UserError, printable
 from wechsel_jax.evaluation.bootstrap import Interval, bootstrap, paired_bootstrap
 from wechsel_jax.files import new_file, refuse_file
 from wechsel_jax.files.json import is_number
-from wechsel_jax.records.scores import Score, ScoresRecord
+from wechsel_jax.records.scores import Score, ScoresRecord, other_model
 from wechsel_jax.report.display import NO_VALUE, number, plural
 from wechsel_jax.report.figures import WIDE, WRITER, drawn, encoded
 from wechsel_jax.report.latex import latex
-from wechsel_jax.report.markdown import markdown
+from wechsel_jax.report.markdown import comment, markdown
 from wechsel_jax.report.plots import HeatMap, Intervals
 from wechsel_jax.report.section import Best, Figure, Note, Section, Table, Text
 from wechsel_jax.report.terminal import terminal
@@ -41,7 +41,6 @@ def read_scores(files: Sequence[str | Path]) -> ScoresRecord:
     """
     record, places = ScoresRecord(), {}
     asked: dict[str, Score] = {}
-    models: dict[str, Score] = {}
     for file in files:
         for score in ScoresRecord.read(file).scores:
             if score.key in places:
@@ -59,11 +58,11 @@ def read_scores(files: Sequence[str | Path]) -> ScoresRecord:
                     f"{file}: {score.task}: {score.model} was scored on other data or with other settings than {other.model}; "
                     "expected the same; score it again, or give the task another name"
                 )
-            named = models.setdefault(score.model, score)
-            if named.facts["weights"] != score.facts["weights"]:
-                raise UserError(
-                    f"{file}: {score.model}: other weights in {score.task} than in {named.task}; expected one model a name"
-                )
+            for named in record.scores:
+                if named.model == score.model and (told := other_model(named.facts, score.facts)):
+                    raise UserError(
+                        f"{file}: {score.model}: other {told} in {score.task} than in {named.task}; expected one model a name"
+                    )
             record = record.with_score(score)
     if not record.scores:
         raise UserError(f"{', '.join(map(str, files))}: hold no score; expected what `wechsel-jax evaluate` measured")
@@ -335,16 +334,18 @@ def write_scores(
         with new_file(output) as handle:
             handle.write(drawing)
         return output
+    told = f"{WRITER} from {', '.join(map(str, files))}."
     if output.suffix == ".csv":
         text = _csv(record)
     elif output.suffix == ".tex":
-        lines = [f"% {WRITER} from {', '.join(map(str, files))}."]
+        # Behind the end of a line, a name that has one would be no comment any more.
+        lines = [f"% {printable(told)}"]
         for section in sections(record):
-            lines += ["", f"% {' '.join(section.heading.split())}"]
-            lines += [latex(one).rstrip() if isinstance(one, Table) else f"% {one.text}" for one in section.blocks]
+            lines += ["", f"% {printable(section.heading)}"]
+            lines += [latex(one).rstrip() if isinstance(one, Table) else f"% {printable(one.text)}" for one in section.blocks]
         text = "\n".join(lines) + "\n"
     else:
-        text = f"<!-- {WRITER} from {', '.join(map(str, files)).replace('--', '- -')}. -->\n\n{markdown(sections(record))}\n"
+        text = f"{comment(told)}\n\n{markdown(sections(record))}\n"
     with new_file(output, "w") as handle:
         handle.write(text)
     return output

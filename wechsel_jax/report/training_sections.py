@@ -26,7 +26,7 @@ Points = list[tuple[int, float]]
 
 def top(report: Report) -> Section:
     """The headline, what backs it, warnings, and the key figures."""
-    reason = curves.incomparable([run for run in report.runs if run.curve])
+    reason = curves.incomparable(report.evaluated)
     backing = tuple(evidence(report))
     warnings = [Note(reason, "warning")] if reason else []
     warnings += [Note((report.name(run), f": {note}"), "warning") for run in report.transferred for note in run.transfer.notes]
@@ -195,7 +195,7 @@ def bits_per_byte(report: Report) -> list[Section]:
         ))  # fmt: skip
     if not rows:
         return []
-    masked = any(run.config.get("objective") in ("mlm", "mlm_nsp", "cdlm", "tlm", "brlm") for run in report.runs)
+    masked = any(run.config.get("objective") in curves.MASKED for run in report.runs)
     about = (
         "What the models still need for a byte of held-out text, special tokens left out. Unlike perplexities, these numbers "
         "can be compared between tokenizers on the same text."
