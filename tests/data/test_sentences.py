@@ -7,6 +7,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
+from wechsel_jax import cli
 from wechsel_jax.data import TokenBlocks, prepare, prepare_split
 from wechsel_jax.data.sentences import SentencePairs
 from wechsel_jax.errors import UserError
@@ -202,3 +203,15 @@ def test_damage_is_noticed(tmp_path, text, bert, damage):
     path.unlink() if damage == "gone" else path.write_bytes(raw[:-4] if damage == "short" else b"\x09" + raw[1:])
     with pytest.raises(UserError, match=r"sentences.bin: .*prepare the text again"):
         SentencePairs.open(tmp_path / "out", 16, load_tokenizer(bert), verify=damage == "changed")
+
+
+@pytest.mark.parametrize("damage", ["gone", "changed"])
+def test_the_command_verifies_the_sentences_too(tmp_path, text, bert, capsys, damage):
+    flags = ["--documents=paragraphs", "--sentences", "--verify"]
+    command = ["prepare", f"--input={text}", f"--tokenizer={bert}", f"--output={tmp_path / 'out'}", *flags]
+    cli.main(command)
+    path = tmp_path / "out" / "sentences.bin"
+    path.unlink() if damage == "gone" else path.write_bytes(b"\x09" + path.read_bytes()[1:])
+    with pytest.raises(SystemExit) as left:
+        cli.main(command)
+    assert left.value.code == 2 and "sentences.bin: is missing or damaged" in capsys.readouterr().err

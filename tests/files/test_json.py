@@ -7,7 +7,7 @@ import pytest
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import json as json_files
-from wechsel_jax.files.json import ANY, NUMBER, TEXT, WHOLE, is_number, mismatch, read_json, write_json
+from wechsel_jax.files.json import ANY, NUMBER, TEXT, WHOLE, is_number, mismatch, parse_json, read_json, write_json
 
 
 @pytest.mark.parametrize(
@@ -40,6 +40,13 @@ def test_what_is_read_can_be_written_and_read_again(tmp_path):
     assert read_json(tmp_path / "b.json", "anything") == found
     (tmp_path / "a.json").write_text('{"time_step_limit": [0.0, Infinity]}')
     assert read_json(tmp_path / "a.json", "a config.json of transformers")["time_step_limit"][1] == math.inf
+
+
+def test_only_the_levels_that_are_there_are_looked_at(monkeypatch):
+    looked = []
+    monkeypatch.setattr(json_files, "range", lambda most: (looked.append(i) or i for i in range(most)), raising=False)
+    assert parse_json(b'{"a": {"b": 1}}') == {"a": {"b": 1}}
+    assert len(looked) == 2
 
 
 def test_what_is_no_file_or_too_large_is_refused(tmp_path, monkeypatch):

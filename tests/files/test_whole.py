@@ -18,6 +18,7 @@ from wechsel_jax import program as module
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import (
     RECORD,
+    copy_tree,
     damage,
     new_directory,
     new_file,
@@ -64,6 +65,23 @@ def test_a_full_disk_names_what_was_being_written(tmp_path):
     for error, name in ((of_file, "page.html"), (of_directory, "out")):
         assert mistake(error.value) == f"{tmp_path / name}: File too large; free some space and run the same command again"
     assert not names(tmp_path)
+
+
+def test_a_tree_that_cannot_be_copied_is_one_line(tmp_path, monkeypatch):
+    source = make(tmp_path / "source", text="x" * 8192)
+    (source / "link").symlink_to("deep")
+    (tmp_path / "copy").mkdir()
+    copy_tree(source, tmp_path / "copy")
+    assert names(tmp_path / "copy") == [RECORD, "deep", "deep/file", "link", "link/file"]
+    assert not (tmp_path / "copy" / "link").is_symlink()
+    with no_file_above(4096), pytest.raises(OSError) as raised, new_directory(tmp_path / "out", "transfer") as directory:
+        copy_tree(source, directory)
+    assert mistake(raised.value) == f"{tmp_path / 'out'}: File too large; free some space and run the same command again"
+    # Another run may remove a checkpoint meanwhile.
+    monkeypatch.setattr(os, "walk", lambda *_, **__: [(source, [], ["gone"])])
+    with pytest.raises(OSError) as raised:
+        copy_tree(source, tmp_path / "copy")
+    assert mistake(raised.value) == f"{source / 'gone'}: No such file or directory"
 
 
 def test_what_goes_wrong_names_the_output_and_not_the_temporary_file(tmp_path):

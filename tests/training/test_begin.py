@@ -262,6 +262,28 @@ def test_a_split_is_made_again_too(settings, texts, tmp_path):
     assert manifest["validation_fraction"] == 0.2
 
 
+def test_a_split_is_never_removed_by_half(settings, texts, tmp_path, monkeypatch):
+    run, text = tmp_path / "run", {"data__train": (str(texts / "validation.txt"),), "data__validation": ()}
+    few = {"data__max_bytes": 130, "block_length": 32, **text}
+    with pytest.raises(UserError, match="expected at least one block of 32"):
+        train(settings(data__validation_fraction=0.9, **few), run)
+    unlink = os.unlink
+
+    def killed(path, **directory):
+        if Path(path).name == "manifest.json":
+            raise KeyboardInterrupt
+        unlink(path, **directory)
+
+    monkeypatch.setattr(os, "unlink", killed)
+    with pytest.raises(KeyboardInterrupt):
+        train(settings(data__validation_fraction=0.2, **few), run)
+    monkeypatch.undo()
+    for _ in range(2):
+        with pytest.raises(UserError, match="expected at least one block of 32"):
+            train(settings(data__validation_fraction=0.2, **few), run)
+    assert [path.name for path in (run / "data").iterdir()] == ["split"]
+
+
 def test_nothing_that_somebody_else_wrote_is_removed(settings, texts, tmp_path):
     prepare([texts / "validation.txt"], texts / "tokenizer", tmp_path / "run" / "data" / "train")
     (tmp_path / "run" / "data" / "train" / "notes").write_text("mine")

@@ -26,7 +26,7 @@ from wechsel_jax.records.run import seed_runs
 from wechsel_jax.records.scores import ScoresRecord
 from wechsel_jax.report import write_report
 from wechsel_jax.report.runs import read_runs
-from wechsel_jax.training import finetune, loop, one_phase, train
+from wechsel_jax.training import finetune, loop, one_phase, seeds, train
 from wechsel_jax.training.exports import export_checkpoint
 from wechsel_jax.training.labelled import open_labelled
 from wechsel_jax.training.metrics import read_metrics
@@ -359,6 +359,22 @@ def test_seeds_give_mean_and_spread(settings, tmp_path, capsys):
     # What is scored as their mean, whatever else lies there.
     (tmp_path / "runs" / "seed-notes").mkdir()
     assert seed_runs(tmp_path / "runs") == [tmp_path / "runs" / f"seed-{seed}" for seed in (5, 6)]
+
+
+# A second call reads the same from the metrics, where JSON has no infinity.
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), None])
+def test_a_score_that_is_not_finite_with_one_seed_has_no_mean(settings, tmp_path, monkeypatch, capsys, value):
+    ends = {5: 1.0, 6: value}
+    line = {"kind": "eval", "step": 2, "evaluation_seconds": 0.1, "metric": "accuracy", "score": 0.5}
+    monkeypatch.setattr(seeds, "train", lambda config, place: line | {"loss": ends[config.seed]})
+    found = finetune(settings("tsv", steps=2, seeds=2, seed=5), tmp_path / "runs")
+    assert found["scores"] == {"score": {"mean": 0.5, "spread": 0.0, "values": [0.5, 0.5]}}
+    del line["metric"], line["score"]
+    finetune(settings("tsv", steps=2, seeds=2, seed=5), tmp_path / "runs")
+    assert capsys.readouterr().out.splitlines() == [
+        "accuracy: 0.5000 +- 0.0000 (2 seeds)",
+        "loss: not finite with every seed (2 seeds)",
+    ]
 
 
 @pytest.mark.parametrize(

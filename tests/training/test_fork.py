@@ -5,10 +5,13 @@ import shutil
 
 import pytest
 
+from tests.full_disk import no_file_above
 from tests.training.runs import assert_same_run
 from wechsel_jax.errors import UserError
+from wechsel_jax.program import mistake
 from wechsel_jax.training import stable_phase, train
-from wechsel_jax.training.metrics import read_metrics
+from wechsel_jax.training.fork import _best_until
+from wechsel_jax.training.metrics import best_evaluation, read_metrics
 from wechsel_jax.training.recorder import Recorder
 
 MODEL = {"model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32}
@@ -58,7 +61,7 @@ def test_what_would_not_have_led_there_is_refused(settings, long, tmp_path, chan
     changes = {**changes, "fork": str(long / changes["fork"])}
     with pytest.raises(UserError, match=named):
         train(settings(**changes), tmp_path / "run")
-    assert not (tmp_path / "run" / "checkpoints").exists()
+    assert not [*(tmp_path / "run" / "checkpoints").glob("*")]
 
 
 def test_a_damaged_checkpoint_is_not_gone_on_from(settings, long, tmp_path):
@@ -68,6 +71,14 @@ def test_a_damaged_checkpoint_is_not_gone_on_from(settings, long, tmp_path):
     largest.write_bytes(largest.read_bytes()[:-1])
     with pytest.raises(UserError, match=r"fork: .*/4: state/.* bytes instead of"):
         train(settings(8, fork=str(place)), tmp_path / "run")
+
+
+def test_a_full_disk_is_one_line(settings, long, tmp_path):
+    with no_file_above(16_384), pytest.raises(OSError) as raised:
+        train(settings(8, fork=str(long / "checkpoints" / "4")), tmp_path / "run")
+    place = tmp_path / "run" / "checkpoints" / "4"
+    assert mistake(raised.value) == f"{place}: File too large; free some space and run the same command again"
+    assert not [*place.parent.iterdir()]
 
 
 def test_what_ended_the_other_run_does_not_end_this_one(settings, tmp_path, capsys):
@@ -103,6 +114,45 @@ def test_the_best_weights_before_the_fork_are_exported(settings, tmp_path):
     assert end["exported_step"] < 8
     train(settings(12, fork=str(tmp_path / "alone" / "checkpoints" / "8"), **rate), tmp_path / "forked")
     assert_same_run(tmp_path / "alone", tmp_path / "forked")
+
+
+def test_lines_that_the_other_run_wrote_at_its_end_alone_are_left_out(settings, tmp_path):
+    constant = ({"name": "all", "fraction": 1.0, "warmup_steps": 3, "decay": "constant"},)
+    same = {"phases": constant, "log_every": 4, "patience": 8}
+    train(settings(6, **same), tmp_path / "short")
+    kinds = [(line["kind"], line["step"]) for line in read_metrics(tmp_path / "short" / "metrics.jsonl")]
+    assert {("eval", 6), ("train", 6)} <= {*kinds}
+    train(settings(12, **same), tmp_path / "alone")
+    train(settings(12, fork=str(tmp_path / "short" / "checkpoints" / "6"), **same), tmp_path / "forked")
+    assert_same_run(tmp_path / "alone", tmp_path / "forked")
+
+
+def test_a_mistake_in_the_settings_leaves_the_workdir_to_the_corrected_ones(settings, tmp_path):
+    def phases(steps, trainable="all"):
+        return (
+            {"name": "first", "steps": 6, "decay": "constant", "warmup_steps": 2},
+            {"name": "second", "steps": steps, "trainable": trainable},
+        )
+
+    train(settings(8, phases=phases(2)), tmp_path / "long")
+    fork = str(tmp_path / "long" / "checkpoints" / "4")
+    with pytest.raises(UserError, match="trainable 'tokns' matches no parameter"):
+        train(settings(12, phases=phases(6, "tokns"), fork=fork), tmp_path / "run")
+    assert train(settings(12, phases=phases(6, "tokens"), fork=fork), tmp_path / "run")["step"] == 12
+
+
+def test_the_best_evaluation_so_far_is_that_of_all_lines(settings, monkeypatch):
+    """And each line is looked at once."""
+    losses = [9.0, 4.0, float("nan"), 3.0, 3.0, 5.0, None, 3.5]
+    lines = [{"kind": "eval", "step": 4 * i, "loss": loss} for i, loss in enumerate(losses)]
+    looked = []
+    monkeypatch.setattr(
+        "wechsel_jax.training.fork.best_evaluation", lambda lines: looked.append(len(lines)) or best_evaluation(lines)
+    )
+    assert _best_until(lines, settings(40, patience=20), "place") == best_evaluation(lines)["step"] == 12
+    assert max(looked) == 2
+    with pytest.raises(UserError, match="patience 12 this run stops at step 24, the best evaluation being that of step 12"):
+        _best_until(lines, settings(40, patience=12), "place")
 
 
 def test_killed_behind_its_export_a_run_still_says_how_it_ended(settings, tmp_path, monkeypatch):

@@ -50,6 +50,19 @@ def test_handlers_are_put_back():
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+def test_a_signal_that_is_ignored_on_purpose_stays_ignored():
+    """As Ctrl-C is in a background job of a shell's script."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with Interrupts().installed() as interrupts:
+            interrupts.graceful = True
+            os.kill(os.getpid(), signal.SIGINT)
+            assert not interrupts.requested(3)
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_where_there_is_nothing_to_save_a_signal_ends_the_program(capsys):
     with Interrupts().installed() as interrupts:
         interrupts.graceful = True

@@ -7,6 +7,7 @@ import pytest
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.models import family
+from wechsel_jax.models.vanilla import TRANSLATOR
 from wechsel_jax.models.weights import flatten, unflatten
 from wechsel_jax.training import default_config
 from wechsel_jax.training.optimizer import decayed, join, kept, make_optimizer, split, trainable_paths
@@ -84,6 +85,13 @@ def test_some_of_the_layers_train():
     for layers in ("6:", "3:3", ":7"):
         with pytest.raises(UserError, match="of a model with 6 layers"):
             trainable_paths(family("gpt2"), shapes, "all", layers=layers)
+
+
+def test_layers_of_two_stacks_are_no_choice():
+    shapes = {"layers/mlp/up/kernel": (3, 2, 3), "decoder/mlp/up/kernel": (3, 2, 3)}
+    with pytest.raises(UserError, match=r"layers '1:' of an encoder-decoder, .*; choose a whole stack by trainable"):
+        trainable_paths(TRANSLATOR, shapes, "all", layers="1:")
+    assert trainable_paths(TRANSLATOR, shapes, "all") == {*shapes}
 
 
 def test_a_phase_can_keep_what_the_optimizer_knows():

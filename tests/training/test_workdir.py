@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.full_disk import no_file_above
 from wechsel_jax import comparison
-from wechsel_jax.comparison import check
+from wechsel_jax.comparison import check, run
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import RECORD, new_directory
+from wechsel_jax.files import RECORD, new_directory, refuse_workdir
 from wechsel_jax.records.names import LOCK_FILE
-from wechsel_jax.training import record_config, train
+from wechsel_jax.training import one_phase, record_config, train
+from wechsel_jax.training.metrics import read_metrics
 from wechsel_jax.training.workdir import has_begun, only_run
 
 
@@ -60,6 +62,26 @@ def test_a_finished_run_exports_again_what_was_damaged(finished, tmp_path, capsy
     assert (again / "export" / "model.safetensors").read_bytes() == weights
     assert (again / "metrics.jsonl").read_bytes() == (workdir / "metrics.jsonl").read_bytes()
     assert not list(again.glob(".export*"))
+
+
+def test_where_the_best_weights_are_lost_the_end_names_those_that_are_exported(make_config, tmp_path):
+    # So high a rate that the first evaluation stays the best.
+    rate = {"optimizer__peak_learning_rate": 3.0, "optimizer__clip_norm": None, "phases": one_phase(warmup=0.5)}
+    config = make_config(mesh__data=1, steps=16, eval_every=4, checkpoint_every=4, keep=9, patience=100, **rate)
+    best = train(config, tmp_path / "run")["step"]
+    assert best < 16
+
+    def ends() -> list[int]:
+        return [line["exported_step"] for line in read_metrics(tmp_path / "run" / "metrics.jsonl") if line["kind"] == "end"]
+
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / str(best))
+    shutil.rmtree(tmp_path / "run" / "export")
+    result = train(config, tmp_path / "run")
+    other = result["step"]
+    assert other != best and ends() == [best, other]
+    assert train(config, tmp_path / "run") == result
+    shutil.rmtree(tmp_path / "run" / "export")
+    assert train(config, tmp_path / "run") == result and ends() == [best, other]
 
 
 def test_what_somebody_put_into_an_export_is_kept(finished, tmp_path):
@@ -111,6 +133,47 @@ def test_a_directory_is_a_runs_from_the_moment_that_it_is_locked(make_config, tm
         with pytest.raises(UserError, match="is at work here"), only_run(tmp_path / "other"):
             pass
     assert has_begun(tmp_path / "other")
+
+
+def test_a_full_disk_at_the_first_start_does_not_shut_the_workdir(tmp_path):
+    place = tmp_path / "run"
+    with new_directory(place / "transfer", "transfer"):
+        pass
+    with no_file_above(0), pytest.raises(UserError, match=r"run: cannot be written .*; free some space and run the same"):
+        with only_run(place):
+            pass
+    refuse_workdir(place, has_begun, "a training run", outputs=True)
+    with only_run(place):
+        pass
+    # What has begun goes on.
+    with no_file_above(0), only_run(place):
+        assert has_begun(place)
+    assert has_begun(place)
+
+
+def test_what_a_killed_probe_left_is_cleared_before_the_training(tmp_path, monkeypatch):
+    class Training(Exception):
+        pass
+
+    def train(config, place):
+        refuse_workdir(place, has_begun, "a training run", outputs=True)
+        raise Training
+
+    config, workdir = comparison.default_config(), tmp_path / "run"
+    config.methods = ("auto",)
+    with new_directory(workdir / "auto" / "transfer", "transfer"):
+        pass
+    (workdir / "auto" / "transfer.probe" / "anker").mkdir(parents=True)
+    (workdir / "tokenizer").mkdir()
+    monkeypatch.setattr(run, "train", train)
+    for name in ("validate_comparison", "settle", "load_tokenizer", "prepare_split", "make_inputs"):
+        monkeypatch.setattr(run, name, lambda *_, **__: {})
+    monkeypatch.setattr(run, "transfer_settings", lambda *_: {})
+    monkeypatch.setattr(run.Checkpoint, "open", lambda place: None)
+    (workdir / LOCK_FILE).write_text("process 1 on x\n")
+    with pytest.raises(Training):
+        comparison.compare(config, workdir)
+    assert [path.name for path in (workdir / "auto").iterdir()] == ["transfer"]
 
 
 def test_another_way_to_the_same_text_is_no_other_setting(make_config, tmp_path, monkeypatch):

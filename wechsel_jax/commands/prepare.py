@@ -42,6 +42,7 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
 
     from wechsel_jax.data import prepare, prepare_split
     from wechsel_jax.data.manifest import verify_tokens
+    from wechsel_jax.data.sentences import require_sentence_file, require_sentences
 
     names = ("documents", "text_field", "max_bytes", "max_document_bytes", "deduplicate", "sentences")
     settings = picked(values, *names)
@@ -57,6 +58,8 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     for side, manifest in manifests.items():
         if values.verify:
             verify_tokens(output / side, manifest)
+        if values.verify and values.sentences:
+            require_sentence_file(output / side, require_sentences(output / side), verify=True)
         print(f"{output / side}: {manifest['documents']:,} documents, {manifest['tokens']:,} tokens of {manifest['dtype']}")
     for reason, counts in manifest.get("dropped", {}).items():
         if counts["documents"]:

@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.comparison.settings import inputs_of
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import new_directory, refuse_directory, refuse_workdir
+from wechsel_jax.files import copy_tree, new_directory, refuse_directory, refuse_workdir
 from wechsel_jax.initializers import METHODS
 from wechsel_jax.models import family
 from wechsel_jax.records import TransferRecord
@@ -79,7 +79,7 @@ def transfer_by_probe(
     load_tokenizer(target_tokenizer)
     given = _given(settings)
     candidates = _allowed(given)
-    place = Path(output).with_name(f"{Path(output).name}.probe")
+    place = probe_directory(output)
     refuse_workdir(place, has_begun, "a probe")
     with only_run(place):
         models = {"source": os.fspath(source), "target_tokenizer": os.fspath(target_tokenizer)}
@@ -112,7 +112,7 @@ def transfer_by_probe(
         unit = "bits per byte" if measure == "bits_per_byte" else "nats a token"
         because = f"after {steps} training steps its model is the best on held-out text, in {unit}: {said}"
         with new_directory(output, "transfer", overwrite) as directory:
-            shutil.copytree(place / best["start"], directory, dirs_exist_ok=True)
+            copy_tree(place / best["start"], directory)
             record = TransferRecord.read(directory)
             record = dataclasses.replace(
                 record,
@@ -133,6 +133,11 @@ def transfer_by_probe(
         place.rmdir()
     log(f"{output}: by {record.method}: {because}")
     return record.content()
+
+
+def probe_directory(output: str | os.PathLike) -> Path:
+    """Where `transfer_by_probe` works until its output is there."""
+    return Path(output).with_name(f"{Path(output).name}.probe")
 
 
 def _given(settings: Mapping[str, Any]) -> dict[str, Any]:

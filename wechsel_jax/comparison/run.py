@@ -9,7 +9,7 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from wechsel_jax.checkpoint import Checkpoint
-from wechsel_jax.comparison.candidates import transfer_by_probe
+from wechsel_jax.comparison.candidates import probe_directory, transfer_by_probe
 from wechsel_jax.comparison.check import settle, validate_comparison
 from wechsel_jax.comparison.inputs import make_inputs, prepared_as, read_as, seconds_spent, timed
 from wechsel_jax.comparison.scoring import score_models, score_starts
@@ -17,7 +17,7 @@ from wechsel_jax.comparison.settings import AUTO, base_method, named_method, tra
 from wechsel_jax.comparison.tuning import tune, with_rates
 from wechsel_jax.data import prepare, prepare_split
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import new_directory, refuse_workdir, temporary_directory
+from wechsel_jax.files import copy_tree, new_directory, refuse_workdir, temporary_directory
 from wechsel_jax.records import ComparisonRecord, read_run
 from wechsel_jax.records.machine import machine
 from wechsel_jax.records.names import CONFIG_FILE, EXPORT
@@ -96,12 +96,15 @@ def _compare(config: ConfigDict, workdir: Path) -> dict:
         if place.exists() and not (workdir / method / CONFIG_FILE).exists():
             with _made_again(place):
                 Checkpoint.open(place)
-        if not place.exists():
+        if place.exists():
+            # Of a probe that was killed while it cleared up; the training would take it for files of others.
+            shutil.rmtree(probe_directory(place), ignore_errors=True)
+        else:
             print(f"== {method}: transfer", flush=True)
             with timed(workdir, f"{method} transfer"):
                 if twin != place:
                     with temporary_directory(place) as copied:
-                        shutil.copytree(twin, copied, dirs_exist_ok=True)
+                        copy_tree(twin, copied)
                         os.rename(copied, place)
                 else:
                     models = (config.source, workdir / "tokenizer", place)

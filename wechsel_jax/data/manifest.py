@@ -1,5 +1,6 @@
 """What a directory of tokens says about itself: manifest.json beside tokens.bin."""
 
+import errno
 import hashlib
 import json
 import os
@@ -12,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import require_directory
+from wechsel_jax.files import require_directory, temporary_directory
 from wechsel_jax.records.names import MANIFEST
+from wechsel_jax.records.run import SIDES
 
 FORMAT = 1
 TOKENS, SENTENCES = "tokens.bin", "sentences.bin"
@@ -144,10 +146,17 @@ def reuse(output: Path, recipe: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def remove_prepared(directory: str | os.PathLike) -> None:
-    """Removes a directory that `prepare` wrote, and nothing that somebody else put there: then it is an `OSError`."""
-    for name in (TOKENS, SENTENCES, MANIFEST):
-        (Path(directory) / name).unlink(missing_ok=True)
-    Path(directory).rmdir()
+    """Removes a directory that `prepare` or `prepare_split` wrote, at once.
+
+    Raises:
+      OSError: somebody else put something there; nothing is removed.
+    """
+    directory = Path(directory)
+    if not {path.name for path in directory.rglob("*")} <= {TOKENS, SENTENCES, MANIFEST, *SIDES}:
+        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), str(directory))
+    # A kill shall leave no half of it, which nobody would know as prepared text.
+    with temporary_directory(directory) as away:
+        os.replace(directory, away)
 
 
 def _check_size(path: Path, expected: int) -> None:

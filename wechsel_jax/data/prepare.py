@@ -28,7 +28,7 @@ from wechsel_jax.data.parallel import vocabulary_hash
 from wechsel_jax.data.selection import DROPPED, FACTS, TRAIN, VALIDATION, choose, facts, side_of
 from wechsel_jax.data.unfinished import RESULT, Stage, Unfinished, discard, disk_full, lock
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import FULL, new_file, refuse_directory
+from wechsel_jax.files import FULL, new_file, refuse_directory, remove_leftovers
 from wechsel_jax.records.run import SIDES
 from wechsel_jax.text.documents import check_kind
 from wechsel_jax.text.files import LONGEST_DOCUMENT
@@ -173,6 +173,8 @@ def _prepare(
     names = [texts] if isinstance(texts, (str, os.PathLike)) else list(texts)
     if output.is_symlink() or not _exists(output):
         refuse_directory(output, "prepare", inputs=names)
+    # Of a `remove_prepared` that was killed.
+    remove_leftovers(output)
     job = _describe(names, tokenizer, settings, longest)
     reported = False
     while not _exists(output):

@@ -7,6 +7,7 @@ the others it is of another document. Which, and where a ends, is drawn anew in 
 import dataclasses
 import hashlib
 import os
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -85,9 +86,7 @@ class SentencePairs(PaddedRows):
             raise UserError(f"{tokenizer.name_or_path}: lacks a [CLS] or a [SEP] token; expected both, for pairs of sentences")
         # Of the length of a row nothing depends here: text of a few tokens has no block, but may have pairs.
         blocks = TokenBlocks.open(directory, 1, verify)
-        path, described = directory / SENTENCES, facts["sentence_file"]
-        if not path.is_file() or (verify and file_hash(path) != described["sha256"]):
-            raise UserError(f"{path}: is missing or damaged; expected the one that manifest.json describes; {_AGAIN}")
+        path, described = require_sentence_file(directory, facts, verify), facts["sentence_file"]
         sizes = np.fromfile(path, "<u4").astype(np.int64)
         ends = sizes == 0
         before, after = described["before"], described["after"]
@@ -210,3 +209,11 @@ def require_sentences(directory: str | os.PathLike) -> dict[str, Any]:
     if wrong := mismatch(manifest["sentence_file"], _FIELDS, "sentence_file"):
         raise UserError(f"{Path(directory) / MANIFEST}: {wrong}; {_AGAIN}")
     return manifest
+
+
+def require_sentence_file(directory: str | os.PathLike, manifest: Mapping[str, Any], verify: bool) -> Path:
+    """Returns sentences.bin, or raises `UserError` where it is missing or, with `verify`, is another than the manifest's."""
+    path = Path(directory) / SENTENCES
+    if not path.is_file() or (verify and file_hash(path) != manifest["sentence_file"]["sha256"]):
+        raise UserError(f"{path}: is missing or damaged; expected the one that manifest.json describes; {_AGAIN}")
+    return path

@@ -4,6 +4,7 @@ from wechsel_jax.files.manifests import RECORD, damage, seal, sync_directory
 from wechsel_jax.files.refusals import foreign, refuse_directory, refuse_file, refuse_workdir, require_directory, require_file
 from wechsel_jax.files.whole import (
     FULL,
+    copy_tree,
     held,
     new_directory,
     new_file,
@@ -15,6 +16,7 @@ from wechsel_jax.files.whole import (
 __all__ = [
     "FULL",
     "RECORD",
+    "copy_tree",
     "damage",
     "foreign",
     "held",

@@ -54,6 +54,8 @@ def parse_json(text: bytes) -> dict[str, Any]:
     for _ in range(_MOST_LEVELS):
         inside = (item for part in level for item in (part.values() if isinstance(part, dict) else part))
         level = [item for item in inside if isinstance(item, dict | list)]
+        if not level:
+            break
     if level:
         raise ValueError("nested too deep")
     if _SURROGATE.search(text):

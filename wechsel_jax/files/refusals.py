@@ -144,7 +144,7 @@ def refuse_workdir(path: str | os.PathLike, own: Callable[[Path], bool], what: s
 
     Raises:
       UserError: it is empty text, no directory, cannot be written, or holds files and is not such a workdir. A file that this
-        process prints to may lie there.
+        process prints to may lie there, and an empty .lock.
     """
     if not os.fspath(path):
         raise UserError("--workdir: is empty; expected a directory for the run (an unset variable of the shell?)")
@@ -159,6 +159,8 @@ def refuse_workdir(path: str | os.PathLike, own: Callable[[Path], bool], what: s
     printed = [os.fstat(number) for number in (1, 2) if _is_open(number)]
     for inside in sorted(path.iterdir()):
         ours = (outputs and (inside / RECORD).is_file()) or any(os.path.samestat(inside.lstat(), other) for other in printed)
+        # The first that a program makes: on a full disk, or after a kill, nothing is in it yet.
+        ours = ours or (inside.name == ".lock" and inside.is_file() and not inside.stat().st_size)
         if not ours:
             raise UserError(
                 f"{path}: holds {inside.name}, and nothing that {what} wrote; expected a directory of its own; choose another "

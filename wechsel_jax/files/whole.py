@@ -9,7 +9,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, NoReturn
 
 from wechsel_jax.files.manifests import RECORD, seal
 from wechsel_jax.files.refusals import refuse_directory
@@ -101,6 +101,30 @@ def _temporary(path: Path, make: Callable[[Path], object]) -> Iterator[Path]:
         finally:
             _remove(temporary)
             _unfinished.discard(temporary)
+
+
+def copy_tree(source: str | os.PathLike, target: str | os.PathLike) -> None:
+    """Copies what lies in a directory into one that is there.
+
+    Raises:
+      OSError: the first file that cannot be read or written; `shutil.copytree` raises a list without the system's numbers.
+    """
+
+    def fail(error: OSError) -> NoReturn:
+        raise error
+
+    for directory, folders, names in os.walk(source, onerror=fail, followlinks=True):
+        place = Path(target, os.path.relpath(directory, source))
+        for name in folders:
+            (place / name).mkdir(exist_ok=True)
+        for name in names:
+            try:
+                shutil.copy2(Path(directory, name), place / name)
+            except OSError as error:
+                if error.errno in FULL:
+                    # Of both files, the error names the one that is read.
+                    error.filename, error.filename2 = f"{place / name}", None
+                raise
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import damage, new_file, require_directory, temporary_directory
+from wechsel_jax.files import copy_tree, damage, new_file, require_directory, temporary_directory
 from wechsel_jax.files.json import read_json
 from wechsel_jax.records import encode_line, read_metrics
 from wechsel_jax.records.names import CHECKPOINTS, CONFIG_FILE, MACHINE_FILE, MANIFEST, METRICS_FILE
@@ -66,8 +66,14 @@ def fork(config: ConfigDict, workdir: Path, say: Callable[[str], None] = print) 
     require_lines(metrics, facts)
     if metrics.exists() and "metrics" in facts:
         held = read_metrics(metrics)[: facts["metrics"]["lines"]]
-        # That the other run ended there says nothing of this one.
-        lines = [line for line in held if line["kind"] not in ("stop", "end")]
+        # What the other run wrote because it ended there, this one does not write.
+        every = {"eval": config.eval_every, "train": config.log_every}
+        lines = [
+            line
+            for line in held
+            if line["kind"] not in ("stop", "end")
+            and (line["step"] % every.get(line["kind"], 1) == 0 or (line["kind"], line["step"]) == ("train", 1))
+        ]
     best = _best_until(lines, config, place)
     if lines:
         with new_file(workdir / metrics.name, "w") as handle:
@@ -88,7 +94,7 @@ def fork(config: ConfigDict, workdir: Path, say: Callable[[str], None] = print) 
                 say(f"{source}: its evaluation is the best so far, and it is not whole; later weights are exported")
             continue
         with temporary_directory(target) as copy:
-            shutil.copytree(source, copy, dirs_exist_ok=True)
+            copy_tree(source, copy)
             if lines and source == place:
                 note(copy, metrics_facts(lines))
             os.rename(copy, target)
@@ -103,11 +109,10 @@ def _best_until(lines: Sequence[Mapping[str, Any]], config: ConfigDict, place: P
     """
     if not config.patience:
         return None
-    seen, best = [], None
-    for line in lines:
-        seen.append(line)
-        best = best_evaluation(seen) if line["kind"] == "eval" else best
-        if line["kind"] == "eval" and best is not None and line["step"] - best["step"] >= config.patience:
+    best = None
+    for line in (line for line in lines if line["kind"] == "eval"):
+        best = best_evaluation([line] if best is None else [best, line])
+        if best is not None and line["step"] - best["step"] >= config.patience:
             raise UserError(
                 f"fork: {place}: with patience {config.patience} this run stops at step {line['step']}, the best evaluation "
                 f"being that of step {best['step']}; expected an earlier checkpoint, more patience, or 0"

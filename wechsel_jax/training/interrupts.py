@@ -122,6 +122,8 @@ class Interrupts:
         old_waker = signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
         threading.Thread(target=self._guard, args=(wakeups,), name="interrupts", daemon=True).start()
         numbers = [signal.SIGINT] if jax.process_count() > 1 else [signal.SIGINT, signal.SIGTERM]
+        # A shell's background job, and nohup, ignore a signal on purpose.
+        numbers = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
         old = {number: signal.signal(number, self._handle) for number in numbers}
         try:
             with never_ignored(SystemExit, self._forget):

@@ -90,9 +90,6 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
             # Before days of training: what it ends with must have a place.
             refuse_directory(workdir / EXPORT, "training", overwrite=True)
             stack.enter_context(only_run(workdir, progress.say))
-            if config.fork:
-                fork(config, workdir, progress.say)
-        distributed.barrier("fork")
         interrupts = stack.enter_context(Interrupts().installed())
         stack.enter_context(compiled_programs(config.compilation_cache))
         if jax.default_backend() == "cpu":
@@ -128,8 +125,14 @@ class _Run:
                 f"{workdir / CONFIG_FILE}: no such file, but there are checkpoints; expected the settings that they were "
                 "trained with; put it back from a copy, or use another workdir"
             )
-        self.spec = build_run(config, weights=not begun)
+        self.spec = build_run(config, weights=not begun and not config.fork)
         self.placement = Placement(config, self.spec, say)
+        if config.fork and not begun:
+            # It records the settings, so what is wrong with them is found before.
+            if first:
+                fork(config, workdir, say)
+            distributed.barrier("fork")
+            begun = True
         self.restored = self.checkpoints.find()
         unused = not begun and not (workdir / CONFIG_FILE).exists()
         self.data = labelled or open_data(config, self.spec.model, workdir, fresh=unused, say=say)

@@ -57,10 +57,10 @@ class MetricsFile:
             require_lines(self.path, facts)
         old = read_metrics(self.path) if restored_step is not None else []
         # No line is there twice: what was copied behind the lines of the checkpoint is left out.
-        kept: dict[tuple[int, str], dict[str, Any]] = {}
+        kept: dict[tuple[int, str, int | None], dict[str, Any]] = {}
         for line in old:
             if line["step"] <= restored_step:
-                kept.setdefault((line["step"], line["kind"]), line)
+                kept.setdefault((line["step"], line["kind"], line.get("exported_step")), line)
         self.lines = list(kept.values())
         self._sha256 = hashlib.sha256("".join(map(encode_line, self.lines)).encode())
         self._descriptor: int | None = None
@@ -163,8 +163,8 @@ def checked_metrics(path: str | Path) -> list[dict[str, Any]]:
 def final_metrics(path: str | Path, steps: int) -> dict[str, Any] | None:
     """Returns the evaluation of the weights that a run has ended with, None where it has not ended.
 
-    A run ends after `steps` updates, or early, with a line of kind "stop". A line of kind "end" names the step whose weights
-    were exported.
+    A run ends after `steps` updates, or early, with a line of kind "stop". The last line of kind "end" names the step whose
+    weights were exported.
 
     Raises:
       UserError: a line is damaged, or the run has ended and its lines are not those that its newest checkpoint was saved with.
@@ -172,7 +172,7 @@ def final_metrics(path: str | Path, steps: int) -> dict[str, Any] | None:
     lines = read_metrics(path)
     stop = early_stop(lines)
     last = steps if stop is None else stop["step"]
-    exported = next((line.get("exported_step") for line in lines if line["kind"] == "end"), last)
+    exported = last if (end := end_of(lines)) is None else end.get("exported_step")
     found = next((line for line in reversed(lines) if line["kind"] == "eval" and line["step"] == exported), None)
     if found is not None:
         checked_metrics(path)
@@ -196,6 +196,11 @@ def best_evaluation(lines: list[dict[str, Any]]) -> dict[str, Any] | None:
 def early_stop(lines: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Returns the line that says that the run ended before its last step; None where it did not."""
     return next((line for line in lines if line["kind"] == "stop"), None)
+
+
+def end_of(lines: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Returns the line that says which weights were exported last; None before a run has ended."""
+    return next((line for line in reversed(lines) if line["kind"] == "end"), None)
 
 
 def skipped_steps(lines: list[dict[str, Any]]) -> list[int]:

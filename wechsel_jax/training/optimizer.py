@@ -21,6 +21,8 @@ from wechsel_jax.training.soap import scale_by_soap
 
 _NO_DECAY = r"(^|/)bias$|norm/scale$"
 _LAYERS = "layers/"
+# The second stack, of an encoder-decoder.
+_DECODER = "decoder/"
 
 
 def make_optimizer(
@@ -87,7 +89,8 @@ def trainable_paths(
       grouping: says what is frozen whatever the phase.
 
     Raises:
-      UserError: no regex, one that matches no parameter or only frozen ones, or layers that the model has not.
+      UserError: no regex, one that matches no parameter or only frozen ones, layers that the model has not, or layers of a
+        model with two stacks.
     """
     try:
         pattern = re.compile(parameter_regex(family, trainable))
@@ -104,6 +107,11 @@ def trainable_paths(
         raise UserError(f"phases: trainable {trainable!r} matches only what optimizer.groups freeze; expected something else")
     if not layers:
         return found
+    if any(path.startswith(_DECODER) for path in shapes):
+        raise UserError(
+            f"phases: layers {layers!r} of an encoder-decoder, which has two stacks of them; expected none; choose a whole "
+            f"stack by trainable, such as ^{_LAYERS} or ^{_DECODER}"
+        )
     return frozenset(_part(path, shapes[path][0], layers) if path.startswith(_LAYERS) else path for path in found)
 
 

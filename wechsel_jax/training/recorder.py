@@ -19,7 +19,7 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file
 from wechsel_jax.records.names import CHECKPOINTS
 from wechsel_jax.training.config import as_dict
-from wechsel_jax.training.metrics import MetricsFile, best_evaluation, early_stop, skipped_steps
+from wechsel_jax.training.metrics import MetricsFile, best_evaluation, early_stop, end_of, skipped_steps
 from wechsel_jax.training.progress import Clock, Progress
 from wechsel_jax.training.trackers import Trackers
 
@@ -124,7 +124,8 @@ class Recorder:
         """Writes which weights were exported, and returns their evaluation."""
         lines = self.metrics.lines
         best = best_evaluation(lines)
-        if not any(line["kind"] == "end" for line in lines):
+        # Where the best checkpoint and the export are lost, other weights are exported later.
+        if (ended := end_of(lines)) is None or ended.get("exported_step") != exported:
             names = ("step", "loss", "perplexity", "score")
             fields = {} if best is None else {f"best_{name}": best[name] for name in names if name in best}
             self.write({"kind": "end", "step": step, "exported_step": exported, **fields})

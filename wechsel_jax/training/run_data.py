@@ -169,8 +169,7 @@ def _blocks(
                 began = f"{str(other).rpartition(';')[0]}, and this run has been trained on it"
                 raise UserError(f"{began}; restore the text or the tokenizer, or use another workdir") from other
             say(f"{str(other).rpartition(';')[0]}, and nothing was trained on it; it is made again")
-            for made in SIDES if data.validation_fraction else (".",):
-                remove_prepared((split if data.validation_fraction else output) / made)
+            remove_prepared(split if data.validation_fraction else output)
             make()
     else:
         # Not in a collective, which would give up while an hour's text is prepared.

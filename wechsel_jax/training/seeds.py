@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 from wechsel_jax.data.examples import FORMS
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file, refuse_workdir
+from wechsel_jax.files.json import is_number
 from wechsel_jax.records.names import CONFIG_FILE, SEEDS_FILE
 from wechsel_jax.training import distributed
 from wechsel_jax.training.config import validate
@@ -23,7 +24,7 @@ def finetune(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
     """Fine-tunes a model on labelled examples; with `seeds` in the settings several times.
 
     Each run is one of `train`. With n seeds they lie in `workdir/seed-N`, and `workdir/seeds.json` holds mean and spread (the
-    standard deviation of a sample) of every score; the same command goes on where it stopped.
+    standard deviation of a sample) of every score that is finite with all of them; the same command goes on where it stopped.
 
     Args:
       config: the fields of `default_config`; the objective is one of labelled examples.
@@ -56,10 +57,12 @@ def finetune(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
             one.seed, one.seeds = seed, 0
             results[seed] = train(one, workdir / f"seed-{seed}")
     names = [name for name, value in results[config.seed].items() if isinstance(value, float) and name != "evaluation_seconds"]
+    # A loss that is no finite number with one seed has no mean.
     scores = {
         name: {"mean": statistics.fmean(values), "spread": statistics.stdev(values), "values": values}
         for name in names
         for values in [[result[name] for result in results.values()]]
+        if all(map(is_number, values))
     }
     # Of a translation BLEU counts where it is measured.
     metric = results[config.seed].get("metric", "bleu" if "bleu" in scores else "loss")
@@ -69,5 +72,6 @@ def finetune(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
         with new_file(workdir / SEEDS_FILE, "w") as handle:
             json.dump(found, handle, indent=1)
     of_all = scores.get("score", scores.get(metric))
-    print(f"{found['metric']}: {of_all['mean']:.4f} +- {of_all['spread']:.4f} ({len(results)} seeds)")
+    said = "not finite with every seed" if of_all is None else f"{of_all['mean']:.4f} +- {of_all['spread']:.4f}"
+    print(f"{metric}: {said} ({len(results)} seeds)")
     return found

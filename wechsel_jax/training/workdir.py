@@ -65,7 +65,8 @@ def only_run(workdir: str | Path, say: Callable[[str], None] = print) -> Iterato
     locks (some bucket mounts) a line says so and the run goes on unguarded.
 
     Raises:
-      UserError: another process holds it; the message names its machine and number. Or the workdir cannot be made.
+      UserError: another process holds it; the message names its machine and number. Or the workdir cannot be made, or no run
+        has begun there and it cannot be written.
     """
     workdir = Path(workdir)
     try:
@@ -85,10 +86,18 @@ def only_run(workdir: str | Path, say: Callable[[str], None] = print) -> Iterato
                     f"{workdir}: {holder} is at work here; expected one run a workdir; wait for it, stop it, or use another"
                 ) from None
             say(f"{workdir}: the file system has no locks ({error.strerror}); make sure that no second run writes here")
-        with contextlib.suppress(OSError):
-            # A full disk must not keep a run from its last steps.
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        line = f"process {os.getpid()} on {socket.gethostname()}\n".encode()
+        try:
+            # Over an earlier line, for which there is room.
+            os.pwrite(descriptor, line, 0)
+            os.ftruncate(descriptor, len(line))
+        except OSError as error:
+            # A full disk must not keep a run from its last steps; of a first start, nobody would know the directory again.
+            if not has_begun(workdir):
+                raise UserError(
+                    f"{workdir}: cannot be written ({error.strerror}); expected room for the run; free some space and run the "
+                    "same command again"
+                ) from None
         yield
     finally:
         os.close(descriptor)
