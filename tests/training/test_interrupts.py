@@ -11,6 +11,14 @@ from wechsel_jax.training import interrupts as interrupts_module
 from wechsel_jax.training.interrupts import Interrupted, Interrupts
 
 
+@pytest.fixture(autouse=True)
+def heard():
+    """Where the tests run as a background job of a script, Ctrl-C is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def test_a_signal_before_training_ends_the_program():
     with Interrupts().installed(), pytest.raises(SystemExit) as exit_:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -52,15 +60,12 @@ def test_handlers_are_put_back():
 
 def test_a_signal_that_is_ignored_on_purpose_stays_ignored():
     """As Ctrl-C is in a background job of a shell's script."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        with Interrupts().installed() as interrupts:
-            interrupts.graceful = True
-            os.kill(os.getpid(), signal.SIGINT)
-            assert not interrupts.requested(3)
-        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with Interrupts().installed() as interrupts:
+        interrupts.graceful = True
+        os.kill(os.getpid(), signal.SIGINT)
+        assert not interrupts.requested(3)
+    assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
 
 
 def test_where_there_is_nothing_to_save_a_signal_ends_the_program(capsys):
