@@ -91,4 +91,4 @@ if __name__ == "__main__":
         gathered[name] = gather(Path(place), gathered.get(name, {}))
     OUTPUT.write_text(json.dumps(gathered, indent=1) + "\n", encoding="utf-8")
     for study in sorted({name.split("/", 1)[0] for name in gathered}):
-        print(f"{study}\n{(steps_table if study in ('bound', 'salt') else table)(gathered, study)}\n")
+        print(f"{study}\n{(steps_table if study in ('bound', 'salt', 'salt_german') else table)(gathered, study)}\n")

@@ -307,6 +307,8 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "docs/evaluation.md": {
         "target_and_source": lambda: target_and_source.table(*_results("target_and_source")),
         "salt": lambda: studies.steps_table(*_results("studies"), "salt"),
+        "salt_german": lambda: studies.steps_table(*_results("studies"), "salt_german"),
+        "salt_knowledge": lambda: scores_table("salt_knowledge"),
         "wechsel_grid": lambda: scores_table("wechsel_grid"),
         "downstream": lambda: scores_table("downstream"),
         "arena": lambda: arena.table(*_results("arena")),

@@ -7,7 +7,8 @@ Command:  python -m train.compare --workdir=runs/salt-de \\
           the items; without source the bundled English GPT-2, without helper one that is trained here, as in
           configs/compare_initializers.py)
 Cost:     table 5 with SmolLM2-135M, seven methods of 60 steps of 4 x 128 tokens: 45 minutes on 2 CPU cores with other work.
-          With the bundled model seven runs of 200 steps of about a CPU second, and 2,000 questions for each (not run yet).
+          With the bundled model seven runs of 200 steps of about a CPU second, a helper of 400, 20 minutes for word vectors,
+          and with limit=400 two minutes of questions for each model.
 Expected: the paper, Gemma-2b in German after 8 million sentences: ARC 29.43 (Multivariate), 26.95 (FOCUS), 28.74 (OFA), 30.80
           (SALT), TruthfulQA 24.37, 24.24, 24.62, 24.75; XQuAD, F1: 34.62, 39.00, 38.99, 44.41. At this size near chance.
 
