@@ -142,12 +142,14 @@ def _adapt_roles(
         if isinstance(old, list) or (role == "eos" and old is not None):
             # Llama 3 lists the ends of a text and of a turn. A chat model's only one may be a turn's.
             ends = old if isinstance(old, list) else [old]
-            found = [] if ids[role] is None or copied.get(ids[role]) in ends else [ids[role]]
+            copy_of = copied.get(ids[role])
+            found = [] if ids[role] is None or copy_of in ends else [ids[role]]
             for end in ends:
-                # The target's own end stands for it, and the token that spells the same stays beside that.
-                own, same = copied.get(ids[role]) == end, special.get(end)
-                found += [ids[role]] if own else []
-                found += [same] if same is not None and (not own or same in spelled) else []
+                # The target's own end stands for the one that it is a copy of, beside a token that spells the same.
+                if end == copy_of:
+                    found.append(ids[role])
+                if end in special and (end != copy_of or special[end] in spelled):
+                    found.append(special[end])
             unique = list(dict.fromkeys(found))
             new[key] = unique if len(unique) > 1 else (unique or [None])[0]
             lost = [end for end in ends if end not in special]

@@ -43,8 +43,8 @@ def load_tokenizer(path: str | os.PathLike) -> "PreTrainedTokenizerFast":
     build another tokenizer than the file describes. Where no file gives any token a role (bos, pad, mask, ...), well-known
     names do (<s>, [CLS], <|endoftext|>, ...).
 
-    Special tokens to which a model's config.json gives no row (as that of Gemma 3 1B gives <image_soft_token> none)
-    are left out, see `rowless_tokens`.
+    Special tokens to which a model's config.json gives no row, as that of Gemma 3 1B gives <image_soft_token> none, are left
+    out, see `rowless_tokens`.
 
     Args:
       path: a directory, a tokenizer.json file, or a hub id ("org/name"). Code that a repository brings is never run.
