@@ -168,6 +168,7 @@ def test_a_method_without_its_parallel_text_is_refused(config, tmp_path):
             {"training": {"objective": "mlm_nsp"}},
             r"training\.objective: is 'mlm_nsp', which reads more than text; expected clm",
         ),
+        ({"training": {"data": {"validation_fraction": 0.1}}}, r"validation_fraction: text\.validation names files already"),
         ({"tuning": {"rates": ("a",)}}, r"tuning\.rates: is \['a'\]; expected a tuple of numbers"),
         ({"tuning": {"rates": 1e-3}}, r"tuning\.rates: is 0\.001; expected a tuple of numbers"),
         ({"tuning": {"rates": (1e-3,), "tables": ()}}, r"tuning\.tables: is \[\]; expected a tuple of numbers"),

@@ -56,6 +56,8 @@ def validate_comparison(config: ConfigDict, workdir: Path) -> None:
     for name in ("train", "validation"):
         if not config.text[name] and not (name == "validation" and config.training.data.validation_fraction):
             raise UserError(f"text.{name}: no file given; expected text in the target language")
+    if config.text.validation and config.training.data.validation_fraction:
+        raise UserError("training.data.validation_fraction: text.validation names files already; expected one of the two")
     if config.training.objective not in ("clm", "mlm"):
         raise UserError(
             f"training.objective: is {config.training.objective!r}, which reads more than text; expected clm or mlm; "
