@@ -85,6 +85,8 @@ def get_config(arguments: str = "") -> ConfigDict:
 
     if paper:
         config.training = alone
+        # There are files for that.
+        alone.data.validation_fraction = 0.0
         wechsel_gpt2.take_crawl_vectors(config, language, chosen["data"])
     training = config.training
     training.steps, training.batch_size, training.block_length = steps, budget["rows"], budget["length"]

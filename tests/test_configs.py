@@ -196,6 +196,7 @@ def test_salt_tables_ask_what_the_papers_tables_ask(tmp_path):
     assert asked["5"].training.eval_every == 20 and "XCOPA" not in load("salt_tables", "lang=de").evaluation.tasks
     paper, alone = load("salt_tables", "scale=paper,steps=390,data=d"), load("salt", "steps=390")
     validate(training_config(paper, "salt", tmp_path / "run", tmp_path))
+    assert not paper.training.data.validation_fraction and paper.text.validation
     for name in ("optimizer", "phases", "batch_size", "block_length", "accumulation", "dtype", "steps", "eval_every"):
         assert paper.training[name] == alone[name], name
     assert (paper.vectors.train_here, paper.vectors.target) == (False, "d/cc.de.300.bin")

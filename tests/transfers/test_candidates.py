@@ -107,6 +107,7 @@ def config(given, monkeypatch):
 
     monkeypatch.setattr(run, "train", train)
     config = default_config()
+    config.training.block_length = 32
     config.source, config.probe_steps, config.methods = str(given["source"]), STEPS, ("auto",)
     config.text.train = config.text.validation = (str(given["target_text"]),)
     config.text.source = (str(given["source_text"]),)

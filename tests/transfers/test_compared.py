@@ -27,6 +27,7 @@ def config(world, source, helper):
     config.text.train = config.text.validation = (str(world.root / "german.txt"),)
     config.text.source = (str(world.root / "english.txt"),)
     config.tokenizer.directory = str(world.tokenizer("german", "gpt2"))
+    config.training.block_length = 32
     config.vectors.source, config.vectors.target = (str(world.vectors(language)) for language in ("english", "german"))
     config.helper.checkpoint = str(helper)
     # Pairs of words are parallel text too.
@@ -169,6 +170,11 @@ def test_a_method_without_its_parallel_text_is_refused(config, tmp_path):
             r"training\.objective: is 'mlm_nsp', which reads more than text; expected clm",
         ),
         ({"training": {"data": {"validation_fraction": 0.1}}}, r"validation_fraction: text\.validation names files already"),
+        # What does not fit the source, and what methods read, before the first of them is made.
+        ({"training": {"objective": "mlm"}}, r"training\.objective: mlm of regressed does not fit .*, a gpt2; expected clm"),
+        ({"training": {"block_length": 4096}}, r"training\.block_length: 4096 of regressed is more than the \d+ positions of"),
+        ({"methods": ("translated",), "parallel": ("nowhere.tsv",)}, r"nowhere\.tsv: no such file"),
+        ({"methods": ("sava",), "helper": {"checkpoint": ""}}, r"helper\.training, of a helper for sava: model: neither"),
         ({"tuning": {"rates": ("a",)}}, r"tuning\.rates: is \['a'\]; expected a tuple of numbers"),
         ({"tuning": {"rates": 1e-3}}, r"tuning\.rates: is 0\.001; expected a tuple of numbers"),
         ({"tuning": {"rates": (1e-3,), "tables": ()}}, r"tuning\.tables: is \[\]; expected a tuple of numbers"),

@@ -9,7 +9,15 @@ from ml_collections import ConfigDict
 
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.comparison.scoring import fine_tuning_config, read_tasks, scored_models
-from wechsel_jax.comparison.settings import AUTO, base_method, named_method, needs, needs_of_all, training_config
+from wechsel_jax.comparison.settings import (
+    AUTO,
+    base_method,
+    helper_config,
+    named_method,
+    needs,
+    needs_of_all,
+    training_config,
+)
 from wechsel_jax.comparison.tuning import TABLES, TUNING_TEXT, tuning_config
 from wechsel_jax.data.examples import FORMS
 from wechsel_jax.data.manifest import remove_prepared
@@ -18,8 +26,9 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.files import foreign, remove_leftovers, require_file
 from wechsel_jax.files.json import is_number
 from wechsel_jax.initializers import METHODS
+from wechsel_jax.models import family
 from wechsel_jax.records.names import CONFIG_FILE
-from wechsel_jax.text.parallel import PARALLEL
+from wechsel_jax.text.parallel import PARALLEL, require_parallel
 from wechsel_jax.text.sources import find_sources
 from wechsel_jax.training import record_config, validate
 from wechsel_jax.training.config import as_dict
@@ -69,7 +78,9 @@ def validate_comparison(config: ConfigDict, workdir: Path) -> None:
     for files in config.text.values():
         find_sources(files)
     read_tasks(config)
-    Checkpoint.open(config.source)
+    source = Checkpoint.open(config.source)
+    source_family = family(source.config.get("model_type"))
+    positions = source_family.config(source.config).max_length
     if config.evaluation.tasks or config.evaluation.fine_tuning:
         scored_models(config, workdir)
     for name in config.evaluation.fine_tuning:
@@ -97,8 +108,17 @@ def validate_comparison(config: ConfigDict, workdir: Path) -> None:
                 f"keep_source: {name} would have other tokens than the text that all methods are trained on; expected False; "
                 "`wechsel-jax transfer` and train.pretrain make such a model"
             )
-        if "parallel" in needs(config, name) and not (config.variants.get(name, {}).get("parallel") or config.parallel):
-            raise UserError(f"parallel: no file given, which {base_method(config, name)} reads; expected {PARALLEL}")
+        if "parallel" in needs(config, name):
+            given = config.variants.get(name, {}).get("parallel") or config.parallel
+            if not given:
+                raise UserError(f"parallel: no file given, which {base_method(config, name)} reads; expected {PARALLEL}")
+            require_parallel(given)
+    if "helper" in needed and not config.helper.checkpoint:
+        try:
+            validate(helper_config(config, workdir))
+        except UserError as error:
+            named = ", ".join(name for name in config.methods if "helper" in needs(config, name))
+            raise UserError(f"helper.training, of a helper for {named}: {error}; or name a helper.checkpoint") from None
     if not config.vectors.train_here:
         for side in ("source", "target"):
             if f"{side}_vectors" in needed:
@@ -112,6 +132,16 @@ def validate_comparison(config: ConfigDict, workdir: Path) -> None:
     for method in config.methods:
         base = training_config(config, method, workdir / method, workdir)
         validate(base)
+        if (base.objective == "clm") != source_family.causal:
+            raise UserError(
+                f"training.objective: {base.objective} of {method} does not fit {config.source}, a {source_family.name}; "
+                f"expected {'clm' if source_family.causal else 'mlm'}, or another source"
+            )
+        if base.block_length > positions:
+            raise UserError(
+                f"training.block_length: {base.block_length} of {method} is more than the {positions} positions of "
+                f"{config.source}; expected at most that, or another source"
+            )
         for rate in config.tuning.rates:
             for tables in config.tuning.tables:
                 try:

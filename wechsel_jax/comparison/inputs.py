@@ -63,7 +63,7 @@ def _trained(config: ConfigDict, workdir: Path, name: str, text: Any, **options:
 
 def write_training_text(config: ConfigDict, output: Path) -> None:
     """Writes the documents that the methods are trained on: without what is held out, and as many as `max_bytes` allow."""
-    size, share = config.training.data.max_bytes, held_out_share(config)
+    size, share = config.training.data.max_bytes, config.training.data.validation_fraction
     write_sample(config.text.train, output, max_bytes=size, validation_fraction=share, **prepared_as(config))
 
 
@@ -80,11 +80,6 @@ def prepared_as(config: ConfigDict) -> dict[str, Any]:
 def sample_as(config: ConfigDict) -> dict[str, Any]:
     """How what `write_training_text` wrote is read: JSON takes up to six bytes for one."""
     return {"max_document_bytes": min(6 * config.training.data.max_document_bytes + 64, (1 << 31) - 1)}
-
-
-def held_out_share(config: ConfigDict) -> float:
-    """The share of the training text that takes the place of a text for validation; 0 where there is one."""
-    return 0.0 if config.text.validation else config.training.data.validation_fraction
 
 
 def seconds_spent(workdir: Path) -> dict[str, float]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from wechsel_jax.comparison.inputs import held_out_share, prepared_as, sample_as, write_training_text
+from wechsel_jax.comparison.inputs import prepared_as, sample_as, write_training_text
 from wechsel_jax.comparison.settings import training_config
 from wechsel_jax.data import prepare_split
 from wechsel_jax.errors import UserError
@@ -72,7 +72,7 @@ def tune(config: ConfigDict, workdir: Path) -> dict[str, list]:
 def _prepare(config: ConfigDict, workdir: Path, data: Path) -> None:
     """Makes the tokens that rates are tuned on, of the text that the methods are trained on and of no other."""
     reading = prepared_as(config)
-    texts, share, held = config.text.train, config.tuning.held_out, held_out_share(config)
+    texts, share, held = config.text.train, config.tuning.held_out, config.training.data.validation_fraction
     if held or config.training.data.max_bytes:
         texts = [workdir / "data" / TUNING_TEXT]
         if not texts[0].exists():

@@ -71,6 +71,12 @@ class Pairs:
         return f"{name}: line {self.lines[pair] - before + 1}"
 
 
+def require_parallel(names: Iterable[str]) -> None:
+    """Raises `UserError` where a file is missing; a name may be of two, FIRST::SECOND."""
+    for file in (file for name in names for file in name.split(BESIDE)):
+        require_file(file, PARALLEL)
+
+
 def read_pairs(
     texts: Sequence[str | os.PathLike],
     languages: tuple[str, str],

@@ -14,7 +14,7 @@ from wechsel_jax.initializers.noise import KINDS as NOISES
 from wechsel_jax.initializers.regression import RESIDUAL
 from wechsel_jax.initializers.transforms import SHUFFLES, STANDARDIZATIONS
 from wechsel_jax.text.files import LONGEST_DOCUMENT
-from wechsel_jax.text.parallel import BESIDE, PARALLEL
+from wechsel_jax.text.parallel import BESIDE, PARALLEL, require_parallel
 from wechsel_jax.text.sources import find_sources
 from wechsel_jax.tokens.chat import MODES as CHAT_MODES
 from wechsel_jax.tokens.overlap import OVERLAPS
@@ -271,8 +271,7 @@ class TransferSettings:
         for name in (name for name in files if name not in ("source_text", "target_text")):
             value = getattr(self, name)
             if name == "parallel":
-                for file in (file for given in value for file in given.split(BESIDE)):
-                    require_file(file, PARALLEL)
+                require_parallel(value)
             elif value and not (name == "dictionary" and value in (ALIGNED, IDENTICAL)):
                 require_file(value, "a dictionary of word pairs" if name == "dictionary" else "word vectors")
         # One side's text may take long to count before the other's is opened.
