@@ -7,9 +7,10 @@
 The first writes `data/dictionaries/LANG.{500,5000,shuffled}.tsv`: the pairs whose English words are most frequent in
 `data/en.train.txt`, and all pairs with their target words in random order. The second writes a model with the embeddings of a
 trained run and the body that it had before training. The third reads the workdirs of configs/anker.py, named LANG-SEED or
-LANG-SEED-anything (a seed may be spread over several; those of one step count as evaluated before training only; another model,
-length, warm-up or learning rate is kept apart). What they hold takes the place of the same runs in benchmarks/anker.json; the
-file's other runs stay. It also writes docs/anker.png, docs/anker-more.png and the tables of docs/anker.md.
+LANG-SEED-anything (a seed, which is that of the settings, may be spread over several; those of one step count as evaluated
+before training only; another model, length, warm-up or learning rate is kept apart). A run that has not ended is left out. What
+they hold takes the place of the same runs in benchmarks/anker.json; the file's other runs stay. It also writes docs/anker.png,
+docs/anker-more.png and the tables of docs/anker.md.
 """
 
 import itertools
@@ -23,11 +24,16 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.results import read_results, write_results
 from configs.anker import DICTIONARIES, LEARNING_RATE, STEPS, WARMUP
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.checkpoint.tensors import write_tensors
-from wechsel_jax.files import new_directory, new_file
-from wechsel_jax.records import read_run
+from wechsel_jax.errors import UserError
+from wechsel_jax.files import new_directory, new_file, require_directory
+from wechsel_jax.files.json import NUMBER, TEXT, WHOLE, mismatch, read_json
+from wechsel_jax.program import program
+from wechsel_jax.records import ComparisonRecord, RunRecord, read_run
+from wechsel_jax.records.comparison import COMPARISON_FILE
 from wechsel_jax.records.names import CONFIG_FILE, EXPORT, METRICS_FILE, RECORD_FILE
 from wechsel_jax.report import steps_needed
 from wechsel_jax.text.files import read_lines
@@ -59,6 +65,14 @@ _COLOURS = {
     "trans_inner": "#b04a00",
     "full_rand": "#59606b",
     "trained_rows": "#000000",
+}
+_COMPARISON = {
+    "seed": WHOLE,
+    "methods": [TEXT],
+    "training": {
+        **dict.fromkeys(("steps", "batch_size", "block_length"), WHOLE),
+        **{"phases": [{"warmup": NUMBER}], "optimizer": {"peak_learning_rate": NUMBER}},
+    },
 }
 _PANELS_A_ROW = 3
 _OTHER_TEXT = ("anker_text_", "anker_other_")
@@ -107,27 +121,53 @@ def gather(folder: Path, earlier: dict | None = None) -> dict:
     """Returns what the workdirs under `folder` hold, and what anker saves, by setting (see `setting_of`) and seed.
 
     What an earlier result says of other methods, seeds and settings is kept.
+
+    Raises:
+      UserError: there are no workdirs, or two of them have a run of one method, setting and seed; or seeds of one run were
+        evaluated at other steps.
     """
     earlier = earlier or {"languages": {}, "step_zero": {}, "machines": [], "training": None}
     runs, before = (defaultdict(dict, earlier[name]) for name in ("languages", "step_zero"))
     machines, training = set(earlier["machines"]), earlier["training"]
-    for file in sorted(folder.glob(f"*/{CONFIG_FILE}")):
+    expected = "the folder of workdirs of configs/anker.py, named LANG-SEED or LANG-SEED-anything"
+    files = sorted(require_directory(folder, expected).glob(f"*/{CONFIG_FILE}"))
+    if not files:
+        raise UserError(f"{folder}: holds no workdirs; expected {expected}")
+    owners: dict[tuple, Path] = {}
+    for file in files:
         workdir = file.parent
-        language, seed = workdir.name.split("-")[:2]
-        config = json.loads(file.read_text(encoding="utf-8"))
+        config = read_json(file, "the settings of a comparison")
+        language = workdir.name.split("-")[0]
+        if problem := mismatch(config, _COMPARISON) or ("" if language in NAMES else "its folder names no known language"):
+            raise UserError(f"{file}: {problem}; expected {expected}")
+        seed, steps = str(config["seed"]), config["training"]["steps"]
         start, place = setting_of(language, config["training"])
-        # Of a comparison that goes on or was stopped, what there is.
-        methods = {name: _method(workdir / name) for name in config["methods"] if (workdir / name / METRICS_FILE).exists()}
+        # Of a comparison that goes on or was stopped, what has ended.
+        begun = (name for name in config["methods"] if (workdir / name / METRICS_FILE).exists())
+        methods = {name: _method(run) for name in begun if not (run := read_run(workdir / name)).unfinished}
         methods = {name: method for name, method in methods.items() if method["evaluations"]}
-        if (workdir / "comparison.json").exists():
-            machines.add(json.loads((workdir / "comparison.json").read_text(encoding="utf-8"))["machine"])
+        for name in methods:
+            if (owner := owners.setdefault((place, steps == 1, seed, name), workdir)) != workdir:
+                raise UserError(f"{workdir}: has {name} of {place} with seed {seed}, and {owner} too; expected each once")
+        if (workdir / COMPARISON_FILE).exists() and (machine := ComparisonRecord.read(workdir).machine):
+            machines.add(machine)
         before[start].setdefault(seed, {}).update({name: _at_zero(method) for name, method in methods.items()})
-        if config["training"]["steps"] == 1 or not methods:
+        if steps == 1 or not methods:
             continue
         runs[place].setdefault(seed, {}).update(methods)
         if training is None:
             training = {name: config["training"][name] for name in ("batch_size", "block_length", "phases", "optimizer")}
     runs = {place: runs[place] for place in sorted(runs)}
+    for place, seeds in runs.items():
+        steps_of: dict[str, list[int]] = {}
+        for seed, methods in seeds.items():
+            for name, method in methods.items():
+                steps = [step for step, _ in method["evaluations"]]
+                if steps_of.setdefault(name, steps) != steps:
+                    raise UserError(
+                        f"{name} of {place}: was evaluated at steps {steps} with seed {seed}; expected {steps_of[name]}, as "
+                        "with another"
+                    )
     tokens = training["batch_size"] * training["block_length"] if training else 0
     return {
         "command": "python -m benchmarks.anker gather runs/anker",
@@ -178,12 +218,12 @@ def _told(other: str) -> str:
     return f"{int(other):,} steps"
 
 
-def _method(run: Path) -> dict:
-    record = json.loads((run / "transfer" / RECORD_FILE).read_text(encoding="utf-8"))
+def _method(run: RunRecord) -> dict:
+    record = json.loads((run.path / "transfer" / RECORD_FILE).read_text(encoding="utf-8"))
     alignment = record["alignment"] or {}
     rounds = alignment.get("rounds") if isinstance(alignment.get("rounds"), list) else []
     return {
-        "evaluations": [[step, round(perplexity, 1)] for step, perplexity in read_run(run).curve],
+        "evaluations": [[step, round(perplexity, 1)] for step, perplexity in run.curve],
         "counts": record["counts"],
         "precision_at_1": alignment.get("precision_at_1"),
         "anchors": [entry["anchors"] for entry in rounds],
@@ -433,17 +473,18 @@ def main(arguments: Sequence[str]) -> None:
         case ["trained_rows", run, output]:
             write_trained_rows(Path(run), Path(output))
         case ["gather", folder]:
-            earlier = json.loads(OUTPUT.read_text(encoding="utf-8")) if OUTPUT.exists() else None
-            result = gather(Path(folder), earlier)
-            with new_file(OUTPUT, "w") as handle:
-                handle.write(json.dumps(result, indent=1) + "\n")
+            result = gather(Path(folder), read_results(OUTPUT))
             for name, panels in (("anker.png", panels_of), ("anker-more.png", more_panels_of)):
                 draw(list(panels(result["languages"])), FOLDER / name)
+            write_results(OUTPUT, result)
             document = FOLDER / "anker.md"
-            document.write_text(render(document.read_text(encoding="utf-8"), result), encoding="utf-8")
+            text = render(document.read_text(encoding="utf-8"), result)
+            with new_file(document, "w") as handle:
+                handle.write(text)
         case _:
             sys.exit(__doc__)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    with program("benchmarks.anker"):
+        main(sys.argv[1:])

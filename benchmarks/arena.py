@@ -7,7 +7,6 @@ Runs of more methods, or of a longer FullRand, may lie in workdirs of their own.
 file holds of other runs and seeds stays.
 """
 
-import json
 import math
 import statistics
 import sys
@@ -16,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.anker import NAMES
-from benchmarks.origin import joined
+from benchmarks.origin import with_seed
+from benchmarks.results import named_places, read_results, write_results
 from wechsel_jax.comparison import BASELINE
 from wechsel_jax.errors import UserError
+from wechsel_jax.program import program
 from wechsel_jax.records import ComparisonRecord, read_run
 
 OUTPUT = Path(__file__).with_name("arena.json")
@@ -29,7 +30,8 @@ def gather(workdirs: Sequence[tuple[str, Path]], before: dict[str, Any]) -> dict
     """Returns language -> the runs, each with what it was tuned for and its curve, by seed, in tokens and bits per byte.
 
     Raises:
-      UserError: runs of a language were scored on other text, or those of one name lasted for other steps.
+      UserError: runs of a language were scored on other text, or those of one name lasted for other steps, or their seeds have
+        other settings; their rates may differ.
     """
     languages: dict[str, dict[str, Any]] = {**before.get("languages", {})}
     for language, workdir in workdirs:
@@ -64,7 +66,7 @@ def gather(workdirs: Sequence[tuple[str, Path]], before: dict[str, Any]) -> dict
                 raise UserError(
                     f"{place}: has {run.planned_steps} steps, and {name} before it {runs['steps']}; expected as many"
                 )
-            runs["origins"] = joined(runs.get("origins", {}), str(run.config["seed"]), run)
+            runs["origins"] = with_seed(runs.get("origins", {}), run, tuned=True)
             runs["seeds"][str(run.config["seed"])] = {
                 "rate": run.config["optimizer"]["peak_learning_rate"],
                 "tables": next((group["rate"] for group in groups if group["match"] == "embeddings"), 1.0),
@@ -210,9 +212,8 @@ def draw(result: dict[str, Any], path: Path) -> None:
 
 
 if __name__ == "__main__":
-    there = json.loads(OUTPUT.read_text(encoding="utf-8")) if OUTPUT.exists() else {}
-    named = [(name, Path(place)) for name, place in (argument.split("=", 1) for argument in sys.argv[1:])]
-    gathered = gather(named, there)
-    OUTPUT.write_text(json.dumps(gathered, indent=1) + "\n", encoding="utf-8")
-    draw(gathered, PICTURE)
-    print(table(gathered))
+    with program("benchmarks.arena"):
+        gathered = gather(named_places(sys.argv[1:]), read_results(OUTPUT))
+        draw(gathered, PICTURE)
+        write_results(OUTPUT, gathered)
+        print(table(gathered))

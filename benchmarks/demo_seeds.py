@@ -7,14 +7,17 @@ The runs themselves:  for seed in 0 1 2; do
                       done
 """
 
-import json
 import sys
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.anker import draw
+from benchmarks.results import write_results
 from wechsel_jax.comparison import BASELINE
+from wechsel_jax.errors import UserError
+from wechsel_jax.program import program
+from wechsel_jax.records import ComparisonRecord
 from wechsel_jax.report import steps_needed
 
 OUTPUT = Path(__file__).with_name("demo.json")
@@ -26,15 +29,31 @@ def gather(workdirs: list[Path]) -> dict:
 
     Methods are in order of their last mean perplexity. Every method needs a run of every seed; of
     two runs of one seed the last one counts.
+
+    Raises:
+      UserError: a method has no run of a seed, or one that was evaluated at other steps than others; or none is of FullRand.
     """
-    results = [json.loads((workdir / "comparison.json").read_text(encoding="utf-8")) for workdir in workdirs]
+    if not workdirs:
+        raise UserError("expected workdirs of configs/demo.py, such as runs/demo-0")
+    results = [ComparisonRecord.read(workdir) for workdir in workdirs]
     curves: dict[str, dict[int, list]] = {}
     seconds: dict[int, dict[str, float]] = {}
     for result in results:
-        seconds.setdefault(result["seed"], {}).update(result["seconds"])
-        for name, method in result["methods"].items():
-            curves.setdefault(name, {})[result["seed"]] = method["evaluations"]
+        seconds.setdefault(result.seed, {}).update(result.seconds)
+        for name, method in result.methods.items():
+            if curve := method.get("evaluations"):
+                curves.setdefault(name, {})[result.seed] = curve
     seeds = sorted(seconds)
+    expected: list[float] = []
+    for name in (BASELINE, *curves):
+        for seed in seeds:
+            curve = curves.get(name, {}).get(seed)
+            if curve is None:
+                raise UserError(f"{name}: has no run of seed {seed}; expected one of each of the seeds {seeds}")
+            steps = [step for step, _ in curve]
+            expected = expected or steps
+            if steps != expected:
+                raise UserError(f"{name}: was evaluated at steps {steps} with seed {seed}; expected {expected}, as others were")
     order = sorted(curves, key=lambda name: np.mean([curves[name][seed][-1][1] for seed in seeds]))
     methods = {}
     for name in order:
@@ -52,7 +71,7 @@ def gather(workdirs: list[Path]) -> dict:
     return {
         "command": "python -m train.compare --config=configs/demo.py --workdir=runs/demo-SEED --config.seed=SEED",
         "seeds": seeds,
-        "machine": results[0]["machine"],
+        "machine": results[0].machine,
         "methods": methods,
         "steps_needed": needed,
         "seconds": [seconds[seed] for seed in seeds],
@@ -72,7 +91,8 @@ def panel(result: dict) -> tuple[str, dict, list[str]]:
 
 
 if __name__ == "__main__":
-    gathered = gather([Path(name) for name in sys.argv[1:]])
-    OUTPUT.write_text(json.dumps(gathered, indent=1) + "\n", encoding="utf-8")
-    draw([panel(gathered)], PICTURE)
-    print(f"{OUTPUT}, {PICTURE}")
+    with program("benchmarks.demo_seeds"):
+        gathered = gather([Path(name) for name in sys.argv[1:]])
+        draw([panel(gathered)], PICTURE)
+        write_results(OUTPUT, gathered)
+        print(f"{OUTPUT}, {PICTURE}")

@@ -7,18 +7,19 @@ new language; and its body under the rows of the English model, with English tok
 alone. What the file holds of other runs stays.
 """
 
-import json
 import lzma
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-from benchmarks.recipe import known_recipe
+from benchmarks.recipe import known_recipe, runs_of
+from benchmarks.results import named_places, read_results, write_results
 from wechsel_jax import demo
 from wechsel_jax.checkpoint import Checkpoint, write_checkpoint
 from wechsel_jax.evaluation.loaded import LoadedModel
 from wechsel_jax.evaluation.text import score_text
+from wechsel_jax.program import program
 from wechsel_jax.records import read_run
 from wechsel_jax.records.machine import versions
 from wechsel_jax.records.names import EXPORT
@@ -49,9 +50,11 @@ def gather(workdirs: list[tuple[str, Path]], before: dict[str, Any]) -> dict[str
     """Returns {"source": its score, "runs": LANGUAGE/STEPS/START_RECIPE/RATE -> by seed [as it is, its body alone]}."""
     runs = before.get("runs", {})
     for language, workdir in workdirs:
-        for place in sorted(workdir.iterdir()):
+        for place in runs_of(workdir):
             if not (place / EXPORT).is_dir():
                 continue
+            # The table tells it; scoring is slow.
+            known_recipe(place.name)
             run = read_run(place)
             print(f"{place} ...", flush=True)
             rate = run.config["optimizer"]["peak_learning_rate"]
@@ -77,7 +80,7 @@ def table(result: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    given = [(language, Path(place)) for language, _, place in (argument.partition("=") for argument in sys.argv[1:])]
-    found = gather(given, json.loads(OUTPUT.read_text(encoding="utf-8")) if OUTPUT.exists() else {})
-    OUTPUT.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    print(table(found))
+    with program("benchmarks.forgetting"):
+        found = gather(named_places(sys.argv[1:]), read_results(OUTPUT))
+        write_results(OUTPUT, found)
+        print(table(found))

@@ -13,11 +13,13 @@ The runs themselves:  python -m benchmarks.language_data --data=corpora --output
                       done
 """
 
-import json
 import sys
 from pathlib import Path
 
 from benchmarks.origin import origins
+from benchmarks.results import named_places, write_results
+from wechsel_jax.errors import UserError
+from wechsel_jax.program import program
 from wechsel_jax.records import ComparisonRecord, read_run
 
 NAMES = {"de": "German", "fr": "French", "sw": "Swahili", "zh": "Chinese"}
@@ -29,8 +31,12 @@ def gather(workdirs: dict[str, Path]) -> dict:
     """Returns for every language the perplexity of each method at each evaluation, what its transfer recorded, and its origin.
 
     Raises:
-      UserError: runs of a language are of other text, or another tokenizer, than others.
+      UserError: runs of a language are of other text, or another tokenizer, than others; or there is no language.
     """
+    if not workdirs:
+        raise UserError("expected workdirs of configs/compare_initializers.py, such as de=runs/initializers-de")
+    if unknown := [language for language in workdirs if language not in NAMES]:
+        raise UserError(f"{unknown[0]}: no such language; expected one of {', '.join(NAMES)}")
     languages = {}
     for language, workdir in workdirs.items():
         result, methods = ComparisonRecord.read(workdir), {}
@@ -58,6 +64,9 @@ def draw(result: dict, path: Path) -> None:
     from matplotlib import pyplot
 
     trained = {name: value["methods"] for name, value in result["languages"].items() if _last_step(value) > 1}
+    if not trained:
+        print(f"{path} stays as it is: no language was trained for more than a step")
+        return
     figure, panels = pyplot.subplots(1, len(trained), figsize=(5.6 * len(trained), 5.2), squeeze=False)
     for axes, (language, methods) in zip(panels[0], trained.items(), strict=True):
         order = sorted(methods, key=lambda name, methods=methods: -methods[name]["evaluations"][-1][1])
@@ -93,7 +102,8 @@ def _last_step(value: dict) -> int:
 
 
 if __name__ == "__main__":
-    gathered = gather({name: Path(place) for name, place in (argument.split("=", 1) for argument in sys.argv[1:])})
-    OUTPUT.write_text(json.dumps(gathered, indent=1) + "\n", encoding="utf-8")
-    draw(gathered, PLOT)
-    print(OUTPUT, PLOT)
+    with program("benchmarks.initializers"):
+        gathered = gather(dict(named_places(sys.argv[1:])))
+        draw(gathered, PLOT)
+        write_results(OUTPUT, gathered)
+        print(OUTPUT)

@@ -16,7 +16,12 @@ from wechsel_jax.records.run import SIDES
 # Of groups and phases; a "/" in them stands between a parameter's names.
 _REGEXES = ("match", "trainable")
 # What runs must share for their numbers to stand under one name.
-SHARED = {"train": "text to train on", "validation": "held-out text", "tokenizer": "tokenizer"}
+SHARED = {
+    "train": "another text to train on",
+    "validation": "another held-out text",
+    "tokenizer": "another tokenizer",
+    "unseeded": "other settings, of its training or of its start,",
+}
 
 
 def origin(run: RunRecord) -> dict[str, Any]:
@@ -41,29 +46,38 @@ def origin(run: RunRecord) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value not in (None, "")}
 
 
-def joined(known: Mapping[str, Mapping[str, Any]], name: str, run: RunRecord) -> dict[str, dict[str, Any]]:
-    """Returns origins of results with that of one more, which may take the place of an earlier one of its name.
+def with_seed(known: Mapping[str, Mapping[str, Any]], run: RunRecord, *, tuned: bool = False) -> dict[str, dict[str, Any]]:
+    """Returns origins of the seeds of one run with that of one more, which has "unseeded" too.
+
+    That is the sha256 of its settings, and of those of its start, but for the seed.
 
     Args:
-      known: name of a result, such as its seed -> its `origin`; results that were gathered before there were any have none.
-      name: of the further one.
-      run: what it is gathered from.
+      known: seed -> its origin; seeds that were gathered before there was "unseeded" lack it.
+      run: of the further seed.
+      tuned: learning rates are left out of "unseeded": each seed has those that were tuned for it, or takes another's.
 
     Raises:
-      UserError: it is of other text, or another tokenizer, than one of these.
+      UserError: it is of other text, has another tokenizer or other settings than one of these.
     """
-    found = origin(run)
+    seed, config = str(run.config.get("seed")), {name: value for name, value in run.config.items() if name != "seed"}
+    if tuned:
+        optimizer = {name: value for name, value in config["optimizer"].items() if name != "peak_learning_rate"}
+        groups = [{name: value for name, value in group.items() if name != "rate"} for group in optimizer.get("groups", ())]
+        # Tuning makes a group for the tables where there was none, with a rate alone.
+        config["optimizer"] = optimizer | {"groups": [group for group in groups if group.keys() != {"match"}]}
+    settings = {name: value for name, value in run.transfer.settings.items() if name != "seed"} if run.transfer else None
+    found = origin(run) | {"unseeded": _hashed({"run": config, "transfer": settings})}
     for earlier, one in known.items():
-        require_same(one, found, str(run.path), earlier)
-    return {**known, name: found}
+        require_same(one, found, str(run.path), f"seed {earlier}")
+    return {**known, seed: found}
 
 
 def require_same(known: Mapping[str, Any], found: Mapping[str, Any], where: str, name: str) -> None:
-    """Raises `UserError` where two origins are of other text or another tokenizer; what one of them lacks is not compared."""
+    """Raises `UserError` where two origins differ in what is `SHARED`; what one of them lacks is not compared."""
     for part, told in SHARED.items():
         if part in known and part in found and known[part] != found[part]:
             raise UserError(
-                f"{where}: has another {told} than {name}, with which it is gathered; expected the same; gather it under "
+                f"{where}: has {told} than {name}, with which it is gathered; expected the same; gather it under "
                 "another name, or take the earlier result out of the file"
             )
 
@@ -76,7 +90,10 @@ def origins(runs: Mapping[str, RunRecord]) -> tuple[dict[str, Any], dict[str, di
     """
     every: dict[str, dict[str, Any]] = {}
     for name, run in runs.items():
-        every = joined(every, name, run)
+        found = origin(run)
+        for earlier, one in every.items():
+            require_same(one, found, str(run.path), earlier)
+        every[name] = found
     settings = {name: _flat(_without_places(run.config)) for name, run in runs.items()}
     own = {name: _differing(name, every) for name in runs}
     for name in runs:

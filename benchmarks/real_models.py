@@ -24,6 +24,8 @@ from absl import flags
 
 from benchmarks.machine import installed, processor
 from wechsel_jax.errors import UserError
+from wechsel_jax.files import new_file
+from wechsel_jax.program import program
 from wechsel_jax.records.names import PLAN_FILE
 
 VALUES = flags.FlagValues()
@@ -115,12 +117,15 @@ def main() -> None:
     """Measures what the output does not hold yet and writes it after every measurement."""
     output = Path(VALUES.output)
     result = json.loads(output.read_text(encoding="utf-8")) if output.exists() else {"models": {}}
-    result["machine"] = machine()
-    result["settings"] = {name: VALUES[name].value for name in ("text_bytes", "english_bytes", "window")}
+    settings = {name: VALUES[name].value for name in ("text_bytes", "english_bytes", "window")}
+    if result.get("settings", settings) != settings:
+        raise UserError(f"{output}: is of other settings, {result['settings']}; expected the same; name another file")
+    result |= {"machine": machine(), "settings": settings}
     for directory in map(Path, VALUES.models):
         others = [Path(other) for other in VALUES.models if Path(other) != directory]
         for _ in measure_model(directory, others, result["models"].setdefault(directory.name, {})):
-            output.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+            with new_file(output, "w") as handle:
+                handle.write(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
     print(table(result))
 
 
@@ -379,4 +384,5 @@ def machine() -> dict:
 
 if __name__ == "__main__":
     VALUES(sys.argv)
-    main()
+    with program("benchmarks.real_models"):
+        main()

@@ -13,7 +13,6 @@ coordinates: whether it matters what they say.
 """
 
 import dataclasses
-import json
 import statistics
 import sys
 from collections.abc import Sequence
@@ -22,11 +21,14 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.origin import joined
+from benchmarks.origin import with_seed
+from benchmarks.results import named_places, read_results, write_results
+from wechsel_jax.errors import UserError
 from wechsel_jax.files.json import read_json
 from wechsel_jax.initializers import TransferPlan
-from wechsel_jax.records import read_run
-from wechsel_jax.records.names import PLAN_FILE
+from wechsel_jax.program import program
+from wechsel_jax.records import ComparisonRecord, read_run
+from wechsel_jax.records.names import METRICS_FILE, PLAN_FILE
 from wechsel_jax.training import default_config, train
 from wechsel_jax.training.coordinates import OWN
 from wechsel_jax.training.groups import RECIPES
@@ -36,9 +38,26 @@ CONTROLS = ("shuffled", "rows")
 
 
 def known_recipe(run: str) -> str:
-    """The recipe that a run's name, START_RECIPE, ends with."""
+    """The recipe that a run's name, START_RECIPE, ends with.
+
+    Raises:
+      UserError: it ends with none.
+    """
     known = (*RECIPES, *(f"{recipe}_{control}" for recipe in RECIPES for control in CONTROLS))
-    return max((recipe for recipe in known if run.endswith(f"_{recipe}")), key=len)
+    found = [recipe for recipe in known if run.endswith(f"_{recipe}")]
+    if not found:
+        raise UserError(
+            f"{run}: expected the name of a run of configs/recipe.py, START_RECIPE with one of {', '.join(RECIPES)}"
+        )
+    return max(found, key=len)
+
+
+def runs_of(workdir: Path) -> list[Path]:
+    """The runs of a comparison that have begun, and their controls; a helper beside them is none."""
+    names = [
+        f"{name}{end}" for name in ComparisonRecord.read(workdir).methods for end in ("", *(f"_{one}" for one in CONTROLS))
+    ]
+    return [workdir / name for name in sorted(names) if (workdir / name / METRICS_FILE).is_file()]
 
 
 def gather(workdirs: Sequence[tuple[str, Path]], before: dict[str, Any]) -> dict[str, Any]:
@@ -46,11 +65,12 @@ def gather(workdirs: Sequence[tuple[str, Path]], before: dict[str, Any]) -> dict
 
     A curve has a point a quarter: step, perplexity, bits per byte. The loss is the mean of what was logged in the last eighth
     of the steps, in nats a token.
+
+    Raises:
+      UserError: seeds of a run are of other text, or have another tokenizer or other settings.
     """
     runs: dict[str, dict[str, Any]] = {**before.get("runs", {})}
-    for language, place in ((language, run) for language, workdir in workdirs for run in sorted(workdir.iterdir())):
-        if not (place / "metrics.jsonl").is_file():
-            continue
+    for language, place in ((language, run) for language, workdir in workdirs for run in runs_of(workdir)):
         run = read_run(place)
         if run.last_step != run.planned_steps:
             continue
@@ -73,7 +93,7 @@ def gather(workdirs: Sequence[tuple[str, Path]], before: dict[str, Any]) -> dict
                 "seeds": {},
             },
         )
-        found["origins"] = joined(found.get("origins", {}), str(run.config["seed"]), run)
+        found["origins"] = with_seed(found.get("origins", {}), run)
         found["seeds"][str(run.config["seed"])] = [
             [one.step, round(one.perplexity, 2), round(one.bits_per_byte, 4)] for one in run.evaluations
         ]
@@ -126,15 +146,19 @@ def control(run: Path, kind: str) -> None:
     train(config, place)
 
 
+def main(arguments: Sequence[str]) -> None:
+    match arguments:
+        case [option, *runs] if option.startswith("--"):
+            kind = option.removeprefix("--")
+            if kind not in CONTROLS or len(runs) != 1:
+                raise UserError(f"{option}: expected {' or '.join(f'--{one}' for one in CONTROLS)}, and one run")
+            control(Path(runs[0]), kind)
+        case _:
+            gathered = gather(named_places(arguments), read_results(OUTPUT))
+            write_results(OUTPUT, gathered)
+            print(table(gathered))
+
+
 if __name__ == "__main__":
-    if sys.argv[1].startswith("--"):
-        kind = sys.argv[1].removeprefix("--")
-        if kind not in CONTROLS:
-            sys.exit(f"--{kind}: expected {' or '.join(f'--{one}' for one in CONTROLS)}")
-        control(Path(sys.argv[2]), kind)
-        sys.exit()
-    there = json.loads(OUTPUT.read_text(encoding="utf-8")) if OUTPUT.exists() else {}
-    named = [(name, Path(place)) for name, place in (argument.split("=", 1) for argument in sys.argv[1:])]
-    gathered = gather(named, there)
-    OUTPUT.write_text(json.dumps(gathered, indent=1) + "\n", encoding="utf-8")
-    print(table(gathered))
+    with program("benchmarks.recipe"):
+        main(sys.argv[1:])

@@ -9,13 +9,15 @@ sha256 of text and tokenizer), that of a run what it has of its own (`benchmarks
 earlier have none. Other text or another tokenizer than before under one name is refused.
 """
 
-import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks.origin import origins, require_same
+from benchmarks.results import named_places, read_results, write_results
+from wechsel_jax.errors import UserError
+from wechsel_jax.program import program
 from wechsel_jax.records import ComparisonRecord, read_run
 
 OUTPUT = Path(__file__).with_name("studies.json")
@@ -70,25 +72,33 @@ def table(result: dict[str, Any], study: str) -> str:
 
 
 def steps_table(result: dict[str, Any], study: str) -> str:
-    """A line a run of a study, a column an evaluation: perplexity and bits per byte."""
-    found = {name: one for name, one in result.items() if name.split("/", 1)[0] == study}
-    # Behind a comma stands what a comparison has of its own: "salt/zh, residual=2".
-    runs = [
-        (f"`{name}`{''.join(key.partition(',')[1:])}", run) for key, one in found.items() for name, run in one["runs"].items()
-    ]
-    steps = [step for step, _, _ in runs[0][1]["curve"]]
-    lines = ["| run | " + " | ".join(f"{step:,}" for step in steps) + " |", "|---|" + "---:|" * len(steps)]
-    for name, run in runs:
-        lines.append(f"| {name} | " + " | ".join(f"{value:,.0f} ({bits:.3f})" for _, value, bits in run["curve"]) + " |")
+    """A line a run of a study, a column an evaluation: perplexity and bits per byte; a table for each list of steps."""
+    found = {name.split("/", 1)[1]: one for name, one in result.items() if name.split("/", 1)[0] == study}
+    # Behind a comma stands what a comparison has of its own: "zh, residual=2".
+    several = len({key.partition(",")[0] for key in found}) > 1
+    tables: dict[tuple[int, ...], list[str]] = {}
+    for key, one in found.items():
+        word, comma, own = key.partition(",")
+        for name, run in one["runs"].items():
+            cells = [f"{value:,.0f}" + ("" if bits is None else f" ({bits:.3f})") for _, value, bits in run["curve"]]
+            told = f"{f'{word}: ' if several else ''}`{name}`{comma}{own}"
+            steps = tuple(step for step, _, _ in run["curve"])
+            tables.setdefault(steps, []).append(f"| {told} | " + " | ".join(cells) + " |")
+    whole = []
+    for steps, lines in tables.items():
+        heads = ["| run | " + " | ".join(f"{step:,}" for step in steps) + " |", "|---|" + "---:|" * len(steps)]
+        whole.append("\n".join([*heads, *lines]))
     machines = "; ".join(sorted({one["machine"] for one in found.values()}))
-    return "\n".join([*lines, f"\nHeld-out perplexity (bits per byte) by step. {machines}."])
+    return "\n\n".join([*whole, f"Held-out perplexity (bits per byte) by step. {machines}."])
 
 
 if __name__ == "__main__":
-    gathered = json.loads(OUTPUT.read_text(encoding="utf-8")) if OUTPUT.exists() else {}
-    for argument in sys.argv[1:]:
-        name, place = argument.rsplit("=", 1)
-        gathered[name] = gather(Path(place), gathered.get(name, {}))
-    OUTPUT.write_text(json.dumps(gathered, indent=1) + "\n", encoding="utf-8")
-    for study in sorted({name.split("/", 1)[0] for name in gathered}):
-        print(f"{study}\n{(steps_table if study in ('bound', 'salt', 'salt_german') else table)(gathered, study)}\n")
+    with program("benchmarks.studies"):
+        gathered = read_results(OUTPUT)
+        for name, place in named_places(sys.argv[1:], last=True):
+            if "/" not in name:
+                raise UserError(f"{name}: expected TABLE/WORD, such as freezing/de={place}")
+            gathered[name] = gather(place, gathered.get(name, {}))
+        write_results(OUTPUT, gathered)
+        for study in sorted({name.split("/", 1)[0] for name in gathered}):
+            print(f"{study}\n{(steps_table if study in ('bound', 'salt', 'salt_german') else table)(gathered, study)}\n")

@@ -7,7 +7,7 @@ which document is not what would be written. Needs the extra `test`.
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks import (
@@ -24,6 +24,7 @@ from benchmarks import (
     trelm,
 )
 from wechsel_jax.cli import VERBS, find_command
+from wechsel_jax.files import new_file
 from wechsel_jax.initializers import METHODS
 from wechsel_jax.records.embeddings import EmbeddingsRecord
 from wechsel_jax.records.scores import ScoresRecord
@@ -91,11 +92,15 @@ def demo_table(result: dict) -> str:
     steps = next(iter(result["methods"].values()))["steps"]
     lines = ["| initialisation | " + " | ".join(f"step {s}" for s in steps) + " |", "|---|" + "---:|" * len(steps)]
     for name, values in result["methods"].items():
-        spread = values["standard_deviation"] or [0.0] * len(steps)
-        cells = [f"{mean:,.0f} ± {sd:,.0f}" for mean, sd in zip(values["mean"], spread, strict=True)]
+        # One seed has none.
+        spread = values["standard_deviation"] or [None] * len(steps)
+        cells = [
+            f"{mean:,.0f}" + ("" if sd is None else f" ± {sd:,.0f}") for mean, sd in zip(values["mean"], spread, strict=True)
+        ]
         lines.append(f"| {anker.label(name)} | " + " | ".join(cells) + " |")
     seeds = ", ".join(map(str, result["seeds"]))
-    lines.append(f"\nHeld-out perplexity, mean ± standard deviation over seeds {seeds}; {result['machine']}.")
+    told = f"mean ± standard deviation over seeds {seeds}" if len(result["seeds"]) > 1 else f"seed {seeds}"
+    lines.append(f"\nHeld-out perplexity, {told}; {result['machine']}.")
     return "\n".join(lines)
 
 
@@ -350,10 +355,19 @@ def render(document: str, text: str) -> str:
     return text
 
 
-if __name__ == "__main__":
+def main(arguments: Sequence[str]) -> None:
+    if [*arguments] not in ([], ["--check"]):
+        sys.exit(__doc__)
     for document in TABLES:
         old = (ROOT / document).read_text(encoding="utf-8")
         new = render(document, old)
-        if old != new and "--check" in sys.argv:
+        if old == new:
+            continue
+        if arguments:
             sys.exit(f"{document}: its tables differ from their sources; run python -m benchmarks.tables")
-        (ROOT / document).write_text(new, encoding="utf-8")
+        with new_file(ROOT / document, "w") as handle:
+            handle.write(new)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

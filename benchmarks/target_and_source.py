@@ -8,7 +8,6 @@ languages stays.
 """
 
 import itertools
-import json
 import statistics
 import sys
 from collections.abc import Sequence
@@ -17,8 +16,13 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.origin import origins, with_seed
+from benchmarks.results import named_places, read_results, write_results
 from wechsel_jax.data import TokenBlocks
+from wechsel_jax.errors import UserError
 from wechsel_jax.evaluation.bootstrap import bootstrap, paired_bootstrap
+from wechsel_jax.files.json import read_json
+from wechsel_jax.program import program
 from wechsel_jax.records import ComparisonRecord, read_run
 from wechsel_jax.records.scores import ScoresRecord
 from wechsel_jax.report.scores_table import MEASURES
@@ -44,16 +48,22 @@ def gather(files: Sequence[Path]) -> dict[str, Any]:
     """Returns what `of_seed` says of the first seed, and of the others their scores and differences alone.
 
     Raises:
-      SystemExit: two have the same seed, or other models or tasks.
+      UserError: two have the same seed, other models or tasks, or runs of other text or with other settings; or one has no
+        scores of `anker`.
     """
-    seeds = [json.loads((file.parent / "config.json").read_bytes())["seed"] for file in files]
+    comparisons = [ComparisonRecord.read(file.parent) for file in files]
+    seeds = [comparison.seed for comparison in comparisons]
     if len({*seeds}) < len(seeds):
-        raise SystemExit(f"{', '.join(map(str, files))}: seeds {seeds}; expected each once")
+        raise UserError(f"{', '.join(map(str, files))}: seeds {seeds}; expected each once")
+    known: dict[str, dict[str, dict[str, Any]]] = {}
+    for file, comparison in zip(files, comparisons, strict=True):
+        for name in comparison.methods:
+            known[name] = with_seed(known.get(name, {}), read_run(file.parent / name))
     first, *others = map(of_seed, files)
     for file, other in zip(files[1:], others, strict=True):
         if other["tasks"] != first["tasks"] or {*other["models"]} != {*first["models"]}:
-            raise SystemExit(f"{file}: other tasks or models than in {files[0]}; expected the same")
-    kept = ("models", "behind_anker", "held_out")
+            raise UserError(f"{file}: other tasks or models than in {files[0]}; expected the same")
+    kept = ("models", "behind_anker", "held_out", "origin")
     more = [{"seed": seed} | {name: other[name] for name in kept} for seed, other in zip(seeds[1:], others, strict=True)]
     return {"seed": seeds[0]} | first | ({"other_seeds": more} if more else {})
 
@@ -61,6 +71,10 @@ def gather(files: Sequence[Path]) -> dict[str, Any]:
 def of_seed(file: Path) -> dict[str, Any]:
     """Returns of each model and task its score and half of the 95 % interval, and how target text differs from `anker`'s."""
     record = ScoresRecord.read(file)
+    if BEST not in record.models:
+        raise UserError(f"{file}: has no scores of {BEST}, which others are measured against; expected it among the methods")
+    runs = {name: read_run(file.parent / name) for name in ComparisonRecord.read(file.parent).methods}
+    shared, _ = origins(runs)
     tasks, models = {}, {}
     for score in record.scores:
         value, low, high = bootstrap((score.numerators, score.denominators))
@@ -79,10 +93,9 @@ def of_seed(file: Path) -> dict[str, Any]:
             change = paired_bootstrap((other.numerators, other.denominators), (best.numerators, best.denominators))
             behind[model] = [round(number, 5) for number in (change.value, change.low, change.high)]
     machine = record.scores[0].machine
-    found = {"tasks": tasks, "models": models, "behind_anker": behind, "machine": machine}
+    found = {"tasks": tasks, "models": models, "behind_anker": behind, "machine": machine, "origin": shared}
     # Of the kind of text that was trained on.
-    methods = ComparisonRecord.read(file.parent).methods
-    held_out = {name: round(read_run(file.parent / name).evaluations[-1].bits_per_byte, 5) for name in methods}
+    held_out = {name: round(run.evaluations[-1].bits_per_byte, 5) for name, run in runs.items()}
     return found | {"held_out": held_out, "behind_anker_by_rare_tokens": by_rare_tokens(file.parent, record)}
 
 
@@ -91,7 +104,7 @@ def by_rare_tokens(workdir: Path, record: ScoresRecord) -> dict[str, list[float]
 
     A token is rare that stands in the training text less than an eighth as often as tokens do on average.
     """
-    task = json.loads((workdir / "config.json").read_bytes())["evaluation"]["tasks"]["target text"]
+    task = read_json(workdir / "config.json", "the settings of a comparison")["evaluation"]["tasks"]["target text"]
     tokenizer = load_tokenizer(workdir / "tokenizer")
     tokens = TokenBlocks.open(workdir / "data" / "train", 1).stream
     counts = np.bincount(tokens, minlength=len(tokenizer))
@@ -147,9 +160,9 @@ def _cell(scores: list[list[float]], task: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    gathered = json.loads(OUTPUT.read_text(encoding="utf-8")) if OUTPUT.exists() else {}
-    named = [argument.split("=", 1) for argument in sys.argv[1:]]
-    for name in dict.fromkeys(name for name, _ in named):
-        gathered[name] = gather([Path(place) for other, place in named if other == name])
-    OUTPUT.write_text(json.dumps(gathered, indent=1) + "\n", encoding="utf-8")
-    print(table(gathered))
+    with program("benchmarks.target_and_source"):
+        gathered, named = read_results(OUTPUT), named_places(sys.argv[1:])
+        for name in dict.fromkeys(name for name, _ in named):
+            gathered[name] = gather([place for other, place in named if other == name])
+        write_results(OUTPUT, gathered)
+        print(table(gathered))

@@ -23,6 +23,7 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file
 from wechsel_jax.program import program
 from wechsel_jax.records.names import EXPORT, METRICS_FILE
+from wechsel_jax.text.sources import file_hash
 from wechsel_jax.training.metrics import read_metrics
 
 VALUES = flags.FlagValues()
@@ -79,7 +80,15 @@ def main() -> None:
         if (before["settings"], before["source"]["tokens"]) != (result["settings"], result["source"]["tokens"]):
             raise UserError(f"{VALUES.output}: is of other settings or other text; expected the same; name another file")
         result["methods"] = before["methods"]
-    result["methods"] |= {name: trained(name, scratch / name, tokenizer, text) for name in VALUES.methods}
+    weights = {file.name: file_hash(file) for file in sorted(Path(VALUES.source).glob("*.safetensors"))}
+    files = {"source": weights, **{name: file_hash(VALUES[name].value) for name in ("text", "validation")}}
+    for name, found in result["methods"].items():
+        # Earlier results have none.
+        differing = [part for part, known in found.get("sha256", {}).items() if files[part] != known]
+        if differing:
+            raise UserError(f"{VALUES.output}: {name} has another --{differing[0]}; expected the same; name another file")
+    for name in VALUES.methods:
+        result["methods"][name] = trained(name, scratch / name, tokenizer, text) | {"sha256": files}
     with new_file(VALUES.output, "w") as handle:
         json.dump(result, handle, indent=1)
         handle.write("\n")

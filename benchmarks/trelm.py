@@ -174,6 +174,8 @@ def main() -> None:
     command = f"python -m benchmarks.trelm --source=DIR --data=DIR --workdir=DIR --steps={VALUES.steps:g}"
     if VALUES.language != "de":
         command += f" --language={VALUES.language}"
+    if VALUES.pairs:
+        command += f" --pairs={VALUES.pairs}"
     if VALUES.first_phase:
         command += " --first_phase"
     new = {"command": command, "machine": machine(), "language": VALUES.language, "steps": _steps(), "runs": {}}

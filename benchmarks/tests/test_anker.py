@@ -22,7 +22,9 @@ ANKER = [[0, 800.0], [50, 400.0], [100, 200.0]]
 WECHSEL = [[0, 3200.0], [50, 800.0], [100, 400.0], [150, 100.0]]
 
 
-def write_run(folder: Path, curves: dict[str, list], steps: int = 200, objective: str = "clm", warmup=0.3, rate=1.5e-3) -> None:
+def write_run(
+    folder: Path, curves: dict[str, list], steps: int = 200, objective: str = "clm", warmup=0.3, rate=1.5e-3, seed=0
+) -> None:
     for name, curve in curves.items():
         record = transfer_record("wechsel") | {
             "alignment": {"precision_at_1": 0.25, "rounds": [{"anchors": 7}, {"anchors": 9}]} if name == "anker" else None,
@@ -35,16 +37,17 @@ def write_run(folder: Path, curves: dict[str, list], steps: int = 200, objective
         (folder / name / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     training = {"steps": steps, "batch_size": 16, "block_length": 128, "objective": objective}
     training |= {"phases": [{"warmup": warmup}], "optimizer": {"peak_learning_rate": rate}}
-    (folder / "comparison.json").write_text(json.dumps({"machine": "a machine"}))
+    (folder / "comparison.json").write_text(json.dumps({"methods": {name: {} for name in curves}, "machine": "a machine"}))
     # A method that has not begun is left out.
-    (folder / "config.json").write_text(json.dumps({"training": training, "methods": [*curves, "full_rand"]}))
+    settings = {"seed": seed, "training": training, "methods": [*curves, "full_rand"]}
+    (folder / "config.json").write_text(json.dumps(settings))
 
 
 @pytest.fixture
 def result(tmp_path) -> dict:
     write_run(tmp_path / "sw-0", {"anker": ANKER})
     write_run(tmp_path / "sw-0-more", {"wechsel": WECHSEL})
-    write_run(tmp_path / "sw-1", {"anker": [[0, 400.0], [50, 300.0], [100, 200.0]], "wechsel": WECHSEL})
+    write_run(tmp_path / "sw-1", {"anker": [[0, 400.0], [50, 300.0], [100, 200.0]], "wechsel": WECHSEL}, seed=1)
     write_run(tmp_path / "sw-0-variants", {"anker_shuffled": [[0, 900.0], [1, 700.0]]}, steps=1)
     write_run(tmp_path / "sw-0-long", {"anker": [[0, 800.0], [1000, 50.0]], "wechsel": [[0, 3200.0], [1000, 60.0]]}, steps=1000)
     write_run(tmp_path / "sw-0-masked", {"anker": ANKER, "wechsel": WECHSEL}, objective="mlm")
@@ -84,7 +87,7 @@ def test_gathered_runs_keep_languages_seeds_and_variants_apart(result):
 
 def test_gathered_again_other_runs_stay(result, tmp_path):
     """One run again, with another result: it is replaced, and what is saved follows; the rest is as it was."""
-    write_run(tmp_path / "again" / "sw-1", {"anker": [[0, 300.0], [50, 200.0], [100, 100.0]]})
+    write_run(tmp_path / "again" / "sw-1", {"anker": [[0, 300.0], [50, 200.0], [100, 100.0]]}, seed=1)
     merged = json.loads(json.dumps(anker.gather(tmp_path / "again", json.loads(json.dumps(result)))))
     assert merged["languages"]["sw"]["1"]["anker"]["evaluations"][0] == [0, 300.0]
     assert merged["step_zero"]["sw"]["1"]["anker"]["perplexity"] == 300.0
@@ -98,6 +101,42 @@ def test_gathered_again_other_runs_stay(result, tmp_path):
     for name in ("sw-1000", "sw-roberta"):
         assert merged["languages"][name] == result["languages"][name]
     assert merged["machines"] == result["machines"] and merged["training"] == result["training"]
+
+
+def test_a_run_that_has_not_ended_is_left_out(tmp_path):
+    write_run(tmp_path / "sw-0", {"anker": ANKER, "wechsel": WECHSEL})
+    write_run(tmp_path / "sw-1", {"anker": ANKER, "wechsel": WECHSEL[:2]}, seed=1)
+    for name in ("anker", "wechsel"):
+        # WECHSEL is to be trained for more than there is.
+        (tmp_path / "sw-1" / name / "config.json").write_text(json.dumps({"steps": 100}))
+    result = anker.gather(tmp_path)
+    assert {*result["languages"]["sw"]["1"]} == {"anker"} == {*result["step_zero"]["sw"]["1"]}
+    assert [len(entry["needed"]) for entry in result["saved"]["sw"]["wechsel"]] == [1] * 4
+
+
+def test_a_seed_is_that_of_the_settings_and_has_one_run(tmp_path):
+    write_run(tmp_path / "sw-0", {"anker": ANKER}, seed=7)
+    assert {*anker.gather(tmp_path)["languages"]["sw"]} == {"7"}
+    write_run(tmp_path / "sw-7", {"anker": ANKER}, seed=7)
+    with pytest.raises(UserError, match=r"sw-7: has anker of sw with seed 7, and \S+sw-0 too; expected each once"):
+        anker.gather(tmp_path)
+
+
+def test_seeds_that_were_evaluated_at_other_steps_are_refused(tmp_path):
+    write_run(tmp_path / "sw-0", {"anker": ANKER})
+    write_run(tmp_path / "sw-1", {"anker": ANKER[:2]}, seed=1)
+    with pytest.raises(UserError, match=r"anker of sw: was evaluated at steps \[0, 50\] with seed 1; expected \[0, 50, 100\]"):
+        anker.gather(tmp_path)
+
+
+def test_a_folder_without_workdirs_is_refused(tmp_path):
+    with pytest.raises(UserError, match="nowhere: no such directory"):
+        anker.gather(tmp_path / "nowhere")
+    with pytest.raises(UserError, match="holds no workdirs"):
+        anker.gather(tmp_path)
+    write_run(tmp_path / "swahili-0", {"anker": ANKER})
+    with pytest.raises(UserError, match="its folder names no known language"):
+        anker.gather(tmp_path)
 
 
 def test_tables_say_mean_spread_and_what_is_never_reached(result):

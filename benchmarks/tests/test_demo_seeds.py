@@ -3,7 +3,10 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from benchmarks.demo_seeds import gather, panel
+from wechsel_jax.errors import UserError
 
 
 def write(workdir: Path, seed: int, curves: dict[str, list]) -> Path:
@@ -29,3 +32,18 @@ def test_a_seed_may_be_spread_over_workdirs(tmp_path):
     title, seeds, names = panel(result)
     assert title == "English to German" and names == list(result["methods"])
     assert seeds[1]["anker"]["evaluations"] == [(0, 50.0), (10, 22.0)]
+
+
+def test_seeds_that_are_not_alike_are_refused(tmp_path):
+    curves = {"full_rand": [[0, 100.0], [200, 40.0]], "anker": [[0, 40.0], [200, 30.0]]}
+    first = write(tmp_path / "first", 0, curves)
+    longer = write(tmp_path / "longer", 1, {name: [[0, 40.0], [800, 9.0]] for name in curves})
+    with pytest.raises(UserError, match=r"full_rand: was evaluated at steps \[0, 800\] with seed 1; expected \[0, 200\]"):
+        gather([first, longer])
+    fewer = write(tmp_path / "fewer", 1, {"full_rand": curves["full_rand"]})
+    with pytest.raises(UserError, match="anker: has no run of seed 1"):
+        gather([first, fewer])
+    with pytest.raises(UserError, match="full_rand: has no run of seed 0"):
+        gather([write(tmp_path / "alone", 0, {"anker": curves["anker"]})])
+    with pytest.raises(UserError, match="expected workdirs"):
+        gather([])

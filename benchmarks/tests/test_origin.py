@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from benchmarks import initializers, recipe, studies
-from benchmarks.origin import origin, origins
+from benchmarks import arena, forgetting, initializers, recipe, studies
+from benchmarks.origin import origin, origins, with_seed
 from tests.records.runs import make_run
 from wechsel_jax.errors import UserError
 from wechsel_jax.records import read_run
@@ -116,5 +116,82 @@ def test_seeds_of_other_text_do_not_join_a_result(tmp_path):
     second = recipe.gather([("de", comparison(tmp_path / "1", names=names, seed=1))], old)
     (run,) = second["runs"].values()
     assert {*run["seeds"]} == {"0", "1"} and {*run["origins"]} == {"1"} and run["origins"]["1"]["train"] == "t"
-    with pytest.raises(UserError, match="has another held-out text than 1, with which it is gathered"):
+    with pytest.raises(UserError, match="has another held-out text than seed 1, with which it is gathered"):
         recipe.gather([("de", comparison(tmp_path / "2", names=names, seed=2, held_out="x"))], second)
+
+
+def set_up(run, **settings):
+    """Changes settings of a run."""
+    file = run / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+
+
+def test_seeds_with_other_settings_do_not_join_a_result(tmp_path):
+    names = ("wechsel_muon",)
+    before = recipe.gather([("de", comparison(tmp_path / "0", names=names))], {})
+    assert {*recipe.gather([("de", comparison(tmp_path / "1", names=names, seed=1))], before)["runs"]} == {*before["runs"]}
+    other = comparison(tmp_path / "2", names=names, seed=2)
+    set_up(other / "wechsel_muon", batch_size=64)
+    with pytest.raises(UserError, match="has other settings, of its training or of its start, than seed 0"):
+        recipe.gather([("de", other)], before)
+    set_up(other / "wechsel_muon", batch_size=16)
+    file = other / "wechsel_muon" / "transfer" / "transfer.json"
+    record = json.loads(file.read_text())
+    file.write_text(json.dumps(record | {"settings": record["settings"] | {"neighbors": 1}}))
+    with pytest.raises(UserError, match="has other settings, of its training or of its start, than seed 0"):
+        recipe.gather([("de", other)], before)
+    place = tmp_path / "arena"
+    first, second = (comparison(place / str(seed), names=("wechsel",), seed=seed) for seed in (0, 1))
+    set_up(second / "wechsel", block_length=64)
+    with pytest.raises(UserError, match="has other settings"):
+        arena.gather([("de", first), ("de", second)], {})
+
+
+def test_only_where_rates_are_tuned_may_those_of_seeds_differ(tmp_path):
+    place = comparison(tmp_path / "0", names=("wechsel",)) / "wechsel"
+    known, tuned = with_seed({}, read_run(place)), with_seed({}, read_run(place), tuned=True)
+    other = comparison(tmp_path / "1", names=("wechsel",), seed=1) / "wechsel"
+    optimizer = {"peak_learning_rate": 9.0, "groups": [{"match": "embeddings", "rate": 2.5}]}
+    set_up(other, optimizer=optimizer)
+    assert {*with_seed(tuned, read_run(other), tuned=True)} == {"0", "1"}
+    with pytest.raises(UserError, match="has other settings"):
+        with_seed(known, read_run(other))
+    set_up(other, optimizer={**optimizer, "groups": [{"match": "embeddings", "rate": 2.5, "kind": "soap"}]})
+    with pytest.raises(UserError, match="has other settings"):
+        with_seed(tuned, read_run(other), tuned=True)
+
+
+def test_a_helper_beside_the_runs_is_no_run(tmp_path, monkeypatch):
+    place = comparison(tmp_path / "a", names=("wechsel_muon",))
+    make_run(place, "wechsel", name="helper")
+    make_run(place, "wechsel", name="wechsel_muon_shuffled")
+    control = json.loads((place / "wechsel_muon" / "config.json").read_text())
+    set_up(place / "wechsel_muon_shuffled", **control)
+    assert [run.name for run in recipe.runs_of(place)] == ["wechsel_muon", "wechsel_muon_shuffled"]
+    (place / "wechsel_muon_shuffled" / "metrics.jsonl").unlink()
+    assert [*recipe.gather([("de", place)], {})["runs"]] == ["de/200/wechsel_muon/0.001"]
+    for run in ("helper", "wechsel_muon"):
+        (place / run / "export").mkdir()
+    for name in ("score", "body_score"):
+        monkeypatch.setattr(forgetting, name, lambda place: 2.0)
+    assert [*forgetting.gather([("de", place)], {})["runs"]] == ["de/200/wechsel_muon/0.001"]
+    with pytest.raises(UserError, match=r"full_rand: expected the name of a run of configs/recipe\.py"):
+        recipe.gather([("de", comparison(tmp_path / "b"))], {})
+
+
+def test_runs_with_other_steps_have_tables_of_their_own_and_languages_are_told_apart():
+    def found(*steps):
+        return {"machine": "a machine", "runs": {"salt": {"curve": [[step, 9.0, None] for step in steps]}}}
+
+    first, second, told = studies.steps_table({"salt/zh": found(0, 60), "salt/de": found(0, 200)}, "salt").split("\n\n")
+    assert first.splitlines() == ["| run | 0 | 60 |", "|---|---:|---:|", "| zh: `salt` | 9 | 9 |"]
+    assert second.splitlines() == ["| run | 0 | 200 |", "|---|---:|---:|", "| de: `salt` | 9 | 9 |"]
+    assert told.endswith("a machine.")
+    one, told = studies.steps_table({"salt/zh": found(0), "salt/zh, noise=2": found(0)}, "salt").split("\n\n")
+    assert one.splitlines()[2:] == ["| `salt` | 9 |", "| `salt`, noise=2 | 9 |"]
+
+
+def test_where_nothing_was_trained_there_is_no_picture(tmp_path, capsys):
+    result = {"languages": {"de": {"methods": {"wechsel": {"evaluations": [[0, 9.0], [1, 8.0]]}}}}}
+    initializers.draw(result, tmp_path / "picture.png")
+    assert not [*tmp_path.iterdir()] and "stays as it is" in capsys.readouterr().out

@@ -1,5 +1,6 @@
 """What `benchmarks/trelm.py` holds out, and the table that it makes."""
 
+import json
 import random
 
 import pytest
@@ -60,6 +61,18 @@ def test_parsers_of_a_seed_are_measured_against_each_other():
     assert found["2"] == {"tlm - tlm_plain": {"value": 1.0, "low": 1.0, "high": 1.0}}
     with pytest.raises(UserError, match="parsing-tlm: expected parsing-RUN-SEED"):
         trelm.parsers(ScoresRecord((score("tlm", [1.0, 1.0]),)))
+
+
+def test_fewer_pairs_are_other_settings(tmp_path):
+    given = ["trelm", "--source=s", f"--data={tmp_path}", f"--workdir={tmp_path / 'w'}", f"--output={tmp_path / 'o.json'}"]
+    command = "python -m benchmarks.trelm --source=DIR --data=DIR --workdir=DIR --steps=0.002"
+    (tmp_path / "o.json").write_text(json.dumps({"command": command, "runs": {}}))
+    trelm.VALUES([*given, "--pairs=20"])
+    try:
+        with pytest.raises(UserError, match="is of other settings"):
+            trelm.main()
+    finally:
+        trelm.VALUES([*given, "--pairs=0", f"--output={trelm.OUTPUT}"])
 
 
 def test_every_start_is_used_and_every_run_has_one():

@@ -1,0 +1,42 @@
+"""Files of results that are gathered from runs, and the arguments that name the runs."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from wechsel_jax.errors import UserError
+from wechsel_jax.files import new_file
+from wechsel_jax.files.json import read_json
+
+
+def read_results(file: Path) -> dict[str, Any]:
+    """Returns what was gathered before; empty where there is nothing."""
+    return read_json(file, "results that were gathered before", "put it back from git") if file.exists() else {}
+
+
+def write_results(file: Path, results: Mapping[str, Any]) -> None:
+    with new_file(file, "w") as handle:
+        handle.write(json.dumps(results, indent=1) + "\n")
+
+
+def named_places(arguments: Sequence[str], *, last: bool = False) -> list[tuple[str, Path]]:
+    """Parses arguments such as `de=runs/arena-de-0`.
+
+    Args:
+      arguments: of the command line.
+      last: the last "=" parts a name from its place, so that a name may hold others.
+
+    Raises:
+      UserError: an argument is no such pair, or its place is not there.
+    """
+    pairs = []
+    for argument in arguments:
+        name, _, place = argument.rpartition("=") if last else argument.partition("=")
+        if not name or not place:
+            raise UserError(f"{argument}: expected NAME=PLACE, such as de=runs/de")
+        if not os.path.exists(place):
+            raise UserError(f"{argument}: {place} is not there; expected what `train.compare` wrote")
+        pairs.append((name, Path(place)))
+    return pairs
