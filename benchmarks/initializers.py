@@ -3,16 +3,17 @@
 Command:         python -m benchmarks.initializers de=runs/initializers-de sw=runs/initializers-sw fr=... zh=...
 
 The runs themselves:  python -m benchmarks.language_data --data=corpora --output=data
-                      for lang in de sw; do
+                      for lang in de sw fr; do
                         python -m train.compare --config=configs/compare_initializers.py:lang=$lang,data=data \\
                           --workdir=runs/initializers-$lang
                       done
-                      for lang in fr zh; do
-                        python -m train.compare --config=configs/compare_initializers.py:lang=$lang,data=data,steps=1 \\
-                          --workdir=runs/initializers-$lang
-                      done
+                      python -m train.compare --config=configs/compare_initializers.py:lang=zh,data=data,steps=1 \\
+                        --workdir=runs/initializers-zh
+
+What the file holds of other languages stays.
 """
 
+import json
 import sys
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from wechsel_jax.records import ComparisonRecord, read_run
 
 NAMES = {"de": "German", "fr": "French", "sw": "Swahili", "zh": "Chinese"}
 OUTPUT = Path(__file__).with_name("initializers.json")
+_WIDEST = 1e6
 PLOT = Path(__file__).parents[1] / "docs" / "initializers.png"
 
 
@@ -88,6 +90,8 @@ def draw(result: dict, path: Path) -> None:
                 label=f"step {step}",
             )
         names = [f"{name}  {curve[-1]:,.0f}" for name, curve in zip(order, curves, strict=True)]
+        # What a start of 1e92 would press into one point; its line leads to the edge.
+        axes.set_xlim(min(map(min, curves)) / 2, min(_WIDEST, 2 * max(map(max, curves))))
         axes.set(xscale="log", title=f"English to {NAMES[language]}", xlabel="held-out perplexity")
         axes.set_yticks(range(len(order)), names, fontsize=9)
         axes.tick_params(axis="y", length=0)
@@ -104,6 +108,8 @@ def _last_step(value: dict) -> int:
 if __name__ == "__main__":
     with program("benchmarks.initializers"):
         gathered = gather(dict(named_places(sys.argv[1:])))
+        known = json.loads(OUTPUT.read_bytes())["languages"] if OUTPUT.exists() else {}
+        gathered["languages"] = known | gathered["languages"]
         draw(gathered, PLOT)
         write_results(OUTPUT, gathered)
         print(OUTPUT)

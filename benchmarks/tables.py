@@ -6,6 +6,7 @@ which document is not what would be written. Needs the extra `test`.
 
 import json
 import re
+import statistics
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -138,10 +139,14 @@ def initializers_table(result: dict) -> str:
     trained = [name for name, value in languages.items() if _last(value)[0] > 1]
     heads = [f"{name}, step 0" for name in languages] + [f"{name}, step {_last(languages[name])[0]}" for name in trained]
     lines = ["| English GPT-2 to | " + " | ".join(heads) + " |", "|---|" + "---:|" * len(heads)]
-    last = {}
-    for name in reversed(trained):
-        last |= {method: value["evaluations"][-1][1] for method, value in languages[name]["methods"].items()}
-    for method in sorted(last, key=last.get):
+    # A method's place is its mean rank, since some were not run in all languages.
+    ranks: dict[str, list[float]] = {}
+    for name in trained:
+        methods = languages[name]["methods"]
+        order = sorted(methods, key=lambda method, methods=methods: methods[method]["evaluations"][-1][1])
+        for rank, method in enumerate(order):
+            ranks.setdefault(method, []).append(rank / len(order))
+    for method in sorted(ranks, key=lambda method: statistics.mean(ranks[method])):
         curves = {name: value["methods"].get(method, {}).get("evaluations") for name, value in languages.items()}
         cells = [curve and curve[0][1] for curve in curves.values()] + [
             curves[name] and curves[name][-1][1] for name in trained
