@@ -36,6 +36,7 @@ from configs.recipe import RATES
 from wechsel_jax import demo
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.comparison import AUTO, default_config
+from wechsel_jax.comparison.settings import needs
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import require_directory
 from wechsel_jax.files.json import read_json
@@ -138,6 +139,12 @@ def get_config(arguments: str = "") -> ConfigDict:
     both = method != AUTO and "dictionary" in METHODS[method].needs
     config.dictionary = chosen["dictionary"] or ("identical" if both else "")
     config.methods, config.variants = (method,), ConfigDict({method: {"method": method, **vectors}})
+    for name in ("source_vectors", "target_vectors") if method != AUTO and vectors else ():
+        if name in needs(config, method) and name not in vectors:
+            raise UserError(
+                f"--config: {name}= is missing beside {next(iter(vectors))}=, and {method} reads both; expected both, or "
+                "neither to have them trained here"
+            )
 
     training = config.training
     set_length(training, tokens, of_model.config(checkpoint.config).max_length)
@@ -199,6 +206,11 @@ def longer(run: str, tokens: int) -> ConfigDict:
     with config.unlocked(), config.ignore_type():
         config.update(recorded)
     steps, kept = config.steps, config.keep_every
+    if not kept:
+        raise UserError(
+            f"--config: longer={run}: has no checkpoint that stays (its keep_every is 0), to go on from; expected a run with "
+            "the keep_every of configs/adapt.py; train it anew"
+        )
     set_checkpoints(config, tokens)
     if config.steps <= steps:
         raise UserError(

@@ -40,6 +40,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from configs.compare_initializers import require_some
 from wechsel_jax import demo
 from wechsel_jax.comparison import default_config
 from wechsel_jax.errors import UserError
@@ -112,6 +113,7 @@ def get_config(arguments: str = "") -> ConfigDict:
         model=("gpt2", "roberta"),
         source=demo.path("english-gpt2"),
     )
+    require_some(steps=chosen["steps"])
     language, data, matrix, all_variants = chosen["lang"], Path(chosen["data"]), chosen["matrix"], chosen["variants"] == "1"
     dictionary = data / "wechsel_wiktionary" / f"{DICTIONARIES[language]}.tsv"
     config = default_config()

@@ -47,6 +47,7 @@ REGRESSION, TUNED, RESIDUAL = "-regression", "-tuned", "-residual"
 def get_config(arguments: str = "") -> ConfigDict:
     chosen = config_arguments(arguments, lang=(*DICTIONARIES,), data="data", steps=60, methods="")
     language, data, steps = chosen["lang"], Path(chosen["data"]), chosen["steps"]
+    require_some(steps=steps)
     config = default_config()
     config.source = demo.path("english-gpt2")
     config.text.train = (str(data / f"{language}.train.txt"),)
@@ -82,7 +83,8 @@ def study(arguments: str, small: int, papers: int, **own: str | int | tuple[str,
     known = {"lang": (*DICTIONARIES,), "data": "", "scale": ("small", "paper"), "steps": int, "seed": 0}
     chosen = config_arguments(arguments, **own, **known)
     paper = chosen["scale"] == "paper"
-    steps = chosen["steps"] or (papers if paper else small)
+    default = papers if paper else small
+    steps = default if chosen["steps"] is None else chosen["steps"]
     config = of_language(chosen["lang"], chosen["data"], steps)
     if paper:
         wechsel_gpt2.at_papers_scale(config, chosen["lang"], chosen["data"])
@@ -94,8 +96,9 @@ def of_language(language: str, data: str, steps: int) -> ConfigDict:
     """The comparison of a language with text in the folder `data`, or of the bundled German without one; no schedules.
 
     Raises:
-      UserError: the language is not bundled.
+      UserError: the language is not bundled, or there are no steps.
     """
+    require_some(steps=steps)
     if not data and language != "de":
         raise UserError(f"--config: lang={language} without data=; expected the folder of benchmarks.language_data")
     config = get_config(f"lang={language},data={data},steps={steps}") if data else demo_config()
@@ -106,6 +109,13 @@ def of_language(language: str, data: str, steps: int) -> ConfigDict:
     # What studies begin from; the demonstration has a recipe.
     config.training.optimizer.update({"peak_learning_rate": 1.5e-3, "groups": ()})
     return config
+
+
+def require_some(**given: int | None) -> None:
+    """Refuses an argument that is 0; None, where it is not given, stands for what the file has."""
+    for name, value in given.items():
+        if value == 0:
+            raise UserError(f"--config: {name}=0 behind the colon; expected at least 1")
 
 
 def variant(start: str) -> ConfigDict:

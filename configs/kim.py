@@ -32,6 +32,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from wechsel_jax.errors import UserError
 from wechsel_jax.training import config_arguments, default_config, one_phase
 
 # Examples for training and the seeds of a setting; by rows: passes and batch.
@@ -68,10 +69,15 @@ def get_config(arguments: str = "") -> ConfigDict:
     chosen = config_arguments(arguments, **choices, width=int, heads=int)
     task, rows = chosen["task"], chosen["rows"]
     settings, examples, sizes = TASKS[task]
+    translating = settings["objective"] == "translation"
+    for name in () if translating else ("tables", "source", "target"):
+        if name in (part.partition("=")[0] for part in arguments.split(",")):
+            raise UserError(
+                f"--config: {name}=: task={task} is no translation and does not read it; expected none; leave it out"
+            )
     epochs, batch = sizes[rows]
     width, heads = WIDTHS[rows]
-    width = 512 if rows == "t5" and settings["objective"] == "classification" else width
-    translating = settings["objective"] == "translation"
+    width = 512 if rows == "t5" and not translating else width
     config = default_config()
     config.update(settings)
     pattern, *sides = FILES[task]

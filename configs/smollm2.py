@@ -15,6 +15,7 @@ Expected: held-out perplexity 406 after training by `anker`, 595 by `wechsel` an
 
 from ml_collections import ConfigDict
 
+from configs.compare_initializers import require_some
 from wechsel_jax.training import config_arguments, default_config, one_phase
 from wechsel_jax.training.groups import RECIPES
 
@@ -25,6 +26,7 @@ def get_config(arguments: str = "") -> ConfigDict:
         **{"model": "smollm2-target", "text": "train.txt", "validation": "valid.txt", "steps": 300, "rows": 4},
         **{"recipe": (*RECIPES,), "rate": 5e-4, "warmup": 0.1},
     )
+    require_some(steps=chosen["steps"], rows=chosen["rows"])
     config = default_config()
     config.model.checkpoint = chosen["model"]
     config.data.train = (chosen["text"],)

@@ -23,11 +23,14 @@ the two share nothing, there is no table of languages, and CdLM and MLM take tur
 
 from ml_collections import ConfigDict
 
+from wechsel_jax.errors import UserError
 from wechsel_jax.training import config_arguments, default_trelm_config
 from wechsel_jax.training.trelm import PHASES
 
 STEPS = {"commonality": 20_000, "forward": 20_000, "backward": 20_000, "language": 80_000}
 WARMUP_STEPS = 500
+# With so many times the steps their number still is an int32.
+LONGEST = 10_000
 
 
 def get_config(arguments: str = "") -> ConfigDict:
@@ -37,6 +40,8 @@ def get_config(arguments: str = "") -> ConfigDict:
         **{"validation": "valid.txt", "depth": 12, "steps": 1.0, "objective": ("cdlm", "tlm", "brlm")},
         **{"tri_layer": ("1", "0"), "parity": ("0", "1"), "first": "", "common": "", "common_held_out": "", "nsp": ("0", "1")},
     )
+    if not 0 < chosen["steps"] <= LONGEST:
+        raise UserError(f"--config: steps={chosen['steps']}: expected a share of all steps, above 0 and at most {LONGEST:,}")
     middle = chosen["depth"] // 2
     config = default_trelm_config()
     config.source, config.first = chosen["model"], chosen["first"]

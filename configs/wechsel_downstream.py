@@ -22,9 +22,11 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from configs import compare_initializers, finetune, target_and_source
+from wechsel_jax.errors import UserError
 from wechsel_jax.training import config_arguments
 
 METHODS = "anker+wechsel+trans_inner+full_rand"
+TASKS = ("NER", "POS")
 
 
 def get_config(arguments: str = "") -> ConfigDict:
@@ -36,8 +38,12 @@ def get_config(arguments: str = "") -> ConfigDict:
         "methods": METHODS,
         "seeds": 3,
     }
-    chosen = config_arguments(arguments, source="runs/masked_english/export", tasks="NER+POS", **given)
-    passed = {name: chosen[name] for name in ("lang", "data", "steps", "methods")}
+    chosen = config_arguments(arguments, source="runs/masked_english/export", tasks="+".join(TASKS), **given)
+    asked = chosen["tasks"].split("+")
+    for name in asked:
+        if name not in TASKS:
+            raise UserError(f"--config: tasks={chosen['tasks']}: {name!r} is not known; expected some of {'+'.join(TASKS)}")
+    passed = {name: chosen[name] for name in ("lang", "data", "steps")} | {"methods": chosen["methods"] or METHODS}
     config = compare_initializers.get_config(",".join(f"{name}={value}" for name, value in passed.items()))
     config.source = chosen["source"]
     config.tokenizer.style = "roberta"
@@ -51,7 +57,7 @@ def get_config(arguments: str = "") -> ConfigDict:
         ("NER", "wikiann", f"wikiann/train-{chosen['lang']}.tsv.gz", f"wikiann/dev-{chosen['lang']}.tsv.gz"),
         ("POS", "pos", words, scored),
     ):
-        if name not in chosen["tasks"].split("+"):
+        if name not in asked:
             continue
         tuned = finetune.get_config(f"task={task},train={labelled / train},validation={labelled / file}")
         fields = ("objective", "batch_size", "block_length", "phases", "optimizer", "data")

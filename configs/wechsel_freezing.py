@@ -27,12 +27,19 @@ cc.en.300.bin and cc.LANG.300.bin of fastText; the paper took 4 days on a TPU v3
 from ml_collections import ConfigDict
 
 from configs import compare_initializers
+from wechsel_jax.errors import UserError
 from wechsel_jax.training import one_phase, trans_inner_phases
+
+# Of study=bound: steps of the embeddings alone.
+FIRST = 1600
 
 
 def get_config(arguments: str = "") -> ConfigDict:
-    own = {"study": ("freezing", "relearning", "bound"), "methods": "", "first": 1600}
+    own = {"study": ("freezing", "relearning", "bound"), "methods": "", "first": int}
     config, chosen = compare_initializers.study(arguments, 200, 75_000, **own)
+    compare_initializers.require_some(first=chosen["first"])
+    if chosen["first"] and chosen["study"] != "bound":
+        raise UserError(f"--config: first={chosen['first']}: study={chosen['study']} does not read it; expected study=bound")
     # The small runs are short, and random rows suffer from a short warm-up most.
     warmup = 0.1 if chosen["scale"] == "paper" else 0.3
     training = config.training
@@ -44,7 +51,7 @@ def get_config(arguments: str = "") -> ConfigDict:
         training.phases = one_phase(warmup=warmup, trainable="embeddings")
         runs = ["wechsel_tfr", "trans_inner", "anker"]
     elif chosen["study"] == "bound":
-        first, steps = chosen["first"], training.steps
+        first, steps = chosen["first"] or FIRST, training.steps
         # Of the tables alone about the 4e-3 that they have beside a body that learns, too (docs/recipe.md).
         alone = {"name": "embeddings", "steps": first, "trainable": "embeddings", "warmup": 0.05, "peak": 2.5}
         training.phases = (alone, {"name": "all", "steps": steps, "trainable": "all", "warmup": warmup})

@@ -23,7 +23,8 @@ METHODS = "anker+wechsel+trans_inner+full_rand"
 def get_config(arguments: str = "") -> ConfigDict:
     given = {"lang": ("ug", "mg", "su"), "data": "data", "steps": 2000, "methods": METHODS, "seed": 0}
     chosen = config_arguments(arguments, **given)
-    passed = {name: chosen[name] for name in ("lang", "data", "steps", "methods")}
+    # Without a name compare_initializers takes all methods.
+    passed = {name: chosen[name] for name in ("lang", "data", "steps")} | {"methods": chosen["methods"] or METHODS}
     config = compare_initializers.get_config(",".join(f"{name}={value}" for name, value in passed.items()))
     config.seed = chosen["seed"]
     config.training.eval_every = config.training.checkpoint_every = 50

@@ -250,6 +250,32 @@ def test_unknown_arguments_are_refused(arguments, named):
         config_arguments(arguments, lang=("de", "sw"), steps=1, rate=float)
 
 
+@pytest.mark.parametrize(
+    ("name", "arguments", "named"),
+    [
+        ("wechsel_downstream", "tasks=ner+Pos", r"--config: tasks=ner\+Pos: 'ner' is not known; expected some of NER\+POS"),
+        ("wechsel_downstream", "tasks=NER+Pos", "'Pos' is not known"),
+        *((name, "steps=0", "--config: steps=0 behind the colon; expected at least 1")
+          for name in ("anker", "compare_initializers", "smollm2", "wechsel_downstream", "wechsel_freezing", "wechsel_size")),
+        ("smollm2", "rows=0", "--config: rows=0 behind the colon; expected at least 1"),
+        ("wechsel_freezing", "first=100", "--config: first=100: study=freezing does not read it; expected study=bound"),
+        ("wechsel_freezing", "study=bound,first=0", "--config: first=0 behind the colon; expected at least 1"),
+        *(("trelm", f"steps={value}", "--config: steps=.*: expected a share of all steps, above 0 and at most 10,000")
+          for value in ("1e999", "1e308", "0")),
+        *(("kim", f"task=sst2,{name}=target", f"--config: {name}=: task=sst2 is no translation and does not read it; .* leave")
+          for name in ("tables", "source", "target")),
+    ],
+)  # fmt: skip
+def test_arguments_without_sense_or_effect_are_refused(name, arguments, named):
+    with pytest.raises(UserError, match=named):
+        load(name, arguments)
+
+
+def test_no_methods_are_those_of_the_file():
+    for name in ("wechsel_low_resource", "wechsel_downstream"):
+        assert load(name, "methods=").methods == load(name).methods == ("anker", "wechsel", "trans_inner", "full_rand")
+
+
 def test_arguments_have_the_type_of_their_default():
     given = {"lang": ("de", "sw"), "steps": 1, "rate": float, "rows": int, "share": 1.0, "text": ""}
     assert config_arguments("", **given) == {**given, "lang": "de", "rate": None, "rows": None}

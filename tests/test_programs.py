@@ -212,6 +212,20 @@ def test_help_tells_the_flags(name):
     assert all(part in done.stdout for part in (f"python -m train.{name} --config=", "--config: ", "--workdir: ", "--helpfull"))
 
 
+def test_helpfull_lists_the_settings_of_the_file(tmp_path):
+    (tmp_path / "a.py").write_text(
+        "from ml_collections import ConfigDict\n"
+        "def get_config():\n    return ConfigDict(dict(steps=3, model=dict(dropout=0.5, config={}), data=dict(train=('a b',))))"
+    )
+    for arguments in ([f"--config={tmp_path / 'a.py'}", "--helpfull"], ["--helpfull", "--config", str(tmp_path / "a.py")]):
+        done = run_module("train.compare", *arguments, "--config.steps=4")
+        assert done.returncode == 0 and not done.stderr
+        settings = ["data.train = ('a b',)", "model.config = {}", "model.dropout = 0.5", "steps = 4"]
+        assert sorted(done.stdout.splitlines()) == settings
+    done = run_module("train.compare", "--helpfull")
+    assert done.returncode == 0 and "--workdir: " in done.stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

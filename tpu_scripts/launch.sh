@@ -11,7 +11,8 @@ Runs python -m train.pretrain with --workdir=WORKDIR --config.distributed.coordi
 worker, inside tmux, so that it outlives the connection. Refuses (status 3) where a run is running. With a bucket, a VM that has no
 checkpoint first gets the newest ones from there, and copying to the bucket goes on while the run does (see sync.sh).
 
-  --program=train.NAME    another program of train/ (train.pretrain)
+  --program=train.NAME    train.pretrain (the default), train.finetune, train.trelm, or train.compare, which runs on a TPU of one
+                          worker only
   --env=NAME=VALUE        environment of the run; repeat for more. No secrets: other users of the VM could see them
   --every=SECONDS         between two copies to the bucket (600)
   --keep=N                checkpoints to keep in the bucket beside those on the VM; 0 keeps all (0)
@@ -34,7 +35,12 @@ for argument in "$@"; do # --env may be repeated
 done
 parse "${given[@]}"
 require tpu workdir
-check_number program '^train\.[a-z_]+$' "a program of train/ such as train.pretrain"
+case ${options[program]} in
+  train.pretrain | train.finetune) together=(--config.distributed.coordinator=auto) ;;
+  train.trelm) together=(--config.commonality.distributed.coordinator=auto) ;; # its phases are one program, joined by the first
+  train.compare) together=() ;;
+  *) mistake "--program: is ${options[program]@Q}; expected train.pretrain, train.finetune, train.trelm or train.compare" ;;
+esac
 check_number every '^[1-9][0-9]*$' "a number of seconds"
 check_number keep '^(0|[1-9][0-9]*)$' "a number of checkpoints"
 check_number newest '^[1-9][0-9]*$' "a number of checkpoints"
@@ -53,6 +59,16 @@ for argument in "${arguments[@]}"; do
 done
 [[ -n $config ]] || mistake "--config: is not set; expected --config=configs/FILE.py behind '--'"
 
+require_alone() { # WORKERS
+  [[ ${options[program]} != train.compare || $1 == 1 ]] ||
+    mistake "--program: train.compare runs on one worker and this TPU has $1; expected a TPU of one, such as v3-8, or" \
+      "train.pretrain"
+}
+
+if [[ -n ${settings[type]} && ${options[program]} == train.compare ]]; then
+  require tpu type
+  require_alone "$(workers)"
+fi
 workdir=${settings[workdir]}
 if ! $dry_run; then
   status=0
@@ -61,6 +77,7 @@ if ! $dry_run; then
   ((status == 0)) || fail 1 "${settings[name]}: cannot be reached; status.sh shows its state"
   ! grep -q $'^wechsel-state\t[^\t]*\trunning\t' <<<"$states" ||
     fail 3 "${settings[name]}: a run is running already; logs.sh shows it, stop.sh ends it"
+  require_alone "$(grep -c '^wechsel-state' <<<"$states")"
   require_shared "$(grep -c '^wechsel-state' <<<"$states")"
 else
   on_workers all bash "$remote" state "$workdir"
@@ -70,7 +87,7 @@ if [[ -n ${settings[bucket]} ]]; then
 fi
 # --config has to come before its fields, and the caller's fields win.
 on_workers all bash "$remote" launch "$workdir" "${options[program]}" "${#environment[@]}" "${environment[@]}" \
-  "$config" --config.distributed.coordinator=auto "${fields[@]}"
+  "$config" "${together[@]}" "${fields[@]}"
 if [[ -n ${settings[bucket]} ]]; then
   on_workers 0 bash "$remote" sync start "$workdir" "$(destination)" "${options[keep]}" "${options[every]}"
 fi

@@ -34,8 +34,15 @@ readonly unpack="$busy"'
 mkdir -p wechsel-jax && cd wechsel-jax && rm -rf wechsel_jax train configs tpu_scripts && tar -xzf "../$1"'
 # shellcheck disable=SC2016
 readonly clone="$busy"'
-if [ ! -d wechsel-jax/.git ]; then git clone --quiet -- "$1" wechsel-jax || exit; fi
-cd wechsel-jax && git remote set-url origin "$1" && git fetch --quiet origin "$2" && git checkout --quiet --detach FETCH_HEAD'
+mkdir -p wechsel-jax && cd wechsel-jax && git init --quiet && git config remote.origin.url "$1" || exit
+git config remote.origin.fetch "+refs/heads/*:refs/remotes/origin/*"
+commit=FETCH_HEAD
+if ! git fetch --quiet origin "$2" 2>/dev/null; then
+  git fetch --quiet --force --tags origin || exit # no server finds the beginning of a commit'"'"'s name
+  [[ $2 =~ ^[0-9a-f]{4,40}$ ]] && commit=$(git rev-parse --quiet --verify "$2^{commit}") || {
+    echo "--ref: $2: $1 has none of this name; expected a branch, tag or commit; pass one that it has" >&2; exit 2; }
+fi
+rm -rf wechsel_jax train configs tpu_scripts && git checkout --quiet --force --detach "$commit"' # also over a tarball's files
 
 upload() { # CHECKOUT
   local checkout=$1 place archive name

@@ -4,11 +4,11 @@ import importlib
 import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from absl import app, flags, logging
-from ml_collections import config_flags
+from ml_collections import ConfigDict, config_flags
 
 from wechsel_jax.errors import UserError, one_line, refuse_undecodable
 from wechsel_jax.files import require_file
@@ -30,9 +30,10 @@ config_flags.register_flag_parser_for_type(float, _OrNone(flags.FloatParser()))
 _CONFIG = config_flags.DEFINE_config_file("config", None, "A file of configs/, with :name=value behind it for its arguments.")
 _WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the run; the same command again goes on where it stopped.")
 
+_LIST = {"--helpfull", "-helpfull"}
 _SETTINGS = (
     "Any setting of the file may be given by itself: --config.training.steps=800. The file says what its arguments are;\n"
-    "--config=FILE.py --helpfull lists its settings."
+    "--config=FILE.py --helpfull lists its settings and what they are."
 )
 
 
@@ -43,10 +44,16 @@ def run(module: str, function: str) -> None:
       UserError: a flag is wrong, or the configuration's file is.
     """
     name = f"python -m train.{Path(sys.argv[0]).stem}"
+    listed = False
 
     def parse(argv: Sequence[str]) -> list[str]:
+        nonlocal listed
         refuse_undecodable(argv)
-        if {"--help", "-help", "-h"} & {*argv}:
+        # absl's own would end the program before the file is read.
+        listed = bool(_LIST & {*argv})
+        argv = [argument for argument in argv if argument not in _LIST]
+        file_named = any(re.match("--?config(=|$)", argument) for argument in argv)
+        if {"--help", "-help", "-h"} & {*argv} or (listed and not file_named):
             print(sys.modules["__main__"].__doc__, flags.FLAGS.module_help(sys.modules[__name__]), _SETTINGS, sep="\n\n")
             raise SystemExit(0)
         file = None
@@ -71,6 +78,9 @@ def run(module: str, function: str) -> None:
             raise UserError(f"unexpected argument {argv[1]!r}; flags start with --")
         if flags.FLAGS["config"].present and not _CONFIG.value:
             raise UserError("--config: get_config() returns no settings; expected those of default_config(), changed or not")
+        if listed:
+            print(*_lines(_CONFIG.value), sep="\n")
+            return
         for flag in ("config", "workdir"):
             if not flags.FLAGS[flag].value:
                 what = "is required" if flags.FLAGS[flag].value is None else "is empty (an unset variable of the shell?)"
@@ -80,6 +90,15 @@ def run(module: str, function: str) -> None:
     # What the flags warn of is a mistake here, and one line.
     logging.set_verbosity(logging.ERROR)
     app.run(main, flags_parser=parse)
+
+
+def _lines(settings: ConfigDict, prefix: str = "") -> Iterator[str]:
+    """`name = value` of every setting, those within others with dots."""
+    for name, value in settings.items():
+        if isinstance(value, ConfigDict) and value:
+            yield from _lines(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name} = {dict(value) if isinstance(value, ConfigDict) else value!r}"
 
 
 _NO_QUOTES = str.maketrans("", "", "\\'\"")

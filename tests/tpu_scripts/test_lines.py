@@ -65,6 +65,21 @@ GOLDEN = {
             "--config.steps=5",
         ),
     ],
+    # A comparison has no processes to join, and of TreLM's phases the first joins them.
+    ("launch", *RUN[:-1], "--program=train.compare", "--type=v3-8", *CONFIG): [
+        LAUNCHED[0],
+        ssh("all", "launch", "runs/german", "train.compare", "0", CONFIG[1]),
+    ],
+    ("launch", *RUN[:-1], "--program=train.trelm", *CONFIG): [
+        LAUNCHED[0],
+        ssh(
+            *(
+                *("all", "launch", "runs/german", "train.trelm", "0"),
+                CONFIG[1],
+                "--config.commonality.distributed.coordinator=auto",
+            )
+        ),
+    ],
     ("sync", "push", *RUN, "--keep=5"): [ssh("0", "push", "runs/german", TO, "5")],
     ("sync", "start", *RUN, "--every=60"): [ssh("0", "sync", "start", "runs/german", TO, "0", "60")],
     ("sync", "restore", *RUN): [ssh("0", "restore", "runs/german", TO, "3")],
@@ -193,6 +208,10 @@ MISTAKES = {
     "'steps=1': expected flags": ("launch", *RUN, *CONFIG, "steps=1"),
     "--env: is '1A=b'": ("launch", *RUN, "--env=1A=b", *CONFIG),
     "--program: is 'os'": ("launch", *RUN, "--program=os", *CONFIG),
+    "--program: is 'train.none'; expected train.pretrain": ("launch", *RUN, "--program=train.none", *CONFIG),
+    "--program: train.compare runs on one worker and this TPU has 2": (
+        *("launch", *RUN, "--type=v3-16", "--program=train.compare", *CONFIG),
+    ),
     "--grace: is '-1'": ("stop", *TPU, "--grace=-1"),
     "--settings: nowhere: no such file": ("stop", "--settings=nowhere"),
     "source: 'nowhere': no such directory": ("setup", *TPU, "--source=nowhere"),

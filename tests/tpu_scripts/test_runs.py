@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import time
 from pathlib import Path
@@ -70,6 +71,22 @@ def test_setup_from_git_takes_the_commit_that_is_asked_for(sandbox):
     assert not new.exists() and sandbox.state()[0] == "idle"
     sandbox("setup", *TPU, "--source=https://example.org/x", "--no-check", env=rewrite)
     assert new.exists()
+    # Also over a tarball, and from it again; what the run made stays.
+    sandbox.workdir().mkdir(parents=True)
+    (sandbox.checkout / "train/old.py").touch()
+    sandbox("setup", *TPU, f"--source={sandbox.checkout}", "--no-check")
+    shutil.rmtree(sandbox.home() / "wechsel-jax/.git")
+    first = subprocess.run([*git, "rev-parse", "--short", "v1"], cwd=sandbox.checkout, capture_output=True, text=True).stdout
+    for ref, there in ((first.strip(), False), ("main", True), ("v1", False)):
+        sandbox("setup", *TPU, "--source=https://example.org/x", f"--ref={ref}", "--no-check", env=rewrite)
+        assert new.exists() == there and not (sandbox.home() / "wechsel-jax/train/old.py").exists()
+        assert sandbox.workdir().exists() and sandbox.state()[0] == "idle"
+    for ref in ("0badc0de", "v2"):
+        stderr = sandbox(
+            "setup", *TPU, "--source=https://example.org/x", f"--ref={ref}", "--no-check", env=rewrite, status=2
+        ).stderr
+        assert f"--ref: {ref}: https://example.org/x has none of this name; expected a branch, tag or commit" in stderr
+        assert sandbox.state()[0] == "idle"
 
 
 def test_setup_brings_the_inputs_to_every_worker(sandbox):
@@ -135,6 +152,8 @@ def test_launch_refuses_what_cannot_work(sandbox):
     assert "not set up; setup.sh first" in sandbox("launch", *RUN, *CONFIG, status=1).stderr
     sandbox.ready(workers=2)
     assert "shared/... and --share" in sandbox("launch", *RUN, *CONFIG, status=2).stderr
+    alone = sandbox("launch", *RUN, "--program=train.compare", *CONFIG, status=2).stderr
+    assert "train.compare runs on one worker and this TPU has 2" in alone
     assert sandbox.calls("remote.sh launch") == []
 
 

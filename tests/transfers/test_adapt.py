@@ -142,6 +142,11 @@ def test_the_model_decides_objective_tokenizer_rate_and_rows(source, save_source
         ("hours=3", "expected some of source="),
         ("longer=/nowhere", "/nowhere: no such directory"),
         ("longer=/nowhere,recipe=wechsel,tokens=1M", "--config: recipe= beside longer=: the run has that already"),
+        (
+            "recipe=wechsel,source_vectors=a",
+            "--config: target_vectors= is missing beside source_vectors=, and wechsel reads both",
+        ),
+        ("method=ofa,target_vectors=a", "--config: source_vectors= is missing beside target_vectors=, and ofa reads both"),
         ("text=/nowhere.txt", "/nowhere.txt: no such file"),
         # The bundled German is for the bundled model alone.
         ("source=gpt2", "text= is missing; expected text of the new language"),
@@ -156,6 +161,12 @@ def test_longer_wants_the_run_of_a_method_and_not_their_comparison(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"methods": ["auto"], "training": {"steps": 20}}))
     with pytest.raises(UserError, match=r"holds no training; expected the run of one method, such as .*/auto"):
         load("adapt", f"longer={tmp_path},tokens=50k")
+
+
+def test_longer_wants_a_checkpoint_that_stays(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"steps": 20, "model": {}, "optimizer": {}, "keep_every": 0}))
+    with pytest.raises(UserError, match=r"longer=.*: has no checkpoint that stays \(its keep_every is 0\)"):
+        load("adapt", f"longer={tmp_path},tokens=500k")
 
 
 # Text to a trained model, the only test that shows it: one compiled step, of a tiny model, which all three runs share.
