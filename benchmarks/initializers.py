@@ -13,12 +13,11 @@ The runs themselves:  python -m benchmarks.language_data --data=corpora --output
 What the file holds of other languages stays.
 """
 
-import json
 import sys
 from pathlib import Path
 
 from benchmarks.origin import origins
-from benchmarks.results import named_places, write_results
+from benchmarks.results import named_places, read_results, write_results
 from wechsel_jax.errors import UserError
 from wechsel_jax.program import program
 from wechsel_jax.records import ComparisonRecord, read_run
@@ -108,8 +107,7 @@ def _last_step(value: dict) -> int:
 if __name__ == "__main__":
     with program("benchmarks.initializers"):
         gathered = gather(dict(named_places(sys.argv[1:])))
-        known = json.loads(OUTPUT.read_bytes())["languages"] if OUTPUT.exists() else {}
-        gathered["languages"] = known | gathered["languages"]
+        gathered["languages"] = read_results(OUTPUT).get("languages", {}) | gathered["languages"]
         draw(gathered, PLOT)
         write_results(OUTPUT, gathered)
         print(OUTPUT)
