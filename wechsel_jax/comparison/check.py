@@ -79,8 +79,6 @@ def validate_comparison(config: ConfigDict, workdir: Path) -> None:
         find_sources(files)
     read_tasks(config)
     source = Checkpoint.open(config.source)
-    source_family = family(source.config.get("model_type"))
-    positions = source_family.config(source.config).max_length
     if config.evaluation.tasks or config.evaluation.fine_tuning:
         scored_models(config, workdir)
     for name in config.evaluation.fine_tuning:
@@ -123,6 +121,13 @@ def validate_comparison(config: ConfigDict, workdir: Path) -> None:
         for side in ("source", "target"):
             if f"{side}_vectors" in needed:
                 require_file(config.vectors[side], "word vectors")
+    _validate_trainings(config, workdir, source)
+
+
+def _validate_trainings(config: ConfigDict, workdir: Path, source: Checkpoint) -> None:
+    """Refuses settings of trainings, and of what tunes their rates, that make no sense or do not fit the source."""
+    of_source = family(source.config.get("model_type"))
+    positions = of_source.config(source.config).max_length
     tuning = as_dict(config.tuning)
     for name in ("rates", "tables"):
         if not isinstance(tuning[name], list) or not all(map(is_number, tuning[name])) or not (tuning[name] or name == "rates"):
@@ -132,10 +137,10 @@ def validate_comparison(config: ConfigDict, workdir: Path) -> None:
     for method in config.methods:
         base = training_config(config, method, workdir / method, workdir)
         validate(base)
-        if (base.objective == "clm") != source_family.causal:
+        if (base.objective == "clm") != of_source.causal:
             raise UserError(
-                f"training.objective: {base.objective} of {method} does not fit {config.source}, a {source_family.name}; "
-                f"expected {'clm' if source_family.causal else 'mlm'}, or another source"
+                f"training.objective: {base.objective} of {method} does not fit {config.source}, a {of_source.name}; "
+                f"expected {'clm' if of_source.causal else 'mlm'}, or another source"
             )
         if base.block_length > positions:
             raise UserError(
