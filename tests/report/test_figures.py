@@ -85,6 +85,23 @@ def test_ticks_of_the_measured_run_are_round():
     assert {"wechsel  296", "trans_inner  349", "full_rand  576"} <= {*words}
 
 
+@pytest.mark.parametrize("width", [WIDE, NARROW, SMALL])
+def test_a_start_far_above_all_else_stands_at_the_edge(width):
+    """CLP-Transfer with a poor helper starts at 1e87: the other curves keep the heights that they have without it."""
+    far = Series("clp", 3, ((0, 1e87), (100, 2000.0), (200, 900.0)))
+    level = Series("clp", 3, ((0, 2000.0), (100, 2000.0), (200, 900.0)))
+    drawings = [svg(Lines((*MEASURED.series, one), value="perplexity"), width) for one in (far, level)]
+    heights = []
+    for root in drawings:
+        places = [path(part(root, f"curve-{i}"))[:, 1] for i in range(len(MEASURED.series) + 1)]
+        assert min(map(min, places)) > 0, "beyond the drawing"
+        heights.append(np.ptp(np.concatenate(places[:-1])))
+    assert heights[0] > 0.4 * heights[1]
+    if width == WIDE:
+        titles = [title.text for title in part(drawings[0], "curve-3").iter("title")]
+        assert titles[0] == "clp, before training: perplexity 1.00e+87" and len(titles) == 3
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.floats(1.5, 1e6), min_size=1, max_size=5))
 def test_a_logarithmic_axis_holds_its_values_and_has_ticks(values):

@@ -322,6 +322,8 @@ def test_a_perplexity_near_the_largest_number_is_drawn(tmp_path):
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     write_report([run], tmp_path / "report.html")
     assert (tmp_path / "report-learning-curves.png").stat().st_size > 5000
+    text = page_of([run], tmp_path).text
+    assert "reaches" in text and "above the drawing; it stands at the upper edge there." in text
 
 
 def test_everything_is_escaped(tmp_path):

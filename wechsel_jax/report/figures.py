@@ -28,8 +28,6 @@ WIDE, NARROW, SMALL = 720, 344, 400
 _MOST_PLAIN = 8
 # More points than this are drawn as their means, in a band from the lowest to the highest.
 _MOST_POINTS = 180
-# A perplexity; of a run that diverged it may be near the largest number there is, which leaves no room above.
-_HIGHEST = 1e100
 # The same input gives the same bytes: fixed ids, no dates. Text stays text.
 _STYLE = {
     "svg.hashsalt": "wechsel-jax", "svg.fonttype": "none", "font.sans-serif": ["DejaVu Sans"], "font.size": 10,
@@ -218,7 +216,7 @@ def _scales(axes: "Axes", plot: Lines, width: int) -> int:
     low, high = min(values), max(values)
     if plot.log and low > 0:
         axes.set_yscale("log")
-        high = max(low, min(high, _HIGHEST))
+        high = max(low, min(high, plot.edge))
         room = max(high / low, 1.5) ** 0.07
         low, high = low / room, high * room
         axes.set_ylim(low, high)
@@ -246,6 +244,12 @@ def _scales(axes: "Axes", plot: Lines, width: int) -> int:
     return last
 
 
+def _under_edge(axes: "Axes", points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """The points, those above the axes at their upper edge."""
+    edge = axes.get_ylim()[1]
+    return [(step, min(value, edge)) for step, value in points]
+
+
 def _lines(axes: "Axes", plot: Lines, width: int) -> None:
     small, wide = width == SMALL, width == WIDE
     last = _scales(axes, plot, width)
@@ -254,13 +258,14 @@ def _lines(axes: "Axes", plot: Lines, width: int) -> None:
         look = _look(one.slot, 4 if many else 6.5)
         if small:
             look |= {"linewidth": 1.4, "marker": "o" if len(one.points) == 1 else None, "markersize": 4}
-        points = thinned(one.points, _MOST_POINTS if small else len(one.points))
+        points = thinned(_under_edge(axes, one.points), _MOST_POINTS if small else len(one.points))
         steps, means, least, most = zip(*points, strict=True)
         if len(points) < len(one.points):
             axes.fill_between(steps, least, most, color=hue(one.slot), alpha=0.18, linewidth=0, gid=f"band-{i}")
         axes.plot(steps, means, gid=f"curve-{i}", clip_on=False, zorder=3, **look)
         if one.dots:
-            axes.plot(*zip(*one.dots, strict=True), "o", color=hue(one.slot), markersize=4.5, gid=f"dots-{i}",
+            places = zip(*_under_edge(axes, one.dots), strict=True)
+            axes.plot(*places, "o", color=hue(one.slot), markersize=4.5, gid=f"dots-{i}",
                       markeredgecolor=PAGE["light"], clip_on=False, zorder=4)  # fmt: skip
     free = -1.0
     for i, (step, words, slot) in enumerate(plot.switches):
@@ -305,7 +310,8 @@ def _look(slot: int, size: float) -> dict[str, object]:
 def _names(axes: "Axes", plot: Lines, width: int) -> None:
     """Names at the ends of the curves, as far apart as they are high, in fractions of the axes."""
     named = [one for one in plot.series if one.points]
-    ends = [thinned(one.points)[-1][:2] if width == SMALL else one.points[-1] for one in named]
+    curves = [_under_edge(axes, one.points) for one in named]
+    ends = [thinned(points)[-1][:2] if width == SMALL else points[-1] for points in curves]
     ends = (axes.transData + axes.transAxes.inverted()).transform(ends)
     # A line of words is about 13 points high.
     line = 13 / (axes.figure.get_figheight() * 72 - (35 if width == SMALL else 85))

@@ -2,6 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
+
+# A start far above all else (1e87, of a transfer with a poor helper) would press the curves flat; and near the largest number
+# there is, an axis has no room above.
+_ABOVE_MEDIAN, _HIGHEST = 1e3, 1e100
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,11 @@ class Lines:
     value: str = ""
     switches: tuple[tuple[int, str, int], ...] = ()
     lead: tuple[float, float, float, str] | None = None
+
+    @property
+    def edge(self) -> float:
+        """What lies above is drawn at the upper edge of a logarithmic scale: so many times the median of all values."""
+        return min(_ABOVE_MEDIAN * median(value for one in self.series for _, value in (*one.points, *one.dots)), _HIGHEST)
 
 
 @dataclass(frozen=True)

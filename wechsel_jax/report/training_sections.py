@@ -62,11 +62,17 @@ def learning_curves(report: Report) -> list[Section]:
         ))  # fmt: skip
     series = tuple(Series(run.label, report.slots[run.label], run.curve) for run in runs)
     ends = "; ".join(f"{run.label} from {number(run.curve[0][1])} to {number(run.curve[-1][1])}" for run in runs)
+    plot = Lines(series, value="perplexity", switches=tuple(lines), lead=lead)
+    for run in runs:
+        if (highest := max(value for _, value in run.curve)) > plot.edge:
+            notes.append(
+                (report.name(run), f" reaches {number(highest)}, above the drawing; it stands at the upper edge there.")
+            )
     figure = Figure(
         "learning-curves",
         f"Perplexity on held-out text over training steps of {', '.join(run.label for run in runs)}",
         f"Logarithmic scale, lower is better. {ends}. The table of perplexities has all values.",
-        Lines(series, value="perplexity", switches=tuple(lines), lead=lead),
+        plot,
     )
     about = "Perplexity on held-out text: how many tokens the model hesitates between, on average. Lower is better."
     return [Section("Learning curves", (about, figure, *([Note(joined(notes, " "))] if notes else [])))]
