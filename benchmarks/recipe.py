@@ -23,6 +23,7 @@ import numpy as np
 
 from benchmarks.origin import with_seed
 from benchmarks.results import named_places, read_results, write_results
+from configs.recipe import SOFT
 from wechsel_jax.errors import UserError
 from wechsel_jax.files.json import read_json
 from wechsel_jax.initializers import TransferPlan
@@ -43,7 +44,7 @@ def known_recipe(run: str) -> str:
     Raises:
       UserError: it ends with none.
     """
-    known = (*RECIPES, *(f"{recipe}_{control}" for recipe in RECIPES for control in CONTROLS))
+    known = (*RECIPES, *(f"{recipe}{end}" for recipe in RECIPES for end in (SOFT, *(f"_{control}" for control in CONTROLS))))
     found = [recipe for recipe in known if run.endswith(f"_{recipe}")]
     if not found:
         raise UserError(

@@ -127,6 +127,15 @@ def test_what_stands_behind_a_start_is_a_setting_of_its_transfer():
             load("recipe", f"starts={start},recipes=muon_soap")
 
 
+def test_what_stands_behind_a_recipe_are_soft_targets(tmp_path):
+    config = load("recipe", "starts=anker,recipes=muon_soap+muon_soap-soft")
+    plain, soft = (training_config(config, name, tmp_path / name, tmp_path) for name in config.methods)
+    assert config.methods == ("anker_muon_soap", "anker_muon_soap-soft")
+    assert (plain.soft_targets.share, soft.soft_targets.share) == (0.0, 0.9) and plain.optimizer == soft.optimizer
+    with pytest.raises(UserError, match=r"recipes=adam-soft: expected some of .*, with or without -soft"):
+        load("recipe", "recipes=adam-soft")
+
+
 def test_arena_tunes_every_start_alike_and_trains_full_rand_longer(tmp_path):
     config = load("arena", "starts=anker+fvt+full_rand,steps=80,lengths=1+4,rates=1e-3+2e-3+4e-3,tables=1+2.5,seed=3")
     validate_comparison(config, tmp_path)

@@ -125,6 +125,41 @@ def test_gradients_equal_those_of_the_definition(params):
             np.testing.assert_allclose(right, left, rtol=1e-4, atol=1e-5 * float(np.abs(left).max()))
 
 
+def soft_batch(seed=3, count=4):
+    generator = np.random.default_rng(seed)
+    shares = generator.random((*TOKENS.shape, count)).astype(np.float32) / (2 * count)
+    # Tokens of which some occur twice, some are the target itself.
+    return {"soft_tokens": generator.integers(0, 9, shares.shape).astype(np.int32), "soft_weights": shares}
+
+
+@pytest.mark.parametrize("chunk", [5, 19])
+def test_soft_targets_have_the_gradients_of_their_cross_entropy(params, chunk):
+    soft, weights = soft_batch(), np.random.default_rng(1).random(TOKENS.shape).astype(np.float32)
+    without_dropout = GPT2.config(FIELDS, dropout=0.0)
+
+    def definition(params):
+        scores = jax.nn.log_softmax(GPT2.logits(params, CONFIG, GPT2.hidden(params, CONFIG, TOKENS))[:, :-1])
+        shares = soft["soft_weights"][:, :-1]
+        target = jax.nn.one_hot(TOKENS[:, 1:], 61) * (1 - shares.sum(-1, keepdims=True))
+        target += (jax.nn.one_hot(soft["soft_tokens"][:, :-1], 61) * shares[..., None]).sum(-2)
+        return -jnp.sum((target * scores).sum(-1) * weights[:, 1:])
+
+    batch = {"tokens": TOKENS, "weights": weights}
+    found = compiled(chunk, True, without_dropout, "float32", True)(params, batch | soft, jax.random.key(0))
+    plain = compiled(chunk, True, without_dropout, "float32", True)(params, batch, jax.random.key(0))
+    for left, right, other in zip(*map(jax.tree.leaves, (jax.jit(jax.grad(definition))(params), found, plain)), strict=True):
+        np.testing.assert_allclose(right, left, rtol=1e-4, atol=1e-5 * float(np.abs(left).max()))
+        assert not np.allclose(right, other, rtol=1e-2, atol=1e-3 * float(np.abs(left).max()))
+
+
+@pytest.mark.parametrize("train", [True, False])
+def test_soft_targets_leave_the_loss_comparable(params, train):
+    """What is shown stays the cross-entropy of the text, and an evaluation does not read them."""
+    batch = with_weights(TOKENS)
+    plain, soft = (evaluate(params, given, chunk=5, train=train) for given in (batch, batch | soft_batch()))
+    assert jax.tree.all(jax.tree.map(np.array_equal, plain, soft))
+
+
 def products_with_the_vocabulary(function, *arguments):
     """Shapes of the results of all matrix products that read or write an axis of 61 tokens."""
 

@@ -45,6 +45,15 @@ def test_a_shorter_and_a_longer_run_end_as_if_alone(settings, long, tmp_path, ca
     assert config["steps"] == steps and config["fork"].endswith(f"checkpoints/{step}")
 
 
+def test_soft_targets_are_those_of_a_run_alone(settings, tmp_path):
+    """Their share falls as the rate does, so it is the same as long as that is."""
+    soft = {"soft_targets__share": 0.8}
+    train(settings(8, **soft), tmp_path / "short")
+    train(settings(16, **soft), tmp_path / "alone")
+    train(settings(16, fork=str(tmp_path / "short" / "checkpoints" / "4"), **soft), tmp_path / "forked")
+    assert_same_run(tmp_path / "alone", tmp_path / "forked")
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [

@@ -37,6 +37,16 @@ def test_floors_and_warmup_in_steps_equal_optax(decay):
     )
 
 
+def test_what_a_decay_leaves():
+    """Soft targets fall with it: nothing is lost before it begins, a warm-up included."""
+    (linear,) = make_phases(one_phase(warmup=0.25), 80, 1e-3)
+    assert [linear.remaining(i) for i in (0, 10, 20, 50)] == [1.0, 1.0, 1.0, 0.5]
+    (stable,) = make_phases(stable_phase(warmup_steps=8, decay_fraction=0.5), 80, 1e-3)
+    assert [stable.remaining(i) for i in (0, 39, 50)] == [1.0, 1.0, 0.5]
+    first, _ = make_phases(trans_inner_phases(), 80, 1e-3)
+    assert {first.remaining(i) for i in range(first.steps)} == {1.0}
+
+
 def test_one_phase_can_train_the_embeddings_alone():
     (phase,) = make_phases(one_phase(trainable="embeddings"), 50, 1.0)
     assert (phase.name, phase.trainable, phase.steps) == ("embeddings", "embeddings", 50)

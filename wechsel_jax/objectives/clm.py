@@ -34,7 +34,8 @@ class CausalObjective:
           params: the model's parameters.
           batch: "tokens" int32 (B, L); "weights" float32 (B, L), what each token counts as a predicted one; "mask" bool
             (B, L), true for real tokens; "bytes" (B, L), how many bytes of text each token stands for. Without weights, a
-            real token that follows a real token counts 1.
+            real token that follows a real token counts 1. Where `train` is true also "soft_tokens" int32 (B, L, c) and
+            "soft_weights" float32, what is expected after each token beside the next one, see `loss.token_loss`.
           key: drives dropout; not read where `train` is false.
           train: whether dropout is on.
         """
@@ -53,7 +54,8 @@ class CausalObjective:
             nats, right = token_nats(self._logits, self.family.head(params), hidden, targets, self.chunk)
             loss, metrics = text_sums(nats, right, weights, jnp.roll(batch["bytes"], -1, axis=1))
             return loss, jnp.sum(weights), metrics
-        loss, correct = chunked_loss(self._logits, self.family.head(params), hidden, targets, weights, self.chunk)
+        soft = (batch["soft_tokens"], batch["soft_weights"]) if train and "soft_tokens" in batch else None
+        loss, correct = chunked_loss(self._logits, self.family.head(params), hidden, targets, weights, self.chunk, soft)
         return loss, jnp.sum(weights), {"correct": correct}
 
     def _logits(self, head: dict, hidden: jax.Array) -> jax.Array:

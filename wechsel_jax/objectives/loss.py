@@ -20,25 +20,31 @@ _TOKENS_ON_CPU, _TOKENS_ELSEWHERE = 512, 2048
 
 
 @jax.custom_vjp
-def token_loss(logits: jax.Array, targets: jax.Array, weights: jax.Array) -> tuple[jax.Array, jax.Array]:
+def token_loss(
+    logits: jax.Array, targets: jax.Array, weights: jax.Array, soft: tuple[jax.Array, jax.Array] | None = None
+) -> tuple[jax.Array, jax.Array]:
     """Weighted cross-entropy in nats, and the weight of the right first guesses.
 
-    Gradients flow to the logits only.
+    Gradients flow to the logits only. With soft targets they are those of the cross-entropy with a distribution that has its
+    shares at some tokens and the rest at the target; the value stays that of the target alone, so that it can be compared.
 
     Args:
       logits: (..., V) float32.
       targets: int32 (...).
       weights: float32 (...).
+      soft: tokens int32 (..., c), which may occur several times, and their shares float32 (..., c), in sum at most 1.
 
     Returns:
       (loss_sum, correct_sum), float32 scalars.
     """
-    return _token_loss(logits, targets, weights)[0]
+    return _token_loss(logits, targets, weights, soft)[0]
 
 
-def _token_loss(logits: jax.Array, targets: jax.Array, weights: jax.Array) -> tuple[tuple[jax.Array, jax.Array], tuple]:
+def _token_loss(
+    logits: jax.Array, targets: jax.Array, weights: jax.Array, soft: tuple[jax.Array, jax.Array] | None
+) -> tuple[tuple[jax.Array, jax.Array], tuple]:
     nats, right, normaliser = _token_nats(logits, targets)
-    return (jnp.sum(weights * nats), jnp.sum(weights * right)), (logits, normaliser, targets, weights)
+    return (jnp.sum(weights * nats), jnp.sum(weights * right)), (logits, normaliser, targets, weights, soft)
 
 
 def _token_nats(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -49,12 +55,20 @@ def _token_nats(logits: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.A
     return normaliser - score, score >= largest, normaliser
 
 
-def _token_gradient(saved: tuple, cotangents: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None, None]:
+def _token_gradient(saved: tuple, cotangents: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None, None, None]:
     # One pass over (..., V); the derivative of a gather would be a scatter into as many zeros.
-    logits, normaliser, targets, weights = saved
+    logits, normaliser, targets, weights, soft = saved
     hit = jax.lax.broadcasted_iota(targets.dtype, logits.shape, logits.ndim - 1) == targets[..., None]
-    share = jnp.exp(logits - normaliser[..., None]) - hit
-    return share * (cotangents[0] * weights)[..., None], None, None
+    share = jnp.exp(logits - normaliser[..., None])
+    if soft is None:
+        share -= hit
+    else:
+        ids, shares = soft
+        share -= hit * (1 - jnp.sum(shares, axis=-1, keepdims=True))
+        flat, places = share.reshape(-1, share.shape[-1]), ids.reshape(-1, ids.shape[-1])
+        flat = flat.at[jnp.arange(flat.shape[0])[:, None], places].add(-shares.reshape(places.shape))
+        share = flat.reshape(share.shape)
+    return share * (cotangents[0] * weights)[..., None], None, None, None
 
 
 token_loss.defvjp(_token_loss, _token_gradient)
@@ -82,7 +96,7 @@ def token_nats(
     def part(pair: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         return _token_nats(logits(head, pair[0]), pair[1])[:2]
 
-    return jax.tree.map(lambda x: _join(x, hidden.shape[1]), jax.lax.map(part, _split(chunk, hidden, targets)))
+    return jax.tree.map(lambda x: _join(x, hidden.shape[1]), jax.lax.map(part, _split(chunk, (hidden, targets))))
 
 
 def text_sums(
@@ -116,7 +130,13 @@ def without_padding(logits: jax.Array, vocabulary_size: int) -> jax.Array:
 
 
 def chunked_loss(
-    logits: Logits, head: dict, hidden: jax.Array, targets: jax.Array, weights: jax.Array, chunk: int
+    logits: Logits,
+    head: dict,
+    hidden: jax.Array,
+    targets: jax.Array,
+    weights: jax.Array,
+    chunk: int,
+    soft: tuple[jax.Array, jax.Array] | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """`token_loss` over a few positions of every row at a time.
 
@@ -131,14 +151,15 @@ def chunked_loss(
       targets: int32 (B, L).
       weights: float32 (B, L).
       chunk: positions of a row at a time; 0: what `fitting_chunk` finds.
+      soft: see `token_loss`, (B, L, c).
 
     Returns:
       (loss_sum, correct_sum), float32 scalars.
     """
     chunk = chunk or fitting_chunk(*hidden.shape[:2])
     if chunk >= hidden.shape[1]:
-        return token_loss(logits(head, hidden), targets, weights)
-    return _chunked(logits, chunk, head, hidden, targets, weights)
+        return token_loss(logits(head, hidden), targets, weights, soft)
+    return _chunked(logits, chunk, head, hidden, targets, weights, soft)
 
 
 def fitting_chunk(rows: int, length: int) -> int:
@@ -157,40 +178,40 @@ def fitting_chunk(rows: int, length: int) -> int:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _chunked(
-    logits: Logits, chunk: int, head: dict, hidden: jax.Array, targets: jax.Array, weights: jax.Array
+    logits: Logits, chunk: int, head: dict, hidden: jax.Array, targets: jax.Array, weights: jax.Array, soft: Any
 ) -> tuple[jax.Array, jax.Array]:
-    def step(sums: tuple[jax.Array, jax.Array], part: tuple[jax.Array, ...]) -> tuple[tuple[jax.Array, jax.Array], None]:
-        hidden, targets, weights = part
-        return jax.tree.map(jnp.add, sums, token_loss(logits(head, hidden), targets, weights)), None
+    def step(sums: tuple[jax.Array, jax.Array], part: tuple) -> tuple[tuple[jax.Array, jax.Array], None]:
+        hidden, *labels = part
+        return jax.tree.map(jnp.add, sums, token_loss(logits(head, hidden), *labels)), None
 
-    return jax.lax.scan(step, (jnp.float32(0), jnp.float32(0)), _split(chunk, hidden, targets, weights))[0]
+    return jax.lax.scan(step, (jnp.float32(0), jnp.float32(0)), _split(chunk, (hidden, targets, weights, soft)))[0]
 
 
-def _forward(logits: Logits, chunk: int, head: Any, hidden: Any, targets: Any, weights: Any) -> tuple[Any, Any]:
+def _forward(logits: Logits, chunk: int, head: Any, hidden: Any, *labels: Any) -> tuple[Any, Any]:
     """The sums, and the gradients of the loss by (head, hidden); None for head parameters that are not differentiated.
 
     With `symbolic_zeros`, JAX passes each argument as a pair: its value, and whether it is differentiated.
     """
-    values = jax.tree.map(lambda leaf: leaf.value, head, is_leaf=_is_primal)
+    values, labels = jax.tree.map(lambda leaf: leaf.value, (head, labels), is_leaf=_is_primal)
     wanted = [leaf.perturbed for leaf in jax.tree.leaves(head, is_leaf=_is_primal)]
     leaves, shape = jax.tree.flatten(values)
 
-    def loss(asked: list, part_hidden: jax.Array, part_targets: jax.Array, part_weights: jax.Array) -> tuple:
+    def loss(asked: list, part_hidden: jax.Array, *part_labels: Any) -> tuple:
         remaining = iter(asked)
         whole = [next(remaining) if want else leaf for leaf, want in zip(leaves, wanted, strict=True)]
-        return token_loss(logits(jax.tree.unflatten(shape, whole), part_hidden), part_targets, part_weights)
+        return token_loss(logits(jax.tree.unflatten(shape, whole), part_hidden), *part_labels)
 
     asked = [leaf for leaf, want in zip(leaves, wanted, strict=True) if want]
     gradient = jax.value_and_grad(loss, argnums=(0, 1) if hidden.perturbed else 0, has_aux=True)
 
-    def step(carry: tuple, part: tuple[jax.Array, ...]) -> tuple[tuple, jax.Array | None]:
+    def step(carry: tuple, part: tuple) -> tuple[tuple, jax.Array | None]:
         sums, head_gradient = carry
         pair, gradients = gradient(asked, *part)
         of_head, of_hidden = gradients if hidden.perturbed else (gradients, None)
         return (jax.tree.map(jnp.add, sums, pair), jax.tree.map(jnp.add, head_gradient, of_head)), of_hidden
 
     start = ((jnp.float32(0), jnp.float32(0)), [jnp.zeros_like(leaf) for leaf in asked])
-    parts = _split(chunk, hidden.value, targets.value, weights.value)
+    parts = _split(chunk, (hidden.value, *labels))
     # Two chunks side by side keep the cores of a CPU busy where one of them waits for a sum that runs on a single core.
     unroll = 2 if jax.default_backend() == "cpu" else 1
     (sums, head_gradient), of_hidden = jax.lax.scan(step, start, parts, unroll=unroll)
@@ -203,9 +224,9 @@ def _backward(logits: Logits, chunk: int, saved: tuple, cotangents: tuple) -> tu
     """Scales the gradients that `_forward` made: the loss is a plain sum, so its cotangent is one factor for all."""
     scale = cotangents[0]
     if isinstance(scale, SymbolicZero):
-        return None, None, None, None
+        return (None,) * 5
     of_head, of_hidden = jax.tree.map(lambda x: (scale * x).astype(x.dtype), saved)
-    return of_head, of_hidden, None, None
+    return of_head, of_hidden, None, None, None
 
 
 _chunked.defvjp(_forward, _backward, symbolic_zeros=True)
@@ -215,14 +236,14 @@ def _is_primal(x: Any) -> bool:
     return isinstance(x, CustomVJPPrimal)
 
 
-def _split(chunk: int, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+def _split(chunk: int, arrays: Any) -> Any:
     """(B, L, ...) -> (L / chunk, B, chunk, ...), with zeros behind the end."""
 
     def split(x: jax.Array) -> jax.Array:
         x = jnp.pad(x, ((0, 0), (0, -x.shape[1] % chunk)) + ((0, 0),) * (x.ndim - 2))
         return jnp.moveaxis(x.reshape(x.shape[0], -1, chunk, *x.shape[2:]), 1, 0)
 
-    return tuple(map(split, arrays))
+    return jax.tree.map(split, arrays)
 
 
 def _join(x: jax.Array, length: int) -> jax.Array:

@@ -19,6 +19,7 @@ from wechsel_jax.training.schedules import Phase, make_phases, one_phase
 _MOST, _MOST_BYTES = 2**31 - 1, 2**63 - 1
 # Far above what anyone trains with, and far below where products of them overflow.
 _MOST_ROWS, _MOST_BATCHES, _MOST_SECONDS = 2**24, 1000, 10**6
+_LONGEST_NGRAM, _MOST_CONTINUATIONS = 8, 1024
 _LARGEST_FLOAT32 = 3.4e38
 DTYPES = ("float32", "bfloat16")
 REMATS = ("none", "dots", "full")
@@ -62,6 +63,14 @@ def default_config() -> ConfigDict:
     config.loss_chunk = 0
     # mlm, mlm_nsp, cdlm, tlm, brlm: share of the tokens that are to be predicted, in rows where some are masked.
     config.mask_rate = 0.15
+    # clm: beside each next token, what an n-gram model of the training text expects, see `data.ngrams`.
+    config.soft_targets = ConfigDict()
+    # How much of the target that is until the rate falls, and in proportion to it from there; 0: nothing.
+    config.soft_targets.share = 0.0
+    # Tokens of its longest n-grams.
+    config.soft_targets.order = 3
+    # How many tokens it expects after a context of each length.
+    config.soft_targets.continuations = 64
     # cdlm: masks and languages as the public code of TreLM has them, see `objectives.cdlm`.
     config.parity = False
 
@@ -218,6 +227,7 @@ def validate(config: ConfigDict, steps_known: bool = True) -> None:
         _check(name, config[name], least <= config[name] <= most, f"a number from {least} to {most}")
     _check("loss_chunk", config.loss_chunk, config.loss_chunk >= 0, "a number of positions, or 0 to have it chosen")
     _check("mask_rate", config.mask_rate, 0 < config.mask_rate <= 1, "a share above 0 and at most 1")
+    _check_soft_targets(config)
     _check("block_length", config.block_length, config.block_length >= 2, "at least 2 tokens")
     _check("seed", config.seed, config.seed >= 0, f"a number from 0 to {_MOST}")
     _check("dtype", config.dtype, config.dtype in DTYPES, " or ".join(DTYPES))
@@ -372,6 +382,15 @@ def _check(name: str, value: Any, right: bool, expected: str) -> None:
         # Python refuses to write a number of thousands of digits.
         huge = isinstance(value, int) and abs(value) > _MOST_BYTES
         raise UserError(f"{name}: is {'more than 2**63' if huge else repr(value)}; expected {expected}")
+
+
+def _check_soft_targets(config: ConfigDict) -> None:
+    soft = config.soft_targets
+    _check("soft_targets.share", soft.share, 0 <= soft.share <= 1, "a share from 0 (none) to 1")
+    for name, least, most in (("order", 2, _LONGEST_NGRAM), ("continuations", 1, _MOST_CONTINUATIONS)):
+        _check(f"soft_targets.{name}", soft[name], least <= soft[name] <= most, f"a number from {least} to {most}")
+    if soft.share and config.objective != "clm":
+        raise UserError(f"soft_targets.share: is {soft.share:g} with objective={config.objective}; expected 0: they are of clm")
 
 
 def _check_task(config: ConfigDict) -> None:

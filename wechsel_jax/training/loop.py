@@ -27,7 +27,7 @@ from wechsel_jax.training.metrics import MetricsFile, best_evaluation, early_sto
 from wechsel_jax.training.placement import Placement, Prefetcher
 from wechsel_jax.training.progress import Clock, Progress
 from wechsel_jax.training.recorder import Recorder, stop_report
-from wechsel_jax.training.run_data import Data, open_data
+from wechsel_jax.training.run_data import Data, open_data, soft_targets
 from wechsel_jax.training.run_spec import build_run, named_model
 from wechsel_jax.training.schedules import phase_at
 from wechsel_jax.training.step import TrainState
@@ -151,7 +151,7 @@ class _Run:
         clock = Clock(lambda start, end: sum(map(size, range(start, end))), metrics.lines)
         self.record = Recorder(config, metrics, progress, clock, self._utilisation, self._nonfinite)
         self.profiler = devices.Profiler(config.profile_steps, workdir)
-        batch = functools.partial(self.placement.batch, self.data.train)
+        batch = functools.partial(self.placement.batch, soft_targets(config, self.data, self.placement.phases, say))
         self.batches = Prefetcher(batch, config.prefetch, config.steps)
 
     def run(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.data import Dataset, TokenBlocks, prepare, prepare_split, wait_for
 from wechsel_jax.data.manifest import MANIFEST, MadeOtherwise, read_manifest, remove_prepared
+from wechsel_jax.data.ngrams import NgramModel, SoftTargets
 from wechsel_jax.data.parallel import FACTS, ParallelRows, vocabulary_hash
 from wechsel_jax.data.sentences import SentencePairs, require_sentences
 from wechsel_jax.errors import UserError
@@ -19,6 +20,10 @@ from wechsel_jax.text.sources import find_sources, identify
 from wechsel_jax.tokens import load_tokenizer
 from wechsel_jax.training import distributed
 from wechsel_jax.training.run_spec import ModelSpec
+from wechsel_jax.training.schedules import Phase, phase_at
+
+# Held-out tokens that an n-gram model is told of by.
+_SCORED = 1 << 20
 
 
 class Data(NamedTuple):
@@ -52,6 +57,33 @@ def open_data(config: ConfigDict, model: ModelSpec, workdir: Path, *, fresh: boo
         if block.vocabulary_size > size:
             raise UserError(f"data.{side}: was made with {block.vocabulary_size} tokens; expected the model's {size}")
     return Data(**blocks)
+
+
+def soft_targets(
+    config: ConfigDict, data: Data, phases: Sequence[Phase], say: Callable[[str], None]
+) -> TokenBlocks | SoftTargets | Any:
+    """Returns what the batches of a run come from: its training data, or with `soft_targets` that beside an n-gram model.
+
+    Each process counts for itself, which takes seconds and gives all of them the same.
+
+    Args:
+      config: settings of the run.
+      data: of the run.
+      phases: of the run; the share of the model falls as their learning rates do.
+      say: shows one line to the user.
+    """
+    settings = config.soft_targets
+    if not settings.share:
+        return data.train
+    model = NgramModel.of(data.train.stream, data.train.vocabulary_size, settings.order)
+    perplexity = model.perplexity(data.validation.stream[:_SCORED])
+    say(f"soft targets of a {settings.order}-gram model, whose perplexity on held-out text is {perplexity:,.1f}")
+
+    def share(step: int) -> float:
+        phase = phases[phase_at(phases, step)]
+        return settings.share * phase.remaining(step - phase.start)
+
+    return SoftTargets(data.train, model, settings.continuations, share)
 
 
 def find_data(config: ConfigDict, languages: int = 0) -> None:

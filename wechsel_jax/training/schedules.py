@@ -59,12 +59,18 @@ class Phase:
         """
         if step < self.warmup_steps:
             return self.peak * step / self.warmup_steps
+        remaining = self.remaining(step)
+        # The sum need not be exactly the peak.
+        return self.peak if remaining == 1.0 else self.floor + (self.peak - self.floor) * remaining
+
+    def remaining(self, step: int) -> float:
+        """What the decay has left at update number `step` of this phase: 1 until it begins, 0 where it ends."""
         stable = max(self.warmup_steps, self.stable_steps)
         if self.decay == "constant" or step < stable:
-            return self.peak
+            return 1.0
         done = (step - stable) / max(1, self.steps - stable)
         forms = {"linear": 1.0 - done, "cosine": 0.5 * (1.0 + math.cos(math.pi * done)), "sqrt": 1.0 - math.sqrt(done)}
-        return self.floor + (self.peak - self.floor) * forms[self.decay]
+        return forms[self.decay]
 
 
 def one_phase(warmup: float = 0.1, decay: str = "linear", trainable: str = "all") -> tuple[dict[str, Any], ...]:

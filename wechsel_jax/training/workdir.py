@@ -43,7 +43,7 @@ FREE_FIELDS = (
 # Differing settings that a message names.
 _MOST_NAMED = 20
 # Settings that earlier versions had not, and what stands for them in a run of those.
-_LATER = {name: as_dict(default_config()[name]) for name in ("epochs", "seeds", "task")} | {
+_LATER = {name: as_dict(default_config()[name]) for name in ("epochs", "seeds", "task", "soft_targets")} | {
     "groups": [],
     "fork": "",
     "parity": False,
