@@ -35,7 +35,7 @@ def origin(run: RunRecord) -> dict[str, Any]:
         name: getattr(run.transfer, name) for name in ("method", "parity", "settings", "source", "target")
     }
     found = {
-        "config": _hashed(run.config),
+        "config": _hashed(_settings(run)),
         "transfer": start and _hashed(start),
         "seed": run.config.get("seed"),
         "devices": ", ".join(sorted({f"{one.get('devices')} x {one.get('device_kind')}" for one in run.starts})),
@@ -59,7 +59,7 @@ def with_seed(known: Mapping[str, Mapping[str, Any]], run: RunRecord, *, tuned: 
     Raises:
       UserError: it is of other text, has another tokenizer or other settings than one of these.
     """
-    seed, config = str(run.config.get("seed")), {name: value for name, value in run.config.items() if name != "seed"}
+    seed, config = str(run.config.get("seed")), {name: value for name, value in _settings(run).items() if name != "seed"}
     if tuned:
         optimizer = {name: value for name, value in config["optimizer"].items() if name != "peak_learning_rate"}
         groups = [{name: value for name, value in group.items() if name != "rate"} for group in optimizer.get("groups", ())]
@@ -94,13 +94,19 @@ def origins(runs: Mapping[str, RunRecord]) -> tuple[dict[str, Any], dict[str, di
         for earlier, one in every.items():
             require_same(one, found, str(run.path), earlier)
         every[name] = found
-    settings = {name: _flat(_without_places(run.config)) for name, run in runs.items()}
+    settings = {name: _flat(_without_places(_settings(run))) for name, run in runs.items()}
     own = {name: _differing(name, every) for name in runs}
     for name in runs:
         if found := _differing(name, settings):
             own[name]["settings"] = found
     first = next(iter(runs), None)
     return {part: value for part, value in every.get(first, {}).items() if part not in own[first]}, own
+
+
+def _settings(run: RunRecord) -> dict[str, Any]:
+    """The settings of a run, as a version without those that change nothing would have recorded them."""
+    unused = ["soft_targets"] if not run.config.get("soft_targets", {}).get("share") else []
+    return {name: value for name, value in run.config.items() if name not in unused}
 
 
 def _differing(name: str, every: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -134,7 +134,12 @@ def test_seeds_with_other_settings_do_not_join_a_result(tmp_path):
     set_up(other / "wechsel_muon", batch_size=64)
     with pytest.raises(UserError, match="has other settings, of its training or of its start, than seed 0"):
         recipe.gather([("de", other)], before)
-    set_up(other / "wechsel_muon", batch_size=16)
+    set_up(other / "wechsel_muon", batch_size=16, soft_targets={"share": 0.9, "order": 3})
+    with pytest.raises(UserError, match="has other settings, of its training or of its start, than seed 0"):
+        recipe.gather([("de", other)], before)
+    # A setting of later versions, of which no use is made.
+    set_up(other / "wechsel_muon", soft_targets={"share": 0.0, "order": 3})
+    recipe.gather([("de", other)], before)
     file = other / "wechsel_muon" / "transfer" / "transfer.json"
     record = json.loads(file.read_text())
     file.write_text(json.dumps(record | {"settings": record["settings"] | {"neighbors": 1}}))
