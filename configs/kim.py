@@ -32,6 +32,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from configs.compare_initializers import require_some
 from wechsel_jax.errors import UserError
 from wechsel_jax.training import config_arguments, default_config, one_phase
 
@@ -67,6 +68,7 @@ def get_config(arguments: str = "") -> ConfigDict:
         "data": "data",
     }
     chosen = config_arguments(arguments, **choices, width=int, heads=int)
+    require_some(width=chosen["width"], heads=chosen["heads"])
     task, rows = chosen["task"], chosen["rows"]
     settings, examples, sizes = TASKS[task]
     translating = settings["objective"] == "translation"

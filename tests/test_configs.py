@@ -273,6 +273,7 @@ def test_unknown_arguments_are_refused(arguments, named):
           for value in ("1e999", "1e308", "0")),
         *(("kim", f"task=sst2,{name}=target", f"--config: {name}=: task=sst2 is no translation and does not read it; .* leave")
           for name in ("tables", "source", "target")),
+        *(("kim", f"{name}=0", f"--config: {name}=0 behind the colon; expected at least 1") for name in ("width", "heads")),
     ],
 )  # fmt: skip
 def test_arguments_without_sense_or_effect_are_refused(name, arguments, named):

@@ -175,6 +175,10 @@ def test_a_method_without_its_parallel_text_is_refused(config, tmp_path):
         ({"training": {"block_length": 4096}}, r"training\.block_length: 4096 of regressed is more than the \d+ positions of"),
         ({"methods": ("translated",), "parallel": ("nowhere.tsv",)}, r"nowhere\.tsv: no such file"),
         ({"methods": ("sava",), "helper": {"checkpoint": ""}}, r"helper\.training, of a helper for sava: model: neither"),
+        (
+            {"methods": ("trelm",), "vectors": {"train_here": True}},
+            r"vectors\.dimensions: is 100, and .* has rows of \d+; expected as many for trelm",
+        ),
         ({"tuning": {"rates": ("a",)}}, r"tuning\.rates: is \['a'\]; expected a tuple of numbers"),
         ({"tuning": {"rates": 1e-3}}, r"tuning\.rates: is 0\.001; expected a tuple of numbers"),
         ({"tuning": {"rates": (1e-3,), "tables": ()}}, r"tuning\.tables: is \[\]; expected a tuple of numbers"),

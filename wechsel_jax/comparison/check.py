@@ -121,6 +121,12 @@ def validate_comparison(config: ConfigDict, workdir: Path) -> None:
         for side in ("source", "target"):
             if f"{side}_vectors" in needed:
                 require_file(config.vectors[side], "word vectors")
+    elif config.vectors.dimensions != source.hidden_size:
+        for name in (name for name in config.methods if base_method(config, name) == "trelm"):
+            raise UserError(
+                f"vectors.dimensions: is {config.vectors.dimensions}, and {config.source} has rows of {source.hidden_size}; "
+                f"expected as many for {name}, which turns one into the other: vectors.dimensions={source.hidden_size}"
+            )
     _validate_trainings(config, workdir, source)
 
 

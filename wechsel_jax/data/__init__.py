@@ -2,7 +2,7 @@
 
 Read `prepare` first: text of any kind becomes one file of tokens. It calls `encoder` (a document's tokens), `selection` (which
 documents), `unfinished` (what a kill leaves, and how the next call goes on) and `manifest` (what the tokens were made of).
-Training reads the file by `batches`, in the order that `order` computes.
+Training reads the file by `batches`, in the order that `order` computes; `ngrams` says what its counts expect after each token.
 
 Labelled examples are read by `examples` (trees by `treebanks`, semantic roles by `propositions`), and become `rows` of tokens
 in memory, or `pairs` where a translation is the label; `parallel` are sentences with links between their tokens, which `align`
