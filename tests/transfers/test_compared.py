@@ -179,6 +179,13 @@ def test_a_method_without_its_parallel_text_is_refused(config, tmp_path):
             {"methods": ("trelm",), "vectors": {"train_here": True}},
             r"vectors\.dimensions: is 100, and .* has rows of \d+; expected as many for trelm",
         ),
+        (
+            {
+                **{"methods": ("sampled",), "variants": {"sampled": {"method": "wechsel", "target_vectors": "sample"}}},
+                **{"text": {"words": (__file__,)}},
+            },
+            r"variants\.sampled\.target_vectors: sample is of the text that is trained on, whose words text\.words tells apart",
+        ),
         ({"tuning": {"rates": ("a",)}}, r"tuning\.rates: is \['a'\]; expected a tuple of numbers"),
         ({"tuning": {"rates": 1e-3}}, r"tuning\.rates: is 0\.001; expected a tuple of numbers"),
         ({"tuning": {"rates": (1e-3,), "tables": ()}}, r"tuning\.tables: is \[\]; expected a tuple of numbers"),

@@ -11,6 +11,7 @@ from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.comparison.scoring import fine_tuning_config, read_tasks, scored_models
 from wechsel_jax.comparison.settings import (
     AUTO,
+    SAMPLE,
     base_method,
     helper_config,
     named_method,
@@ -117,6 +118,12 @@ def validate_comparison(config: ConfigDict, workdir: Path) -> None:
         except UserError as error:
             named = ", ".join(name for name in config.methods if "helper" in needs(config, name))
             raise UserError(f"helper.training, of a helper for {named}: {error}; or name a helper.checkpoint") from None
+    sampled = [name for name in config.methods if config.variants.get(name, {}).get("target_vectors") == SAMPLE]
+    if sampled and config.text.words:
+        raise UserError(
+            f"variants.{sampled[0]}.target_vectors: {SAMPLE} is of the text that is trained on, whose words text.words tells "
+            "apart and it does not; expected a language with spaces between words, or a file of vectors"
+        )
     if not config.vectors.train_here:
         for side in ("source", "target"):
             if f"{side}_vectors" in needed:
