@@ -24,12 +24,15 @@ import numpy as np
 from benchmarks.origin import with_seed
 from benchmarks.results import named_places, read_results, write_results
 from configs.recipe import SOFT
+from wechsel_jax.data import TokenBlocks
+from wechsel_jax.data.ngrams import NgramModel
 from wechsel_jax.errors import UserError
 from wechsel_jax.files.json import read_json
 from wechsel_jax.initializers import TransferPlan
 from wechsel_jax.program import program
-from wechsel_jax.records import ComparisonRecord, read_run
+from wechsel_jax.records import ComparisonRecord, RunRecord, read_run
 from wechsel_jax.records.names import METRICS_FILE, PLAN_FILE
+from wechsel_jax.records.run import SIDES
 from wechsel_jax.training import default_config, train
 from wechsel_jax.training.coordinates import OWN
 from wechsel_jax.training.groups import RECIPES
@@ -98,10 +101,53 @@ def gather(workdirs: Sequence[tuple[str, Path]], before: dict[str, Any]) -> dict
         found["seeds"][str(run.config["seed"])] = [
             [one.step, round(one.perplexity, 2), round(one.bits_per_byte, 4)] for one in run.evaluations
         ]
+        if run.config.get("soft_targets", {}).get("share"):
+            found["soft_targets"] = run.config["soft_targets"] | {"perplexity": round(teacher_perplexity(run), 2)}
         # Beside that of held-out text it says what text that is read again is learnt by heart.
         late = [line["loss"] for line in run.training if line["step"] > run.planned_steps * 7 / 8]
         found.setdefault("training_loss", {})[str(run.config["seed"])] = round(statistics.fmean(late), 3)
     return {"command": "python -m train.compare --config=configs/recipe.py:seed=SEED --workdir=DIR", "runs": runs}
+
+
+def teacher_perplexity(run: RunRecord) -> float:
+    """What the n-gram model that gives a run its soft targets has on the run's held-out text."""
+    train, validation = (TokenBlocks.open(run.config["data"][side][0], run.config["block_length"]) for side in SIDES)
+    return NgramModel.of(train.stream, train.vocabulary_size, run.config["soft_targets"]["order"]).perplexity(validation.stream)
+
+
+def means(run: dict[str, Any]) -> dict[int, float]:
+    """Step -> perplexity, the mean of a run's seeds."""
+    curves = [{step: perplexity for step, perplexity, _ in curve} for curve in run["seeds"].values()]
+    return {step: statistics.fmean(curve[step] for curve in curves) for step in curves[0]}
+
+
+def soft_table(result: dict[str, Any]) -> str:
+    """A line a run with soft targets: its n-gram model, and perplexity at each quarter beside that of the run without."""
+    lines = [
+        "| to | steps | start | recipe | n-gram model | ¼ | ½ | ¾ | end | bits per byte | without |",
+        "|---|---:|---|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    runs = result["runs"]
+    for name, run in sorted(runs.items(), key=lambda item: (item[1]["language"], item[1]["steps"], item[0])):
+        if not run["recipe"].endswith(SOFT):
+            continue
+        without = runs.get(name.replace(SOFT, ""))
+        cells = [f"{run['soft_targets']['perplexity']:,.0f}"]
+        for quarter in range(1, 5):
+            found = [
+                statistics.fmean(
+                    dict(point[:2] for point in curve)[run["steps"] * quarter // 4] for curve in one["seeds"].values()
+                )
+                for one in (run, without)
+                if one is not None
+            ]
+            cells.append(" (".join(f"{value:,.0f}" for value in found) + ")" * (len(found) - 1))
+        for one in (run, without):
+            ends = [curve[-1][2] for curve in one["seeds"].values()] if one else []
+            cells.append(f"{statistics.fmean(ends):.3f}" if ends else "")
+        named = f"| {run['language']} | {run['steps']} | `{run['start']}` | {run['recipe'].removesuffix(SOFT)} | "
+        lines.append(named + " | ".join(cells) + " |")
+    return "\n".join(lines)
 
 
 def table(result: dict[str, Any]) -> str:
@@ -110,10 +156,6 @@ def table(result: dict[str, Any]) -> str:
         "| to | steps | start | recipe | rate of the body | of tables | seeds | 0 | ¼ | ½ | ¾ | end | bits per byte |",
         "|---|---:|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
-
-    def means(run: dict[str, Any]) -> dict[int, float]:
-        curves = [{step: perplexity for step, perplexity, _ in curve} for curve in run["seeds"].values()]
-        return {step: statistics.fmean(curve[step] for curve in curves) for step in curves[0]}
 
     for run in sorted(result["runs"].values(), key=lambda run: (run["language"], run["steps"], -means(run)[run["steps"]])):
         rate = run["peak_learning_rate"]
@@ -157,7 +199,7 @@ def main(arguments: Sequence[str]) -> None:
         case _:
             gathered = gather(named_places(arguments), read_results(OUTPUT))
             write_results(OUTPUT, gathered)
-            print(table(gathered))
+            print(table(gathered), soft_table(gathered), sep="\n\n")
 
 
 if __name__ == "__main__":

@@ -341,6 +341,7 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
     },
     "docs/recipe.md": {
         "recipe": lambda: recipe.table(*_results("recipe")),
+        "soft": lambda: recipe.soft_table(*_results("recipe")),
         "forgetting": lambda: forgetting.table(*_results("forgetting")),
         "bound": lambda: studies.steps_table(*_results("studies"), "bound"),
     },

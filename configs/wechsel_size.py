@@ -3,7 +3,7 @@
 Command:  for bytes in 262144 1048576 4194304; do
             python -m train.compare --config=configs/wechsel_size.py:bytes=$bytes --workdir=runs/size-$bytes
           done
-          (German on bundled text, offline; other languages with lang= and data=, the folder of
+          (German on bundled text, offline; others with spaces between words by lang= and data=, the folder of
           `python -m benchmarks.language_data`; steps= and seed=; the paper's scale: scale=paper,lang=fr,data=data)
 Cost:     of a size four runs of at most 1,000 steps of about a CPU second, 30 minutes on 2 CPU cores.
 Expected: benchmarks/studies.json (steps=400, and 300 for 1 MiB), told in docs/evaluation.md; the paper's best perplexities in
