@@ -105,18 +105,24 @@ class NgramModel:
           count: c, how many continuations of each length of context, the most frequent ones.
 
         Returns:
-          (int32 (B, L, c * (order - 1)) tokens, which may occur several times, and float32 their probabilities, which sum to
-          less than 1: rarer continuations, and those of no context at all, are left out).
+          (int32 (B, L, c * (order - 1)) tokens, which may occur several times, and float32 their probabilities, 0 behind the
+          last continuation, which sum to less than 1: rarer continuations, and those of no context at all, are left out).
         """
-        ids, shares, left = [], [], np.ones(tokens.shape, np.float32)
-        for level, context in reversed([*zip(self.levels, self._contexts(np.asarray(tokens, np.int64)), strict=True)]):
-            places = level.starts[context][..., None] + np.arange(count)
-            there = (context >= 0)[..., None] & (places < level.starts[context + 1][..., None])
-            places = np.where(there, places, 0)
-            ids.append(np.where(there, level.tokens[places], 0).astype(np.int32))
-            shares.append(np.where(there, level.shares[places] * left[..., None], 0).astype(np.float32))
-            left = np.where(context >= 0, left * level.left[context], left)
-        return np.concatenate(ids, -1), np.concatenate(shares, -1)
+        contexts = self._contexts(np.asarray(tokens, np.int64))
+        ids = np.empty((*tokens.shape, len(contexts), count), np.int32)
+        shares = np.empty(ids.shape, np.float32)
+        left, places = np.ones(tokens.shape, np.float32), np.arange(count)
+        # The longest contexts first, of which shorter ones get what is left.
+        for at, (level, context) in enumerate(reversed([*zip(self.levels, contexts, strict=True)])):
+            known = context >= 0
+            begin = np.where(known, level.starts[context], 0)
+            size = np.where(known, level.starts[context + 1] - begin, 0)
+            where = np.minimum(begin[..., None] + places, len(level.tokens) - 1)
+            ids[..., at, :] = level.tokens[where]
+            np.multiply(level.shares[where], left[..., None], out=shares[..., at, :])
+            shares[..., at, :] *= places < size[..., None]
+            left = np.where(known, left * level.left[context], left)
+        return ids.reshape(*tokens.shape, -1), shares.reshape(*tokens.shape, -1)
 
     def _contexts(self, tokens: np.ndarray) -> list[np.ndarray]:
         """The numbers of the contexts of 1, 2, ... tokens that end at each place of (B, L); -1 where one did not occur."""
