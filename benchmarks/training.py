@@ -10,8 +10,8 @@ Each contestant lives in a process of its own and waits; the rounds alternate be
 attention and fused AdamW (and compiled too with --torch_compile). On a GPU: GPT-2 124M and RoBERTa-base, rows of 512 tokens,
 bfloat16, torch compiled. Utilisation counts the same floating-point operations for both (the head at every position for GPT-2;
 where the other side of RoBERTa needs fewer, its own too, as "own_mfu"). --muon measures this trainer alone, with AdamW, with
-Muon for the kernels of the layers, and with SOAP for the embeddings besides; the model "demo" is the demonstration's (4 layers
-x 256, V = 8,192, 16 x 128 tokens).
+Muon for the kernels of the layers, with SOAP for the embeddings besides, and with soft targets, which are looked up before the
+step here, not beside it; the model "demo" is the demonstration's (4 layers x 256, V = 8,192, 16 x 128 tokens).
 --smoke runs everything in seconds, with models of no use.
 """
 
@@ -37,7 +37,7 @@ from benchmarks.machine import installed, processor
 
 _DEVICE = flags.DEFINE_enum("device", "cpu", ["cpu", "gpu"], "Where to train.")
 _MODELS = flags.DEFINE_list("models", ["gpt2", "roberta"], "Models to measure: gpt2, roberta, demo.")
-_MUON = flags.DEFINE_bool("muon", False, "Measure this trainer with AdamW, Muon and SOAP, and no torch.")
+_MUON = flags.DEFINE_bool("muon", False, "Measure this trainer with AdamW, Muon, SOAP and soft targets, and no torch.")
 _DROPOUT = flags.DEFINE_list("dropout", None, "Dropout rates; 0.1 and 0 by default.")
 _ROWS = flags.DEFINE_integer("rows", None, "Rows of a batch; 8 on a CPU, 32 on a GPU.", lower_bound=1)
 _THREADS = flags.DEFINE_integer("threads", None, "Threads of torch on a CPU; as many as there are cores.", lower_bound=1)
@@ -47,6 +47,9 @@ _TORCH_COMPILE = flags.DEFINE_bool("torch_compile", False, "CPU: measure compile
 _SMOKE = flags.DEFINE_bool("smoke", False, "Tiny models, to see that everything runs.")
 _OUTPUT = flags.DEFINE_string("output", None, "JSON file for the result.")
 _WORKER = flags.DEFINE_string("worker", None, "Used by the program itself: a contestant, as JSON.")
+
+# Behind a contestant that trains with them.
+SOFT_TARGETS = ", soft targets"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +99,7 @@ def measure(model: str, dropout: float, gpu: bool, threads: int) -> dict[str, An
     if not gpu:
         names += ["torch, memory kept"] + ["torch compiled, memory kept"] * _TORCH_COMPILE.value
     if _MUON.value:
-        names = ["wechsel-jax", "wechsel-jax, muon", "wechsel-jax, muon_soap"]
+        names = ["wechsel-jax", "wechsel-jax, muon", "wechsel-jax, muon_soap", f"wechsel-jax, muon_soap{SOFT_TARGETS}"]
     workers = {name: Worker(dataclasses.replace(case, contestant=name)) for name in names}
     try:
         facts = {name: worker.ready() for name, worker in workers.items()}
@@ -241,6 +244,7 @@ def make_ours(case: Case) -> tuple[Callable, dict[str, Any], Callable[[], int]]:
     """Returns (step, facts, peak bytes) of this trainer."""
     import jax
 
+    from wechsel_jax.data.ngrams import NgramModel
     from wechsel_jax.models import family
     from wechsel_jax.models.weights import unflatten
     from wechsel_jax.objectives import make_objective
@@ -260,7 +264,8 @@ def make_ours(case: Case) -> tuple[Callable, dict[str, Any], Callable[[], int]]:
     places, _ = sharding.parameter_shardings(mesh, model_family.sharding_rules, shapes)
     structs = unflatten({path: jax.ShapeDtypeStruct(shape, np.float32) for path, shape in shapes.items()})
     grouping, rates = None, np.float32(1e-4)
-    recipe = case.contestant.removeprefix("wechsel-jax, ")
+    named = case.contestant.removeprefix("wechsel-jax, ")
+    recipe = named.removesuffix(SOFT_TARGETS)
     if recipe in RECIPES:
         # Coordinates come from a checkpoint, which is not part of this; what they cost is in docs/recipe.md.
         alone = [{name: value for name, value in group.items() if name != "coordinates"} for group in RECIPES[recipe]]
@@ -270,10 +275,18 @@ def make_ours(case: Case) -> tuple[Callable, dict[str, Any], Callable[[], int]]:
     where = state_shardings(mesh, places, optimizer, frozenset(shapes), structs)
     params = jax.jit(lambda key: model_family.init(config, key), out_shardings=places)(jax.random.key(0))
     state = start_phase(params, 0, optimizer, frozenset(shapes), where)
-    source, key = batches(case), train_key(0)
+    source, key, soft = batches(case), train_key(0), default_config().soft_targets
+    ngrams = None
+    if named != recipe:
+        text = np.concatenate([next(source).ravel() for _ in range(200)])
+        ngrams = NgramModel.of(text, case.hf["vocab_size"], soft.order)
 
     def batch() -> Any:
-        return sharding.put({"tokens": next(source)[None]}, sharding.batch_sharding(mesh, accumulated=True))
+        made = {"tokens": next(source)}
+        if ngrams is not None:
+            made["soft_tokens"], made["soft_weights"] = ngrams.expected(made["tokens"], soft.continuations)
+        made = {name: value[None] for name, value in made.items()}
+        return sharding.put(made, sharding.batch_sharding(mesh, accumulated=True))
 
     with jax.set_mesh(mesh):
         train_step = make_train_step(objective, optimizer, frozenset(shapes), where, grouping=grouping)
