@@ -186,6 +186,10 @@ def _settings(run: RunRecord, step: int) -> list[Block]:
     others = ", ".join(f"{name} {value}" for name, value in optimizer.items() if name not in ("peak_learning_rate", "groups"))
     name = "AdamW, where no group below says otherwise" if optimizer.get("groups") else "AdamW"
     rows += [("optimizer", f"{name}: {others}")] if others else []
+    soft = config.get("soft_targets") or {}
+    if is_number(soft.get("share")) and soft["share"]:
+        what = f"at most {soft['share']:g} of each, what an n-gram model of the text expects (n = {soft.get('order')})"
+        rows.append(("soft targets", what))
     rows += [(name, Code(str(config[name]))) for name in ("dtype", "seed") if name in config]
     blocks: list[Block] = [Table(("setting", "value"), tuple(rows), text=(0, 1))]
     for parts, known in ((config.get("phases") or [], _PHASE_FIELDS), (optimizer.get("groups") or [], _GROUP_FIELDS)):
