@@ -6,7 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.training.schedules import DECAYS, make_phases, one_phase, phase_at, stable_phase, trans_inner_phases
+from wechsel_jax.training.schedules import (
+    DECAYS,
+    make_phases,
+    one_phase,
+    phase_at,
+    soft_share,
+    stable_phase,
+    trans_inner_phases,
+)
 
 
 def test_one_phase_equals_optax():
@@ -37,14 +45,11 @@ def test_floors_and_warmup_in_steps_equal_optax(decay):
     )
 
 
-def test_what_a_decay_leaves():
-    """Soft targets fall with it: nothing is lost before it begins, a warm-up included."""
-    (linear,) = make_phases(one_phase(warmup=0.25), 80, 1e-3)
-    assert [linear.remaining(i) for i in (0, 10, 20, 50)] == [1.0, 1.0, 1.0, 0.5]
-    (stable,) = make_phases(stable_phase(warmup_steps=8, decay_fraction=0.5), 80, 1e-3)
-    assert [stable.remaining(i) for i in (0, 39, 50)] == [1.0, 1.0, 0.5]
-    first, _ = make_phases(trans_inner_phases(), 80, 1e-3)
-    assert {first.remaining(i) for i in range(first.steps)} == {1.0}
+def test_soft_targets_fall_to_nothing():
+    assert [soft_share({"share": 0.8, "steps": 0}, 40, step) for step in (0, 20, 39)] == pytest.approx([0.8, 0.4, 0.02])
+    # In so many steps whatever the length of the run.
+    for steps in (40, 400):
+        assert [soft_share({"share": 0.8, "steps": 20}, steps, i) for i in (0, 10, 20, 39)] == pytest.approx([0.8, 0.4, 0, 0])
 
 
 def test_one_phase_can_train_the_embeddings_alone():

@@ -168,7 +168,12 @@ class SoftTargets:
     share: Callable[[int], float]
 
     def batch(self, step: int, batch_size: int, seed: int, rows: Rows = ALL_ROWS) -> Batch:
-        """The batch of a step, with "soft_tokens" int32 (rows, L, c) and "soft_weights" float32: of what follows each token."""
-        batch = self.data.batch(step, batch_size, seed, rows)
+        """The batch of a step, and where it has a share of them "soft_tokens" int32 (rows, L, c) and "soft_weights" float32.
+
+        Those of a place are of what follows it.
+        """
+        batch, share = self.data.batch(step, batch_size, seed, rows), self.share(step)
+        if not share:
+            return batch
         tokens, shares = self.model.expected(batch["tokens"], self.continuations)
-        return batch | {"soft_tokens": tokens, "soft_weights": shares * np.float32(self.share(step))}
+        return batch | {"soft_tokens": tokens, "soft_weights": shares * np.float32(share)}

@@ -17,7 +17,7 @@ from wechsel_jax.training.checkpoints import note, read_facts
 from wechsel_jax.training.config import as_dict
 from wechsel_jax.training.groups import read_groups
 from wechsel_jax.training.metrics import best_evaluation, metrics_facts, require_lines
-from wechsel_jax.training.schedules import make_phases, phase_at
+from wechsel_jax.training.schedules import make_phases, phase_at, soft_share
 from wechsel_jax.training.workdir import differences, record_config
 
 # What may differ between a run and the one that it is forked from, as far as the steps before the checkpoint are the same.
@@ -58,9 +58,9 @@ def fork(config: ConfigDict, workdir: Path, say: Callable[[str], None] = print) 
     other = next((i for i, (old, new) in enumerate(courses) if old != new), None)
     if other is not None:
         raise UserError(
-            f"fork: {place}: update {other} had other learning rates or parameters than with these settings; expected phases "
-            f"alike until step {step}: warmup_steps, not warmup, and a decay_fraction that begins later; "
-            "take an earlier checkpoint, or more steps"
+            f"fork: {place}: update {other} had other learning rates, soft targets or parameters than with these settings; "
+            f"expected phases alike until step {step}: warmup_steps, not warmup, a decay_fraction that begins later, and where "
+            "there are soft targets their steps; take an earlier checkpoint, or more steps"
         )
     metrics, lines = earlier / METRICS_FILE, []
     require_lines(metrics, facts)
@@ -125,8 +125,11 @@ def _course(config: Mapping[str, Any], step: int) -> list[tuple]:
     optimizer = config["optimizer"]
     phases = make_phases(config["phases"], config["steps"], optimizer["peak_learning_rate"])
     groups, course = read_groups(optimizer.get("groups", ())), []
+    # Earlier versions had none.
+    soft = config.get("soft_targets", {"share": 0.0, "steps": 0})
     for i in range(step + 1):
         phase = phases[phase_at(phases, i)]
         rates = [group.schedule(phase).learning_rate(i - phase.start) for group in groups] if i < step else []
-        course.append((phase.name, phase.start, phase.trainable, phase.layers, phase.keep_optimizer, rates))
+        share = soft_share(soft, config["steps"], i) if i < step else 0.0
+        course.append((share, phase.name, phase.start, phase.trainable, phase.layers, phase.keep_optimizer, rates))
     return course

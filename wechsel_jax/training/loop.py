@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +151,7 @@ class _Run:
         clock = Clock(lambda start, end: sum(map(size, range(start, end))), metrics.lines)
         self.record = Recorder(config, metrics, progress, clock, self._utilisation, self._nonfinite)
         self.profiler = devices.Profiler(config.profile_steps, workdir)
-        batch = functools.partial(self.placement.batch, soft_targets(config, self.data, self.placement.phases, say))
+        batch = functools.partial(self.placement.batch, soft_targets(config, self.data, say))
         self.batches = Prefetcher(batch, config.prefetch, config.steps)
 
     def run(self) -> dict[str, Any]:
@@ -182,19 +182,20 @@ class _Run:
     def _train_phase(self, index: int, step: int, state: TrainState) -> tuple[int, TrainState]:
         placement, phase = self.placement, self.placement.phases[index]
         batch, compiled = self._compile(index, step, state)
-        programs, key = {batch["tokens"].shape: compiled}, placement.train_key
+        programs, key = {_shapes(batch): compiled}, placement.train_key
         self.record.clock.start(step)
         while step < phase.end and not self.record.stopped:
             rates = placement.learning_rates(index, step)
-            if (shape := batch["tokens"].shape) not in programs:
-                # Labelled rows are padded to one of a few lengths. The last update ends first: the clock counts its time.
+            if (shapes := _shapes(batch)) not in programs:
+                # Labelled rows are padded to one of a few lengths, and soft targets end. The last update ends first: the clock
+                # counts its time.
                 self.record.read()
                 with self.record.clock.paused():
                     advice = placement.advice()
-                    programs[shape], _ = compile_step(placement.train_step(index), state, batch, rates, key, advice=advice)
+                    programs[shapes], _ = compile_step(placement.train_step(index), state, batch, rates, key, advice=advice)
             self.profiler.before(step)
             learning_rate = phase.learning_rate(step - phase.start)
-            state, metrics = programs[shape](state, batch, rates, key)
+            state, metrics = programs[shapes](state, batch, rates, key)
             step += 1
             self.profiler.after(step, metrics)
             if step < phase.end:
@@ -322,6 +323,11 @@ class _Run:
 
     def _utilisation(self, tokens_per_second: float) -> float | None:
         return devices.utilisation(self._flops_per_token(), tokens_per_second, list(self.placement.mesh.devices.flat))
+
+
+def _shapes(batch: Mapping[str, jax.Array]) -> frozenset[tuple]:
+    """What a compiled step takes: the names and shapes of a batch."""
+    return frozenset((name, value.shape) for name, value in batch.items())
 
 
 def _exported(place: Path, say: Callable[[str], None]) -> bool:

@@ -1,5 +1,6 @@
 """The text of a run: found, prepared where it is not yet, and held against the settings and the model."""
 
+import functools
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -20,7 +21,7 @@ from wechsel_jax.text.sources import find_sources, identify
 from wechsel_jax.tokens import load_tokenizer
 from wechsel_jax.training import distributed
 from wechsel_jax.training.run_spec import ModelSpec
-from wechsel_jax.training.schedules import Phase, phase_at
+from wechsel_jax.training.schedules import soft_share
 
 # Held-out tokens that an n-gram model is told of by.
 _SCORED = 1 << 20
@@ -59,9 +60,7 @@ def open_data(config: ConfigDict, model: ModelSpec, workdir: Path, *, fresh: boo
     return Data(**blocks)
 
 
-def soft_targets(
-    config: ConfigDict, data: Data, phases: Sequence[Phase], say: Callable[[str], None]
-) -> TokenBlocks | SoftTargets | Any:
+def soft_targets(config: ConfigDict, data: Data, say: Callable[[str], None]) -> Dataset | SoftTargets:
     """Returns what the batches of a run come from: its training data, or with `soft_targets` that beside an n-gram model.
 
     Each process counts for itself, which takes seconds and gives all of them the same.
@@ -69,7 +68,6 @@ def soft_targets(
     Args:
       config: settings of the run.
       data: of the run.
-      phases: of the run; the share of the model falls as their learning rates do.
       say: shows one line to the user.
     """
     settings = config.soft_targets
@@ -78,12 +76,7 @@ def soft_targets(
     model = NgramModel.of(data.train.stream, data.train.vocabulary_size, settings.order)
     perplexity = model.perplexity(data.validation.stream[:_SCORED])
     say(f"soft targets of a {settings.order}-gram model, whose perplexity on held-out text is {perplexity:,.1f}")
-
-    def share(step: int) -> float:
-        phase = phases[phase_at(phases, step)]
-        return settings.share * phase.remaining(step - phase.start)
-
-    return SoftTargets(data.train, model, settings.continuations, share)
+    return SoftTargets(data.train, model, settings.continuations, functools.partial(soft_share, settings, config.steps))
 
 
 def find_data(config: ConfigDict, languages: int = 0) -> None:

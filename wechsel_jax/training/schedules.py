@@ -59,18 +59,12 @@ class Phase:
         """
         if step < self.warmup_steps:
             return self.peak * step / self.warmup_steps
-        remaining = self.remaining(step)
-        # The sum need not be exactly the peak.
-        return self.peak if remaining == 1.0 else self.floor + (self.peak - self.floor) * remaining
-
-    def remaining(self, step: int) -> float:
-        """What the decay has left at update number `step` of this phase: 1 until it begins, 0 where it ends."""
         stable = max(self.warmup_steps, self.stable_steps)
         if self.decay == "constant" or step < stable:
-            return 1.0
+            return self.peak
         done = (step - stable) / max(1, self.steps - stable)
         forms = {"linear": 1.0 - done, "cosine": 0.5 * (1.0 + math.cos(math.pi * done)), "sqrt": 1.0 - math.sqrt(done)}
-        return forms[self.decay]
+        return self.floor + (self.peak - self.floor) * forms[self.decay]
 
 
 def one_phase(warmup: float = 0.1, decay: str = "linear", trainable: str = "all") -> tuple[dict[str, Any], ...]:
@@ -164,6 +158,19 @@ def make_phases(descriptions: Sequence[Mapping[str, Any]], total_steps: int, pea
     if start != total_steps:
         raise UserError(f"phases: they last {start} steps together; expected steps={total_steps}; fractions must sum to 1")
     return phases
+
+
+def soft_share(settings: Mapping[str, Any], steps: int, step: int) -> float:
+    """How much of the target soft targets make up at an update.
+
+    It falls linearly, so that in the end text alone is learnt.
+
+    Args:
+      settings: `soft_targets` of a run: "share" at first, and "steps" until it is 0, or 0 for those of the run.
+      steps: of the run.
+      step: number of the update, counted from 0.
+    """
+    return settings["share"] * max(0.0, 1.0 - step / (settings["steps"] or steps))
 
 
 def phase_at(phases: Sequence[Phase], step: int) -> int:
