@@ -14,7 +14,7 @@ Command:  python -m train.compare --config=configs/adapt.py:source=gpt2,text=min
             probe=         with method=auto: 50 trains so many steps by `recipe` from each method that fits, and takes the best
             recipe=        auto: muon_soap, or shared where Muon would cost a small step more than it is worth; or any of
                            muon_soap, muon_shared, shared, muon, two_rates, adamw (docs/recipe.md); wechsel: the WECHSEL paper's
-                           method, optimizer, rate and schedule
+                           method, optimizer, rate and schedule, without the soft targets that the others have in short runs
             seed=
           Longer afterwards, from where the decay began, so warm-up and stable part are not paid again (not by recipe=wechsel):
           python -m train.pretrain --config=configs/adapt.py:longer=runs/mine/auto,tokens=100M --workdir=runs/mine-100M
@@ -32,7 +32,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from configs.recipe import RATES
+from configs.recipe import RATES, SHARE
 from wechsel_jax import demo
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.comparison import AUTO, default_config
@@ -73,6 +73,9 @@ WARMUP, MOST_WARMUP = 0.3, 240
 # The rate stays at its highest until the second half: `longer` goes on from there. (Over the last fifth alone, and with half as
 # many tokens in a step, a run of 400,000 tokens ended behind AdamW with one rate.)
 DECAY = 0.5
+# Causal models that train on at most so many tokens, about as many as was tried (docs/recipe.md), have soft targets. These fall
+# to nothing in the steps of the run, also where a longer one goes on from it.
+SOFT_TOKENS = 2_000_000
 # Of the run: evaluations, and checkpoints, of which those at the decay's beginning stay.
 EVALUATIONS, CHECKPOINTS = 10, 20
 # An evaluation reads 2 % of `tokens`, so that all together cost 7 % of the training; more than 2**20 says no more.
@@ -165,6 +168,8 @@ def get_config(arguments: str = "") -> ConfigDict:
         training.optimizer.groups = RECIPES[recipe]
         warmup = min(MOST_WARMUP, round(WARMUP * training.steps))
         training.phases = stable_phase(warmup, decay_fraction=DECAY)
+        if of_model.causal and tokens <= SOFT_TOKENS:
+            training.soft_targets.update({"share": SHARE, "steps": training.steps})
     return config
 
 

@@ -48,6 +48,17 @@ def test_the_dial_passes_through_what_was_measured():
     ]
 
 
+def test_short_runs_of_causal_models_have_soft_targets(save_source, tmp_path):
+    short, long, paper = (load("adapt", given).training for given in ("tokens=1.6M", "tokens=3M", "tokens=1.6M,recipe=wechsel"))
+    # Steps of their own, so that `longer` finds the updates that were made.
+    assert (short.soft_targets.share, short.soft_targets.steps) == (0.9, short.steps)
+    assert long.soft_targets.share == paper.soft_targets.share == 0.0
+    text = tmp_path / "text.txt"
+    text.write_text("x" * 99 + "\n")
+    masked, _ = save_source("roberta")
+    assert load("adapt", f"source={masked},text={text}").training.soft_targets.share == 0.0
+
+
 def test_the_documentation_shows_what_the_dial_does():
     lines = (ROOT / "docs" / "recipe.md").read_text(encoding="utf-8").split("dial -->")[1].splitlines()
     rows = [
