@@ -133,18 +133,13 @@ def soft_table(result: dict[str, Any]) -> str:
             continue
         without = runs.get(name.replace(SOFT, ""))
         cells = [f"{run['soft_targets']['perplexity']:,.0f}"]
+        both = [one for one in (run, without) if one]
         for quarter in range(1, 5):
-            found = [
-                statistics.fmean(
-                    dict(point[:2] for point in curve)[run["steps"] * quarter // 4] for curve in one["seeds"].values()
-                )
-                for one in (run, without)
-                if one is not None
-            ]
-            cells.append(" (".join(f"{value:,.0f}" for value in found) + ")" * (len(found) - 1))
-        for one in (run, without):
-            ends = [curve[-1][2] for curve in one["seeds"].values()] if one else []
-            cells.append(f"{statistics.fmean(ends):.3f}" if ends else "")
+            # Not every run was evaluated at every quarter.
+            found = [means(one).get(run["steps"] * quarter // 4) for one in both]
+            cells.append(" (".join(f"{one:,.0f}" if one else "-" for one in found) + ")" * (len(found) - 1))
+        cells += [f"{statistics.fmean(curve[-1][2] for curve in one['seeds'].values()):.3f}" for one in both]
+        cells += [""] * (2 - len(both))
         named = f"| {run['language']} | {run['steps']} | `{run['start']}` | {run['recipe'].removesuffix(SOFT)} | "
         lines.append(named + " | ".join(cells) + " |")
     return "\n".join(lines)

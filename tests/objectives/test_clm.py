@@ -1,17 +1,19 @@
 """Causal objective: against torch's loss, chunking, weights, memory, and determinism."""
 
 import functools
+import re
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import NamedSharding, PartitionSpec
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.models import family
 from wechsel_jax.models.weights import unflatten
 from wechsel_jax.objectives import make_objective
-from wechsel_jax.objectives.loss import fitting_chunk
+from wechsel_jax.objectives.loss import chunked_loss, fitting_chunk
 from wechsel_jax.training.sharding import make_mesh
 
 FIELDS = {"vocab_size": 61, "n_positions": 48, "n_embd": 24, "n_layer": 2, "n_head": 3}
@@ -158,6 +160,29 @@ def test_soft_targets_leave_the_loss_comparable(params, train):
     batch = with_weights(TOKENS)
     plain, soft = (evaluate(params, given, chunk=5, train=train) for given in (batch, batch | soft_batch()))
     assert jax.tree.all(jax.tree.map(np.array_equal, plain, soft))
+
+
+def test_a_mesh_leaves_soft_targets_where_their_rows_are():
+    """A scatter into rows that are counted through would gather those of all devices on each."""
+    mesh = make_mesh({"data": 4, "fsdp": 2, "tensor": 1})
+    rows = NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
+    generator = np.random.default_rng(0)
+    hidden = generator.normal(size=(8, 12, 16)).astype(np.float32)
+    tokens, weights = generator.integers(0, 61, (8, 12), np.int32), np.ones((8, 12), np.float32)
+    soft = generator.integers(0, 61, (8, 12, 5), np.int32), np.full((8, 12, 5), 0.1, np.float32)
+    table = generator.normal(size=(61, 16)).astype(np.float32)
+
+    def loss(table, hidden, soft, chunk):
+        return chunked_loss(lambda head, x: x @ head["table"].T, {"table": table}, hidden, tokens, weights, chunk, soft)[0]
+
+    for chunk in (4, 12):
+        gradient = jax.jit(jax.grad(loss, (0, 1)), static_argnums=3, in_shardings=(None, rows, rows))
+        with jax.set_mesh(mesh):
+            placed = table, jax.device_put(hidden, rows), jax.device_put(soft, rows)
+            text = gradient.lower(*placed, chunk).compile().as_text()
+        assert not re.search(r"= [sf]32\[[\d,]*5\]\S* all-gather", text)
+        for one, other in zip(gradient(*placed, chunk), jax.grad(loss, (0, 1))(table, hidden, soft, chunk), strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-5)
 
 
 def products_with_the_vocabulary(function, *arguments):

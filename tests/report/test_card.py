@@ -57,7 +57,7 @@ RUN = {
         "data": {"train": ["/home/me/a.txt"], "validation": ["/home/me/b.txt"]},
         "optimizer": {"b1": 0.9, "kind": "adamw", "groups": [{"match": "layers/.*kernel$", "kind": "muon", "rate": 2.0}]},
         "phases": [{"name": "all", "trainable": ["a", "b"], "decay": "linear"}],
-        "soft_targets": {"share": 0.9, "order": 3},
+        "soft_targets": {"share": 0.9, "order": 3, "steps": 160},
     },
     "data": {"train": {"inputs": [{"name": "a.txt", "bytes": 5, "sha256": "ab"}], "tokens": 5, "sha256": "cd"}},
     "versions": {"jax": "0.10"},
@@ -162,7 +162,7 @@ def test_harmless_text_reads_as_it_was_written():
         "| optimizer | AdamW, where no group below says otherwise: b1 0.9, kind adamw |",
         "| parameters | kind | rate |",
         "| `layers/.*kernel$` | `muon` | 2 |",
-        "| soft targets | at most 0.9 of each, what an n-gram model of the text expects (n = 3) |",
+        "| soft targets | of an n-gram model (n = 3), 0.9 of each target at first, 0 after step 160 |",
         "| devices | 8 x TPU v3 |",
         "  version = {0.1.0},",
     ):

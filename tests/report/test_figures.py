@@ -90,7 +90,7 @@ def test_a_start_far_above_all_else_stands_at_the_edge(width):
     """CLP-Transfer with a poor helper starts at 1e87: the other curves keep the heights that they have without it."""
     far = Series("clp", 3, ((0, 1e87), (100, 2000.0), (200, 900.0)))
     level = Series("clp", 3, ((0, 2000.0), (100, 2000.0), (200, 900.0)))
-    drawings = [svg(Lines((*MEASURED.series, one), value="perplexity"), width) for one in (far, level)]
+    drawings = [svg(Lines((*MEASURED.series, one), value="perplexity", highest=5e5), width) for one in (far, level)]
     heights = []
     for root in drawings:
         places = [path(part(root, f"curve-{i}"))[:, 1] for i in range(len(MEASURED.series) + 1)]

@@ -58,6 +58,7 @@ def test_a_good_config_passes(make_config):
         ({"mesh": 8}, "mesh: is 8"),
         ({"soft_targets__share": 1.5}, "soft_targets.share: is 1.5; expected a share from 0"),
         ({"soft_targets__steps": -1}, "soft_targets.steps: is -1; expected 0"),
+        ({"soft_targets__share": 0.5, "soft_targets__steps": 21}, "soft_targets.steps: is 21; expected 0 .* or at most its 20"),
         ({"soft_targets__order": 1}, "soft_targets.order: is 1; expected a number from 2 to 8"),
         ({"soft_targets__continuations": 0}, "soft_targets.continuations: is 0"),
         ({"objective": "mlm", "soft_targets__share": 0.5}, "soft_targets.share: is 0.5 with objective=mlm; expected 0"),

@@ -54,8 +54,11 @@ def test_soft_targets_are_those_of_a_run_alone(settings, tmp_path):
     train(settings(16, fork=place, **soft), tmp_path / "forked")
     assert_same_run(tmp_path / "alone", tmp_path / "forked")
     train(settings(8, soft_targets__share=0.8), tmp_path / "whole")
+    longer = {"soft_targets__share": 0.8, "fork": str(tmp_path / "whole" / "checkpoints" / "4")}
     with pytest.raises(UserError, match=r"update 1 had other learning rates, soft targets or parameters .* their steps"):
-        train(settings(16, soft_targets__share=0.8, fork=str(tmp_path / "whole" / "checkpoints" / "4")), tmp_path / "longer")
+        train(settings(16, **longer), tmp_path / "longer")
+    # What the shorter one had, said as a number.
+    train(settings(16, soft_targets__steps=8, **longer), tmp_path / "longer")
 
 
 @pytest.mark.parametrize(

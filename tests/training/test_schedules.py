@@ -46,10 +46,10 @@ def test_floors_and_warmup_in_steps_equal_optax(decay):
 
 
 def test_soft_targets_fall_to_nothing():
-    assert [soft_share({"share": 0.8, "steps": 0}, 40, step) for step in (0, 20, 39)] == pytest.approx([0.8, 0.4, 0.02])
+    assert [soft_share({"share": 0.8, "steps": 0}, 40, step) for step in (0, 20, 40)] == pytest.approx([0.8, 0.6, 0.0])
     # In so many steps whatever the length of the run.
     for steps in (40, 400):
-        assert [soft_share({"share": 0.8, "steps": 20}, steps, i) for i in (0, 10, 20, 39)] == pytest.approx([0.8, 0.4, 0, 0])
+        assert [soft_share({"share": 0.8, "steps": 20}, steps, i) for i in (0, 10, 20, 39)] == pytest.approx([0.8, 0.6, 0, 0])
 
 
 def test_one_phase_can_train_the_embeddings_alone():

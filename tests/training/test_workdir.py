@@ -15,7 +15,7 @@ from wechsel_jax.files import RECORD, new_directory, refuse_workdir
 from wechsel_jax.records.names import LOCK_FILE
 from wechsel_jax.training import one_phase, record_config, train
 from wechsel_jax.training.metrics import read_metrics
-from wechsel_jax.training.workdir import has_begun, only_run
+from wechsel_jax.training.workdir import differences, has_begun, only_run
 
 
 @pytest.fixture(scope="module")
@@ -298,3 +298,11 @@ def test_settings_of_a_comparison_may_change_until_a_method_is_trained(tmp_path)
     with pytest.raises(UserError, match="has changed since this comparison began"):
         settle()
     assert all((workdir / name).exists() for name in made)
+
+
+def test_soft_targets_that_a_run_has_not_are_no_difference():
+    """A workdir of an earlier version goes on with settings that leave them out."""
+    old, new = {"training": {"steps": 5}}, {"training": {"steps": 5, "soft_targets": {"share": 0.0, "steps": 5}}}
+    assert differences(old, new) == []
+    new["training"]["soft_targets"]["share"] = 0.5
+    assert {name for name, *_ in differences(old, new)} == {"training.soft_targets.share", "training.soft_targets.steps"}

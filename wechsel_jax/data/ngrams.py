@@ -8,7 +8,7 @@ import numpy as np
 
 from wechsel_jax.data.batches import ALL_ROWS, Batch, Dataset, Rows
 
-# Counting takes about 50 bytes a token. Of more text, stretches from all over it are counted.
+# Counting trigrams takes some 80 bytes a token. Of more text, stretches from all over it are counted.
 _MOST_TOKENS, _STRETCH = 1 << 24, 1 << 16
 
 
@@ -55,22 +55,20 @@ class NgramModel:
             begins = np.linspace(0, stream.size - _STRETCH, _MOST_TOKENS // _STRETCH).astype(np.int64)
             stream = np.concatenate([stream[begin : begin + _STRETCH] for begin in begins])
         tokens = np.asarray(stream, np.int64)
-        # Of the n-grams of each length: the number of each place's, and of each number its key, its count and a place.
-        numbers, keys, counts, places = [tokens], [None], [np.bincount(tokens, minlength=vocabulary_size)], [None]
+        # Of the n-grams so far: which of them each place begins, their keys, and how many there are; and of their contexts.
+        numbers, keys, size, contexts, context_count = tokens, None, vocabulary_size, None, 0
+        unigrams, levels = np.ones(0), []
         for length in range(2, min(order, tokens.size) + 1):
-            key = numbers[-1][:-1] * vocabulary_size + tokens[length - 1 :]
+            key = numbers[:-1] * vocabulary_size + tokens[length - 1 :]
             found, place, number, count = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
-            for collected, new in zip((numbers, keys, counts, places), (number, found, count, place), strict=True):
-                collected.append(new)
-        # All but the longest count as often as there are tokens before them.
-        for length in range(1, len(keys)):
-            suffix = numbers[length - 1][places[length] + 1]
-            counts[length - 1] = np.bincount(suffix, minlength=len(counts[length - 1]))
-        unigrams = np.maximum(counts[0], 0.1) / np.maximum(counts[0], 0.1).sum()
-        levels = [
-            _level(keys[length - 1], len(counts[length - 1]), keys[length], counts[length], vocabulary_size)
-            for length in range(1, len(keys))
-        ]
+            # All but the longest count as often as there are tokens before them.
+            before = np.bincount(numbers[place + 1], minlength=size)
+            if length == 2:
+                unigrams = np.maximum(before, 0.1) / np.maximum(before, 0.1).sum()
+            else:
+                levels.append(_level(contexts, context_count, keys, before, vocabulary_size))
+            contexts, context_count, numbers, keys, size = keys, size, number, found, len(found)
+        levels.append(_level(contexts, context_count, keys, count, vocabulary_size))
         return cls(unigrams, tuple(levels))
 
     def perplexity(self, stream: np.ndarray) -> float:
@@ -85,15 +83,12 @@ class NgramModel:
         for level, context in zip(self.levels, self._contexts(tokens), strict=True):
             context = context[0, :-1]
             known = context >= 0
-            begin, end = level.starts[context], level.starts[context + 1]
-            # Continuations of a context lie together, by frequency, not by token.
-            size = int((end - begin)[known].max(initial=0))
-            share = np.zeros(follower.size)
-            for place in range(size):
-                at = begin + place
-                here = np.flatnonzero(known & (at < end))
-                here = here[level.tokens[at[here]] == follower[here]]
-                share[here] = level.shares[at[here]]
+            # Continuations lie in the order of their counts.
+            key = np.repeat(np.arange(len(level.left)), np.diff(level.starts)) * len(self.unigrams) + level.tokens
+            order = np.argsort(key)
+            wanted = context * len(self.unigrams) + follower
+            at = order[np.minimum(np.searchsorted(key, wanted, sorter=order), len(order) - 1)]
+            share = np.where(key[at] == wanted, level.shares[at], 0.0)
             probability = np.where(known, share + level.left[context] * probability, probability)
         return float(np.exp(-np.log(probability).mean()))
 

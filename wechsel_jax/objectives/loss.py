@@ -65,9 +65,11 @@ def _token_gradient(saved: tuple, cotangents: tuple[jax.Array, jax.Array]) -> tu
     else:
         ids, shares = soft
         share -= hit * (1 - jnp.sum(shares, axis=-1, keepdims=True))
-        flat, places = share.reshape(-1, share.shape[-1]), ids.reshape(-1, ids.shape[-1])
-        flat = flat.at[jnp.arange(flat.shape[0])[:, None], places].add(-shares.reshape(places.shape))
-        share = flat.reshape(share.shape)
+        # Axis by axis, so that a mesh leaves rows where they are.
+        subtract = lambda row, places, values: row.at[places].add(-values)  # noqa: E731
+        for _ in range(share.ndim - 1):
+            subtract = jax.vmap(subtract)
+        share = subtract(share, ids, shares)
     return share * (cotangents[0] * weights)[..., None], None, None, None
 
 

@@ -188,8 +188,8 @@ def _settings(run: RunRecord, step: int) -> list[Block]:
     rows += [("optimizer", f"{name}: {others}")] if others else []
     soft = config.get("soft_targets") or {}
     if is_number(soft.get("share")) and soft["share"]:
-        what = f"at most {soft['share']:g} of each, what an n-gram model of the text expects (n = {soft.get('order')})"
-        rows.append(("soft targets", what))
+        what = f"of an n-gram model (n = {soft.get('order')}), {soft['share']:g} of each target at first, 0 after step "
+        rows.append(("soft targets", what + str(soft.get("steps") or config.get("steps"))))
     rows += [(name, Code(str(config[name]))) for name in ("dtype", "seed") if name in config]
     blocks: list[Block] = [Table(("setting", "value"), tuple(rows), text=(0, 1))]
     for parts, known in ((config.get("phases") or [], _PHASE_FIELDS), (optimizer.get("groups") or [], _GROUP_FIELDS)):

@@ -216,9 +216,9 @@ def _scales(axes: "Axes", plot: Lines, width: int) -> int:
     low, high = min(values), max(values)
     if plot.log and low > 0:
         axes.set_yscale("log")
-        high = max(low, min(high, plot.edge))
-        room = max(high / low, 1.5) ** 0.07
-        low, high = low / room, high * room
+        edge = max(low, min(high, plot.highest))
+        room = max(edge / low, 1.5) ** 0.07
+        low, high = low / room, edge if edge < high else edge * room
         axes.set_ylim(low, high)
         # The roundest ticks of which there are some; so short a stretch that it has none is nearly linear.
         locators = [LogLocator(subs=subs) for subs in ((1,), (1, 2, 5), (1, 1.5, 2, 3, 5, 7))]

@@ -2,11 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 
-# A start far above all else (1e87, of a transfer with a poor helper) would press the curves flat; and near the largest number
-# there is, an axis has no room above.
-_ABOVE_MEDIAN, _HIGHEST = 1e3, 1e100
+# Near the largest number there is, an axis has no room above.
+HIGHEST = 1e100
 
 
 @dataclass(frozen=True)
@@ -35,6 +33,7 @@ class Lines:
       log: a logarithmic scale, where all values are positive; else it begins at 0.
       value: what the values are, for the axis; a small drawing has none, and no markers.
       switches: (step, words, slot) of a vertical line; a small drawing has no words.
+      highest: what lies above it is drawn at the upper edge of a logarithmic scale.
       lead: (first step, last step, value, words) of a horizontal line, the head start of one curve over another.
     """
 
@@ -43,11 +42,7 @@ class Lines:
     value: str = ""
     switches: tuple[tuple[int, str, int], ...] = ()
     lead: tuple[float, float, float, str] | None = None
-
-    @property
-    def edge(self) -> float:
-        """What lies above is drawn at the upper edge of a logarithmic scale: so many times the median of all values."""
-        return min(_ABOVE_MEDIAN * median(value for one in self.series for _, value in (*one.points, *one.dots)), _HIGHEST)
+    highest: float = HIGHEST
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """What is told of the training: headline, key figures, learning curves, perplexities, where it stands, and how it went."""
 
 import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,12 +12,14 @@ from wechsel_jax.records.compute import median
 from wechsel_jax.report import curves
 from wechsel_jax.report.display import NO_VALUE, duration, number, percent, plural
 from wechsel_jax.report.headline import evidence, headline
-from wechsel_jax.report.plots import Lines, Series
+from wechsel_jax.report.plots import HIGHEST, Lines, Series
 from wechsel_jax.report.runs import Report
 from wechsel_jax.report.section import Best, Figure, Items, KeyFigures, Note, Panels, Section, Table, Text, joined, plain
 
 # More runs than this are rows of a table, not columns, with as many evaluations as fit beside their names.
 _MOST_COLUMNS, _MOST_STEPS, _MOST_ROWS = 6, 9, 25
+# A start so many times above the median of all values (1e87, of a transfer with a poor helper) would press the curves flat.
+_ABOVE_MEDIAN = 1e3
 # As many lines as a small drawing holds.
 _MOST_RUNS = 8
 _TRAINABLE = {"all": "all parameters", "tokens": "tokens only", "embeddings": "embeddings only"}
@@ -62,17 +65,15 @@ def learning_curves(report: Report) -> list[Section]:
         ))  # fmt: skip
     series = tuple(Series(run.label, report.slots[run.label], run.curve) for run in runs)
     ends = "; ".join(f"{run.label} from {number(run.curve[0][1])} to {number(run.curve[-1][1])}" for run in runs)
-    plot = Lines(series, value="perplexity", switches=tuple(lines), lead=lead)
-    for run in runs:
-        if (highest := max(value for _, value in run.curve)) > plot.edge:
-            notes.append(
-                (report.name(run), f" reaches {number(highest)}, above the drawing; it stands at the upper edge there.")
-            )
+    highest = min(_ABOVE_MEDIAN * statistics.median(value for run in runs for _, value in run.curve), HIGHEST)
+    for run, worst in ((run, max(value for _, value in run.curve)) for run in runs):
+        if worst > highest:
+            notes.append((report.name(run), f" reaches {number(worst)}, above the drawing; it stands at the upper edge there."))
     figure = Figure(
         "learning-curves",
         f"Perplexity on held-out text over training steps of {', '.join(run.label for run in runs)}",
         f"Logarithmic scale, lower is better. {ends}. The table of perplexities has all values.",
-        plot,
+        Lines(series, value="perplexity", switches=tuple(lines), lead=lead, highest=highest),
     )
     about = "Perplexity on held-out text: how many tokens the model hesitates between, on average. Lower is better."
     return [Section("Learning curves", (about, figure, *([Note(joined(notes, " "))] if notes else [])))]

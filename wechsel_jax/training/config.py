@@ -65,7 +65,7 @@ def default_config() -> ConfigDict:
     config.mask_rate = 0.15
     # clm: beside each next token, what an n-gram model of the training text expects, see `data.ngrams`.
     config.soft_targets = ConfigDict()
-    # How much of the target that is at first; it falls linearly to 0; 0: nothing.
+    # How much of the target that is at first; it falls to 0, see `schedules.soft_share`; 0: nothing.
     config.soft_targets.share = 0.0
     # Steps until it is 0; 0: those of the run.
     config.soft_targets.steps = 0
@@ -389,7 +389,9 @@ def _check(name: str, value: Any, right: bool, expected: str) -> None:
 def _check_soft_targets(config: ConfigDict) -> None:
     soft = config.soft_targets
     _check("soft_targets.share", soft.share, 0 <= soft.share <= 1, "a share from 0 (none) to 1")
-    _check("soft_targets.steps", soft.steps, soft.steps >= 0, "0 (those of the run) or more")
+    # More would end a run before text alone is learnt.
+    most = config.steps if soft.share else _MOST
+    _check("soft_targets.steps", soft.steps, 0 <= soft.steps <= most, f"0 (those of the run) or at most its {config.steps}")
     for name, least, most in (("order", 2, _LONGEST_NGRAM), ("continuations", 1, _MOST_CONTINUATIONS)):
         _check(f"soft_targets.{name}", soft[name], least <= soft[name] <= most, f"a number from {least} to {most}")
     if soft.share and config.objective != "clm":

@@ -21,7 +21,7 @@ from wechsel_jax.training.schedules import make_phases, phase_at, soft_share
 from wechsel_jax.training.workdir import differences, record_config
 
 # What may differ between a run and the one that it is forked from, as far as the steps before the checkpoint are the same.
-_LENGTH = ("steps", "phases", "fork", "patience")
+_LENGTH = ("steps", "phases", "fork", "patience", "soft_targets.steps")
 
 
 def fork(config: ConfigDict, workdir: Path, say: Callable[[str], None] = print) -> None:

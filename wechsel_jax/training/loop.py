@@ -151,7 +151,7 @@ class _Run:
         clock = Clock(lambda start, end: sum(map(size, range(start, end))), metrics.lines)
         self.record = Recorder(config, metrics, progress, clock, self._utilisation, self._nonfinite)
         self.profiler = devices.Profiler(config.profile_steps, workdir)
-        batch = functools.partial(self.placement.batch, soft_targets(config, self.data, say))
+        batch = functools.partial(self.placement.batch, soft_targets(config, self.data, self.restored or 0, say))
         self.batches = Prefetcher(batch, config.prefetch, config.steps)
 
     def run(self) -> dict[str, Any]:

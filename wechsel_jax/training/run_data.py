@@ -60,7 +60,7 @@ def open_data(config: ConfigDict, model: ModelSpec, workdir: Path, *, fresh: boo
     return Data(**blocks)
 
 
-def soft_targets(config: ConfigDict, data: Data, say: Callable[[str], None]) -> Dataset | SoftTargets:
+def soft_targets(config: ConfigDict, data: Data, step: int, say: Callable[[str], None]) -> Dataset | SoftTargets:
     """Returns what the batches of a run come from: its training data, or with `soft_targets` that beside an n-gram model.
 
     Each process counts for itself, which takes seconds and gives all of them the same.
@@ -68,10 +68,11 @@ def soft_targets(config: ConfigDict, data: Data, say: Callable[[str], None]) -> 
     Args:
       config: settings of the run.
       data: of the run.
+      step: that it goes on from; it may be past them.
       say: shows one line to the user.
     """
     settings = config.soft_targets
-    if not settings.share:
+    if not soft_share(settings, config.steps, step):
         return data.train
     model = NgramModel.of(data.train.stream, data.train.vocabulary_size, settings.order)
     perplexity = model.perplexity(data.validation.stream[:_SCORED])
