@@ -53,7 +53,9 @@ def read(monkeypatch):
 @pytest.mark.slow
 def test_every_setting_is_read(make_config, tmp_path, read, monkeypatch):
     names, watch = read
-    config = make_config(steps=2, eval_every=2, checkpoint_every=2, patience=100, mesh__data=1)
+    # What soft targets are like is read where there are some.
+    soft = {"soft_targets__share": 0.5}
+    config = make_config(steps=2, eval_every=2, checkpoint_every=2, patience=100, mesh__data=1, **soft)
     for check in ("validate", "check_config", "record_config"):
         monkeypatch.setattr(loop, check, lambda *_, **__: None)
     watch(config)
