@@ -46,19 +46,14 @@ def test_a_shorter_and_a_longer_run_end_as_if_alone(settings, long, tmp_path, ca
 
 
 def test_soft_targets_are_those_of_a_run_alone(settings, tmp_path):
-    """They end in the middle, after the fork."""
-    soft = {"soft_targets__share": 0.8, "soft_targets__steps": 6}
-    train(settings(8, **soft), tmp_path / "short")
-    train(settings(16, **soft), tmp_path / "alone")
-    place = str(tmp_path / "short" / "checkpoints" / "4")
-    train(settings(16, fork=place, **soft), tmp_path / "forked")
-    assert_same_run(tmp_path / "alone", tmp_path / "forked")
-    train(settings(8, soft_targets__share=0.8), tmp_path / "whole")
-    longer = {"soft_targets__share": 0.8, "fork": str(tmp_path / "whole" / "checkpoints" / "4")}
+    """They last as many steps as the shorter run, and so end in the middle of the longer one."""
+    train(settings(8, soft_targets__share=0.8), tmp_path / "short")
+    longer = {"soft_targets__share": 0.8, "fork": str(tmp_path / "short" / "checkpoints" / "4")}
     with pytest.raises(UserError, match=r"update 1 had other learning rates, soft targets or parameters .* their steps"):
-        train(settings(16, **longer), tmp_path / "longer")
-    # What the shorter one had, said as a number.
-    train(settings(16, soft_targets__steps=8, **longer), tmp_path / "longer")
+        train(settings(16, **longer), tmp_path / "forked")
+    train(settings(16, soft_targets__steps=8, **longer), tmp_path / "forked")
+    train(settings(16, soft_targets__steps=8, soft_targets__share=0.8), tmp_path / "alone")
+    assert_same_run(tmp_path / "alone", tmp_path / "forked")
 
 
 @pytest.mark.parametrize(
