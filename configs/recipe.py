@@ -8,7 +8,7 @@ Command:  python -m train.compare --config=configs/recipe.py --workdir=runs/reci
 Cost:     12 runs of 200 steps, 70 minutes on 2 CPU cores without other work.
 Expected: from WECHSEL-TFR's rows perplexity ends at 319 with AdamW, 281 with two rates and 270 with Muon, from `anker`'s at
           260, 253 and 245, at 248 with AdamW where rows also move together, at 236 with Muon and that (rate=3e-3: 233), and at
-          229 with SOAP for the tables besides (recipes=muon_soap-soft: 214); docs/recipe.md says what it does and does not show.
+          229 with SOAP for the tables besides (recipes=muon_soap-soft: 214); docs/recipe.md says what it shows and what not.
 """
 
 from ml_collections import ConfigDict

@@ -306,3 +306,5 @@ def test_soft_targets_that_a_run_has_not_are_no_difference():
     assert differences(old, new) == []
     new["training"]["soft_targets"]["share"] = 0.5
     assert {"training.soft_targets.share", "training.soft_targets.steps"} <= {name for name, *_ in differences(old, new)}
+    old, new = ({"overrides": {"anker": {"soft_targets": {"order": order}}}} for order in (3, 4))
+    assert differences(old, new) == [("overrides.anker.soft_targets.order", 3, 4)]

@@ -65,11 +65,14 @@ def _token_gradient(saved: tuple, cotangents: tuple[jax.Array, jax.Array]) -> tu
     else:
         ids, shares = soft
         share -= hit * (1 - jnp.sum(shares, axis=-1, keepdims=True))
+
         # Axis by axis, so that a mesh leaves rows where they are.
-        subtract = lambda row, places, values: row.at[places].add(-values)  # noqa: E731
+        def subtracted(row: jax.Array, places: jax.Array, values: jax.Array) -> jax.Array:
+            return row.at[places].add(-values)
+
         for _ in range(share.ndim - 1):
-            subtract = jax.vmap(subtract)
-        share = subtract(share, ids, shares)
+            subtracted = jax.vmap(subtracted)
+        share = subtracted(share, ids, shares)
     return share * (cotangents[0] * weights)[..., None], None, None, None
 
 

@@ -150,7 +150,8 @@ def differences(old: Any, new: Any) -> list[tuple[str, Any, Any]]:
 
 def _differences(old: Any, new: Any, name: str) -> list[tuple[str, Any, Any]]:
     if isinstance(old, dict) and isinstance(new, dict):
-        if name.endswith("soft_targets") and not old["share"] and not new["share"]:
+        # What they are like is read where there are some; an override may leave that to what it overrides.
+        if name.endswith("soft_targets") and old.get("share") == new.get("share") == 0:
             return []
         old = {key: value for key, value in _LATER.items() if key in new} | old
         below = [_differences(old.get(key), new.get(key), f"{name}.{key}" if name else key) for key in sorted({*old, *new})]
