@@ -60,7 +60,7 @@ def test_parity_reproduces_the_wechsel_package(world, save_source, tmp_path, met
     source_strings = load_tokenizer(directory).convert_ids_to_tokens(range(700))
     assert {strings[i] for i in np.flatnonzero(plan.random)} == expected.random - {"<s>", "<pad>", "</s>", "<unk>", "<mask>"}
     assert {strings[i] for i in np.flatnonzero(plan.copy >= 0)} == {"<s>", "<pad>", "</s>", "<unk>", "<mask>"}
-    differing = []
+    differing = set()
     for row, string in enumerate(strings):
         if np.allclose(found[row], expected.matrix[row], atol=2e-4):
             continue
@@ -72,11 +72,11 @@ def test_parity_reproduces_the_wechsel_package(world, save_source, tmp_path, met
         extra = [similarity for name, similarity in zip(names, similarities, strict=True) if name not in ours]
         assert extra and max(extra) - min(similarities) < 1e-4, string
         np.testing.assert_allclose(found[row], plan.weights[row] @ table[plan.neighbors[row]], atol=2e-4)
-        # A token has the same vector with and without a space. How often the last rank parts such a pair is up to the vectors,
-        # which fastText's racing threads make anew for every run.
+        # A token has the same vector with and without a space, and all 160 bytes without a text of their own have one vector: what
+        # counts is how many mixtures differ, not in how many rows. The vectors are made anew in every run, by racing threads.
         if sorted(map(_word, ours)) != sorted(map(_word, names)):
-            differing.append(string)
-    assert len(differing) < 0.2 * len(strings), differing
+            differing.add(frozenset(names))
+    assert len(differing) < 0.1 * len({frozenset(names) for names, *_ in expected.sources.values()}), differing
     assert any("(parity)" in rule for rule in record["behaviour"])
 
 
