@@ -4,12 +4,15 @@ A table stands between `<!-- NAME -->` and `<!-- /NAME -->`; whatever is between
 which document is not what would be written. Needs the extra `test`.
 """
 
+import functools
 import json
 import re
 import statistics
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from ml_collections import ConfigDict
 
 from benchmarks import (
     anker,
@@ -25,12 +28,15 @@ from benchmarks import (
     trelm,
 )
 from wechsel_jax.cli import VERBS, find_command
+from wechsel_jax.comparison import default_config as default_comparison_config
 from wechsel_jax.files import new_file
 from wechsel_jax.initializers import METHODS
 from wechsel_jax.records.embeddings import EmbeddingsRecord
 from wechsel_jax.records.scores import ScoresRecord
 from wechsel_jax.report.markdown import markdown
 from wechsel_jax.report.scores_table import sections
+from wechsel_jax.training import default_config, default_trelm_config
+from wechsel_jax.training.config import described
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parent
@@ -84,6 +90,25 @@ def verb_options() -> str:
             help_text = " ".join(flag.help.split()).removesuffix("; repeat this option to specify a list of values")
             help_text = help_text.replace("|", "\\|")
             lines.append(f"| `--{'[no]' if flag.boolean else ''}{name}` | {default} | {help_text} |")
+        sections.append("\n".join(lines))
+    return "\n\n".join(sections)
+
+
+def settings_tables() -> str:
+    """A section a program: its settings, their defaults, what they are."""
+    programs = {
+        "train.pretrain and train.finetune": default_config,
+        "train.compare": default_comparison_config,
+        "train.trelm": default_trelm_config,
+    }
+    sections = []
+    for program, defaults in programs.items():
+        values = defaults()
+        lines = [f"## {program}", "", "| setting | default | what |", "|---|---|---|"]
+        for name, what in described(defaults).items():
+            default = functools.reduce(lambda found, part: found[part], name.split("."), values)
+            shown = "" if isinstance(default, ConfigDict) or default in ("", ()) else f"`{default!r}`"
+            lines.append(f"| `{name}` | {shown} | {what} |".replace(" || ", " \\|\\| "))
         sections.append("\n".join(lines))
     return "\n\n".join(sections)
 
@@ -301,7 +326,7 @@ def _embeddings(table: Callable[[EmbeddingsRecord], str]) -> Callable[[], str]:
 
 TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"methods": methods_list},
-    "docs/options.md": {"options": verb_options},
+    "docs/options.md": {"options": verb_options, "settings": settings_tables},
     "docs/methods.md": {"sources": methods_sources, "initializers": lambda: initializers_table(*_results("initializers"))},
     "docs/results.md": {
         "rivals": lambda: rivals_table(*_results("anker")),

@@ -220,8 +220,11 @@ def test_helpfull_lists_the_settings_of_the_file(tmp_path):
     for arguments in ([f"--config={tmp_path / 'a.py'}", "--helpfull"], ["--helpfull", "--config", str(tmp_path / "a.py")]):
         done = run_module("train.compare", *arguments, "--config.steps=4")
         assert done.returncode == 0 and not done.stderr
+        lines = done.stdout.splitlines()
         settings = ["data.train = ('a b',)", "model.config = {}", "model.dropout = 0.5", "steps = 4"]
-        assert sorted(done.stdout.splitlines()) == settings
+        assert sorted(line for line in lines if not line.startswith(" ")) == settings
+        # What each is stands below it; of a transfer's and a training's too, wherever they are.
+        assert lines[lines.index("steps = 4") + 1] == "    Updates of the whole run."
     done = run_module("train.compare", "--helpfull")
     assert done.returncode == 0 and "--workdir: " in done.stdout
 

@@ -3,8 +3,9 @@
 import importlib
 import re
 import sys
+import textwrap
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from absl import app, flags, logging
@@ -37,8 +38,10 @@ _SETTINGS = (
 )
 
 
-def run(module: str, function: str) -> None:
+def run(module: str, function: str, defaults: str = "default_config") -> None:
     """Imports a function, which takes long, and calls it with (config, workdir) of the command line's flags.
+
+    `defaults` is the function of the same module whose comments say what its settings are.
 
     Raises:
       UserError: a flag is wrong, or the configuration's file is.
@@ -79,7 +82,7 @@ def run(module: str, function: str) -> None:
         if flags.FLAGS["config"].present and not _CONFIG.value:
             raise UserError("--config: get_config() returns no settings; expected those of default_config(), changed or not")
         if listed:
-            print(*_lines(_CONFIG.value), sep="\n")
+            print(*_lines(_CONFIG.value, _descriptions(getattr(importlib.import_module(module), defaults))), sep="\n")
             return
         for flag in ("config", "workdir"):
             if not flags.FLAGS[flag].value:
@@ -92,13 +95,27 @@ def run(module: str, function: str) -> None:
     app.run(main, flags_parser=parse)
 
 
-def _lines(settings: ConfigDict, prefix: str = "") -> Iterator[str]:
-    """`name = value` of every setting, those within others with dots."""
+def _descriptions(defaults: Callable[[], ConfigDict]) -> dict[str, str]:
+    """Dotted name -> what it is: of the settings of a program, and of what may lie in them, a training run and a transfer."""
+    from wechsel_jax.training.config import default_config, described
+    from wechsel_jax.transfers.settings import described_settings
+
+    of_transfers = {name: f"{one.setting.help}." for name, one in described_settings().items()}
+    return of_transfers | described(default_config) | described(defaults)
+
+
+def _lines(settings: ConfigDict, descriptions: dict[str, str], prefix: str = "") -> Iterator[str]:
+    """`name = value` of every setting, those within others with dots, and below it what it is."""
     for name, value in settings.items():
         if isinstance(value, ConfigDict) and value:
-            yield from _lines(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name} = {dict(value) if isinstance(value, ConfigDict) else value!r}"
+            yield from _lines(value, descriptions, f"{prefix}{name}.")
+            continue
+        yield f"{prefix}{name} = {dict(value) if isinstance(value, ConfigDict) else value!r}"
+        # training.data.train is a data.train.
+        parts = f"{prefix}{name}".split(".")
+        known = [end for start in range(len(parts)) if (end := ".".join(parts[start:])) in descriptions]
+        if known:
+            yield textwrap.fill(descriptions[known[0]], 120, initial_indent="    ", subsequent_indent="    ")
 
 
 _NO_QUOTES = str.maketrans("", "", "\\'\"")

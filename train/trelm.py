@@ -6,4 +6,4 @@ if __name__ == "__main__":
     with program("python -m train.trelm", last=True):
         from train.program import run
 
-        run("wechsel_jax.training", "train_trelm")
+        run("wechsel_jax.training", "train_trelm", "default_trelm_config")

@@ -1,7 +1,6 @@
 import json
 import math
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,9 +8,11 @@ from pathlib import Path
 import pytest
 from ml_collections import ConfigDict
 
+from wechsel_jax.comparison import default_config as default_comparison_config
 from wechsel_jax.errors import UserError
-from wechsel_jax.training import default_config, one_phase, record_config, validate
-from wechsel_jax.training.config import as_dict
+from wechsel_jax.training import default_config, default_trelm_config, one_phase, record_config, validate
+from wechsel_jax.training.config import as_dict, described
+from wechsel_jax.training.trelm import PHASES
 
 
 def test_a_good_config_passes(make_config):
@@ -159,10 +160,34 @@ def test_fields_that_change_no_result_may_differ(make_config, tmp_path):
     assert (recorded["mesh"]["fsdp"], recorded["keep"], recorded["compilation_cache"]) == (2, 5, "cache")
 
 
-def test_every_setting_is_documented():
-    page = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"`([a-z_.*]+)`", page))
-    for name, value in as_dict(default_config()).items():
-        inner = value if isinstance(value, dict) else {}
-        fields = {f"{name}.{field}" for field in inner} or {name}
-        assert fields <= named or f"{name}.*" in named, fields - named
+@pytest.mark.parametrize("defaults", [default_config, default_comparison_config, default_trelm_config])
+def test_every_setting_says_what_it_is(defaults):
+    said, settings = described(defaults), as_dict(defaults())
+    # Runs and transfers that lie in others say it themselves.
+    for inner in {"training", "transfer", *PHASES} & {*settings}:
+        settings[inner] = {}
+    if "helper" in settings:
+        settings["helper"]["training"] = {}
+
+    def names(values, prefix=""):
+        for name, value in values.items():
+            yield from names(value, f"{prefix}{name}.") if isinstance(value, dict) and value else [prefix + name]
+
+    assert {*names(settings)} - {*PHASES} <= {*said}
+    assert all(what.endswith(".") for what in said.values())
+
+
+def test_the_comments_of_settings_are_read_whole():
+    def defaults():
+        config = ConfigDict()
+        # One line,
+        # and another.
+        config.first = 1
+
+        # Of nothing that follows at once.
+
+        config.second = 2
+        config.third = 3  # with its line
+        return config
+
+    assert described(defaults) == {"first": "One line, and another."}

@@ -72,7 +72,7 @@ def test_parity_reproduces_the_wechsel_package(world, save_source, tmp_path, met
         extra = [similarity for name, similarity in zip(names, similarities, strict=True) if name not in ours]
         assert extra and max(extra) - min(similarities) < 1e-4, string
         np.testing.assert_allclose(found[row], plan.weights[row] @ table[plan.neighbors[row]], atol=2e-4)
-        # A token has the same vector with and without a space, and all 160 bytes without a text of their own have one vector: what
+        # A token has the same vector with and without a space, and all 160 bytes without a text of their own have one: what
         # counts is how many mixtures differ, not in how many rows. The vectors are made anew in every run, by racing threads.
         if sorted(map(_word, ours)) != sorted(map(_word, names)):
             differing.add(frozenset(names))

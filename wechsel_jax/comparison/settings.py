@@ -21,43 +21,79 @@ TEXT = ("text_field", "max_document_bytes")
 
 
 def default_config() -> ConfigDict:
-    """Returns every field of a comparison.
+    """Returns every field of a comparison with its default.
 
-    `training` and `helper.training` hold the fields of `wechsel_jax.training.default_config`; `text.words` is the target text
-    with spaces between words, for word vectors where the language writes none; without `text.validation`,
-    `training.data.validation_fraction` of the target text is held out. All text is read as `training.data` says (`text_field`,
+    What must be set: `source`, `text.train`, and what its methods need. All text is read as `training.data` says (`text_field`,
     `max_document_bytes`), by transfers where `transfer` says nothing else; its `documents` and `deduplicate` make the documents
-    that are trained on. `parallel` is parallel text, the source language first,
-    for trans_tokenization. `tokenizer.directory` is a finished tokenizer, which is taken instead of training one. `transfer`
-    holds the fields of `transfers.settings.TransferSettings` but for the files and the seed. `variants[name]` makes `name` one
-    of the methods that can be compared: {"method": one of `initializers.METHODS`, and settings of its own}. `overrides[name]`
-    replaces fields of `training` for one method. A variant's method may be "auto", whichever `transfer` chooses; with
-    `probe_steps`, by `transfer_by_probe`, with the optimizer that the run itself has. A variant whose target_vectors are
-    "sample" has vectors of the words in the documents that are trained on, of which `training.data.max_bytes` may leave a part.
-
-    `evaluation.tasks` are what the trained models and the untouched source model are scored on: name -> {"form": one of
-    `evaluation.tasks.FORMS`, "file", and settings of the form}; with `evaluation.before` the models before training, too, and
-    without `evaluation.after` these alone. `evaluation.during` are further stages, as fractions of the training's steps.
-    `evaluation.fine_tuning` are tasks that every model of every stage is fine-tuned for: name -> {"file": what is scored, and
-    fields of `wechsel_jax.training.default_config`, data and task among them}.
-
-    With `tuning.rates` every method has its own rates: it is trained for `tuning.steps` with each of them, and with the rate of
-    its tables (embeddings) each of `tuning.tables` times as high, on the training text without `tuning.held_out` of its
-    documents; what these say decides, as far as `tuning.eval_batches` read it. Runs that begin with the same model and have the
-    same settings, but for their length, are tuned once.
+    that are trained on.
     """
     config = ConfigDict()
+    # Of tokenizer, transfers, vectors and training.
     config.seed = 0
+    # The model that every transfer begins from: a directory or hub id.
     config.source = ""
-    config.text = ConfigDict({"train": (), "validation": (), "source": (), "words": ()})
-    config.tokenizer = ConfigDict({"vocabulary_size": 8192, "algorithm": "byte_bpe", "style": "gpt2", "directory": ""})
-    config.vectors = ConfigDict({"source": "", "target": "", "native": "", "train_here": False, "dimensions": 100, "epochs": 5})
+    config.text = ConfigDict()
+    # Text of the new language, named as training.data.train is: for the tokenizer, transfers, word vectors and training.
+    config.text.train = ()
+    # Held-out text of it; without any, training.data.validation_fraction of its documents is held out.
+    config.text.validation = ()
+    # Text of the source's language, for word vectors trained here and for what source models are fitted to.
+    config.text.source = ()
+    # The new language's text with spaces between words, for word vectors where it writes none.
+    config.text.words = ()
+    # The new language's tokenizer, which is trained on its text.
+    config.tokenizer = ConfigDict()
+    # How many tokens it has.
+    config.tokenizer.vocabulary_size = 8192
+    # As --algorithm of wechsel-jax tokenizer.
+    config.tokenizer.algorithm = "byte_bpe"
+    # Whose special tokens it has, as --style of wechsel-jax tokenizer.
+    config.tokenizer.style = "gpt2"
+    # A finished tokenizer, which is taken instead.
+    config.tokenizer.directory = ""
+    # Word vectors, for methods that read them.
+    config.vectors = ConfigDict()
+    # File of the source language's.
+    config.vectors.source = ""
+    # File of the new language's.
+    config.vectors.target = ""
+    # File of vectors of the tokenizer's tokens, which methods such as focus compare; "": trained here.
+    config.vectors.native = ""
+    # Train those of words here, by fastText, on text.source and text.train (or text.words).
+    config.vectors.train_here = False
+    # Of vectors that are trained here.
+    config.vectors.dimensions = 100
+    # Passes of their training through the text.
+    config.vectors.epochs = 5
+    # File of word pairs, as --dictionary of wechsel-jax transfer.
     config.dictionary = ""
+    # Parallel text, the source language first, for trans_tokenization.
     config.parallel = ()
-    config.helper = ConfigDict({"checkpoint": "", "training": default_training_config()})
-    config.evaluation = ConfigDict({"tasks": {}, "fine_tuning": {}, "before": False, "during": (), "after": True})
+    # A model of the new language, for salt and sava.
+    config.helper = ConfigDict()
+    # Its directory or hub id; "": one is trained here, where a method needs it.
+    config.helper.checkpoint = ""
+    # How it is trained: every setting of a training run.
+    config.helper.training = default_training_config()
+    # What the trained models and the untouched source model are scored on.
+    config.evaluation = ConfigDict()
+    # Name -> {"form": one of `evaluation.tasks.FORMS`, "file", and settings of the form}.
+    config.evaluation.tasks = ConfigDict()
+    # Tasks that every model of every stage is fine-tuned for: name -> {"file": what is scored, and settings of a training run,
+    # data and task among them}.
+    config.evaluation.fine_tuning = ConfigDict()
+    # Score the models before training, too.
+    config.evaluation.before = False
+    # Further stages, as shares of the training's steps.
+    config.evaluation.during = ()
+    # Score the trained models; without it, those before training and along the way alone.
+    config.evaluation.after = True
+    # What is compared, in the order of the tables: methods of wechsel-jax transfer, and names of variants.
     config.methods = ("wechsel_tfr", "trans_inner", "full_rand")
+    # A variant whose method is "auto" is the one that so many steps of training prefer, by the optimizer of its run; 0: the one
+    # that wechsel-jax transfer chooses.
     config.probe_steps = 0
+    # Settings of all transfers: the options of wechsel-jax transfer, but for files and seed.
     config.transfer = ConfigDict()
     for name, described in described_settings().items():
         if name not in (*INPUTS, "seed"):
@@ -65,9 +101,26 @@ def default_config() -> ConfigDict:
             config.transfer[name] = default
     # All methods, also those without a source's turn tokens, train on the tokens of one tokenizer.
     config.transfer.special_tokens = "replace"
+    # Name -> {"method": a method or "auto", and settings of its transfer}. Of target_vectors "sample" stands for vectors of the
+    # words in the documents that are trained on, of which training.data.max_bytes may leave a part.
     config.variants = ConfigDict()
-    config.tuning = ConfigDict({"rates": (), "tables": (1.0,), "steps": 60, "held_out": 0.02, "eval_batches": 20})
+    # With rates, every method has its own: it is trained for a while with each of them, on the training text without some of
+    # its documents, and what these say decides. Runs that begin with the same model and have the same settings, but for their
+    # length, are tuned once.
+    config.tuning = ConfigDict()
+    # The highest learning rates to choose from; (): nothing is tuned.
+    config.tuning.rates = ()
+    # How many times as high the rate of the tables (embeddings) may be; each is tried with each rate.
+    config.tuning.tables = (1.0,)
+    # Of every trial.
+    config.tuning.steps = 60
+    # Share of the training documents that trials are scored on and do not train on.
+    config.tuning.held_out = 0.02
+    # Batches of them that are scored.
+    config.tuning.eval_batches = 20
+    # How every method is trained: every setting of a training run; its model and data follow from the above.
     config.training = default_training_config()
+    # Method -> settings of a training run that it has instead.
     config.overrides = ConfigDict()
     return config
 

@@ -1,7 +1,8 @@
 """The settings of a training run: what each means, its default, and what is checked before anything is opened."""
 
+import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,17 +46,18 @@ def default_config() -> ConfigDict:
     config.objective = "clm"
     # Updates of the whole run.
     config.steps = 1000
-    # Checkpoint of a run with other steps, RUN/checkpoints/STEP, that this one goes on from, see `fork.fork`; "" for none.
+    # Checkpoint of a run of another length, RUN/checkpoints/STEP, that this one goes on from; "" for none.
     config.fork = ""
     # With labelled examples: passes through data.train, from which `steps` follows; 0 takes `steps` as it is.
     config.epochs = 0.0
-    # `train.finetune` runs with so many seeds, from `seed` on, each in a directory of its own; 0: one run.
+    # `train.finetune` runs with so many seeds, from `seed` on, each in workdir/seed-N; workdir/seeds.json has mean and spread
+    # of every score; 0: one run.
     config.seeds = 0
     # Rows in an update, of all devices together; must be divisible by the devices that share it.
     config.batch_size = 16
     # Parts that an update is computed in, one after the other; changes memory and nothing else.
     config.accumulation = 1
-    # Tokens in a row; labelled examples have at most so many.
+    # Tokens in a row. A longer labelled example is cut, goes on in another row (tagging) or is read in windows (answers).
     config.block_length = 128
     # Of matrix products: "float32" or "bfloat16"; parameters, optimizer, softmax, norms and loss stay float32.
     config.dtype = "float32"
@@ -63,17 +65,17 @@ def default_config() -> ConfigDict:
     config.loss_chunk = 0
     # mlm, mlm_nsp, cdlm, tlm, brlm: share of the tokens that are to be predicted, in rows where some are masked.
     config.mask_rate = 0.15
-    # clm: beside each next token, what an n-gram model of the training text expects, see `data.ngrams`.
+    # clm: beside each next token, what an n-gram model of the training text expects.
     config.soft_targets = ConfigDict()
-    # How much of the target that is at first; it falls to 0, see `schedules.soft_share`; 0: nothing.
+    # How much of the target that is at first; it falls ever faster, as 1 - (step / steps)^2; 0: nothing.
     config.soft_targets.share = 0.0
-    # Steps until it is 0; 0: those of the run.
+    # Steps until nothing of it is left, so that in the end text alone is learnt; 0: those of the run.
     config.soft_targets.steps = 0
     # Tokens of its longest n-grams.
     config.soft_targets.order = 3
-    # How many tokens it expects after a context of each length.
+    # How many tokens it expects after a context of each length, the most frequent; the rest counts for the next token.
     config.soft_targets.continuations = 64
-    # cdlm: masks and languages as the public code of TreLM has them, see `objectives.cdlm`.
+    # cdlm: masks and languages as the public code of TreLM has them (docs/trelm.md).
     config.parity = False
 
     config.model = ConfigDict()
@@ -103,7 +105,7 @@ def default_config() -> ConfigDict:
     config.data.train = ()
     # Held-out text, named likewise.
     config.data.validation = ()
-    # Of aligned sentences (a directory of `wechsel-jax align`): which rows a pair makes, see `data.parallel.ROWS`; else "".
+    # Of aligned sentences (a directory of `wechsel-jax align`): which rows a pair makes (docs/trelm.md); else "".
     config.data.rows = ""
     # What a document of a text file is: "lines", "paragraphs" or "files".
     config.data.documents = "lines"
@@ -129,7 +131,7 @@ def default_config() -> ConfigDict:
     config.task.columns = ()
     # The labels in their order; () takes the checkpoint's where it has the same ones, else those of data.train, sorted.
     config.task.labels = ()
-    # Texts with one of these labels are left out.
+    # Texts with one of these labels are left out; with "-" the annotators did not agree.
     config.task.skip = ("-",)
     # answers: tokens that neighbouring windows of a long text share.
     config.task.stride = 64
@@ -154,17 +156,23 @@ def default_config() -> ConfigDict:
     config.optimizer.eps = 1e-6
     # Decoupled from the gradient; not on biases and norms.
     config.optimizer.weight_decay = 0.01
-    # Largest global norm of the gradient, above which it is scaled down; None never does.
+    # Largest global norm of the gradient, above which it is scaled down; "none" never does, as in WECHSEL's configurations.
     config.optimizer.clip_norm = config_dict.placeholder(float)
     config.optimizer.clip_norm = 1.0
-    # Parameters with another rate, weight decay, warm-up or optimizer: dictionaries, see `groups.Group`; the first that finds a
-    # parameter counts.
+    # Parameters with another rate, weight decay, warm-up or optimizer (docs/training.md); the first that finds a parameter
+    # counts.
     config.optimizer.groups = ()
-    # What trains when, and at which learning rate: see `schedules.make_phases`.
+    # What trains when, and at which learning rate (docs/training.md).
     config.phases = one_phase(warmup=0.1)
 
-    # Devices along each axis, -1: the rest. Rows of a batch are split over data and fsdp, parameters over fsdp and tensor.
-    config.mesh = ConfigDict({"data": -1, "fsdp": 1, "tensor": 1})
+    # Devices along each axis, -1: the rest.
+    config.mesh = ConfigDict()
+    # Rows of a batch are split over these.
+    config.mesh.data = -1
+    # Rows and parameters are.
+    config.mesh.fsdp = 1
+    # Parameters are.
+    config.mesh.tensor = 1
     # Steps between two lines of the metrics.
     config.log_every = 10
     # Steps between two evaluations.
@@ -189,8 +197,12 @@ def default_config() -> ConfigDict:
     config.statistics = False
     # "FIRST:LAST" writes a profile of these steps to workdir/profile.
     config.profile_steps = ""
-    # Other programs that get every line of the metrics: TensorBoard's files, and a W&B project's name.
-    config.trackers = ConfigDict({"tensorboard": False, "wandb": ""})
+    # Other programs that get every line of the metrics.
+    config.trackers = ConfigDict()
+    # Write TensorBoard's files to workdir/tensorboard.
+    config.trackers.tensorboard = False
+    # Name of a W&B project; "" for none.
+    config.trackers.wandb = ""
     # Of the exported weights: "float32", "float16" or "bfloat16".
     config.export_dtype = "float32"
     # Directory that keeps compiled programs for the next start; "" for none.
@@ -299,6 +311,19 @@ def as_dict(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [as_dict(item) for item in value]
     return str(value) if isinstance(value, Path) else value
+
+
+def described(defaults: Callable[[], ConfigDict]) -> dict[str, str]:
+    """Returns dotted name -> what it is, for every setting or group of them with a comment above its line in `defaults`."""
+    found, words = {}, []
+    for line in map(str.strip, inspect.getsource(defaults).splitlines()):
+        if line.startswith("# "):
+            words.append(line[2:])
+            continue
+        if words and (assigned := re.match(r"config\.([\w.]+) = ", line)):
+            found[assigned[1]] = " ".join(words)
+        words = []
+    return found
 
 
 def config_arguments(given: str, /, **known: str | int | float | type | tuple[str, ...]) -> dict[str, Any]:
