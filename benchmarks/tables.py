@@ -21,6 +21,7 @@ from benchmarks import (
     embeddings,
     forgetting,
     kim,
+    papers,
     real_models,
     recipe,
     studies,
@@ -340,6 +341,7 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
         "peers": lambda: peers_table(*_results("focus", "salt")),
     },
     "docs/evaluation.md": {
+        "papers": papers.table,
         "target_and_source": lambda: target_and_source.table(*_results("target_and_source")),
         "salt": lambda: studies.steps_table(*_results("studies"), "salt"),
         "salt_german": lambda: studies.steps_table(*_results("studies"), "salt_german"),
