@@ -3,7 +3,8 @@
     python -m train.compare --config=configs/recipe.py:seed=0 --workdir=runs/recipe-0
     python -m benchmarks.recipe de=runs/recipe-0 de=runs/recipe-1 sw=runs/recipe-sw
 
-A run that has not ended is left out. What the file holds of other runs and seeds stays.
+A run that has not ended is left out. What the file holds of other runs and seeds stays. Each export is scored by PyTorch, too, so
+this needs the extra test.
 
     python -m benchmarks.recipe --shuffled runs/recipe-0/anker_muon_shared
     python -m benchmarks.recipe --rows runs/recipe-0/anker_muon_shared
@@ -13,6 +14,7 @@ coordinates: whether it matters what they say.
 """
 
 import dataclasses
+import math
 import statistics
 import sys
 from collections.abc import Sequence
@@ -31,7 +33,7 @@ from wechsel_jax.files.json import read_json
 from wechsel_jax.initializers import TransferPlan
 from wechsel_jax.program import program
 from wechsel_jax.records import ComparisonRecord, RunRecord, read_run
-from wechsel_jax.records.names import METRICS_FILE, PLAN_FILE
+from wechsel_jax.records.names import EXPORT, METRICS_FILE, PLAN_FILE
 from wechsel_jax.records.run import SIDES
 from wechsel_jax.training import default_config, train
 from wechsel_jax.training.coordinates import OWN
@@ -68,7 +70,7 @@ def gather(workdirs: Sequence[tuple[str, Path]], before: dict[str, Any]) -> dict
     """Returns {"runs": LANGUAGE/STEPS/START_RECIPE/RATE -> its settings, and by seed its curve and loss in training}.
 
     A curve has a point a quarter: step, perplexity, bits per byte. The loss is the mean of what was logged in the last eighth
-    of the steps, in nats a token.
+    of the steps, in nats a token. "torch" is the perplexity of the export by PyTorch.
 
     Raises:
       UserError: seeds of a run are of other text, or have another tokenizer or other settings.
@@ -103,6 +105,7 @@ def gather(workdirs: Sequence[tuple[str, Path]], before: dict[str, Any]) -> dict
         ]
         if run.config.get("soft_targets", {}).get("share"):
             found["soft_targets"] = run.config["soft_targets"] | {"perplexity": round(teacher_perplexity(run), 2)}
+        found.setdefault("torch", {})[str(run.config["seed"])] = round(torch_perplexity(place / EXPORT, run), 2)
         # Beside that of held-out text it says what text that is read again is learnt by heart.
         late = [line["loss"] for line in run.training if line["step"] > run.planned_steps * 7 / 8]
         found.setdefault("training_loss", {})[str(run.config["seed"])] = round(statistics.fmean(late), 3)
@@ -113,6 +116,23 @@ def teacher_perplexity(run: RunRecord) -> float:
     """What the n-gram model that gives a run its soft targets has on the run's held-out text."""
     train, validation = (TokenBlocks.open(run.config["data"][side][0], run.config["block_length"]) for side in SIDES)
     return NgramModel.of(train.stream, train.vocabulary_size, run.config["soft_targets"]["order"]).perplexity(validation.stream)
+
+
+def torch_perplexity(export: Path, run: RunRecord) -> float:
+    """That of a run's held-out text by transformers and PyTorch, in rows as the trainer's: every token but the first once."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model, length = AutoModelForCausalLM.from_pretrained(export, dtype=torch.float32).eval(), run.config["block_length"]
+    blocks = TokenBlocks.open(run.config["data"][SIDES[1]][0], length)
+    ids = torch.from_numpy(np.asarray(blocks.stream, dtype=np.int64))
+    rows = ids.unfold(0, length, length - 1)
+    nats = 0.0
+    with torch.inference_mode():
+        for batch in (*rows.split(16), ids[None, len(rows) * (length - 1) :]):
+            logits = model(batch).logits[:, :-1]
+            nats += torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten(), reduction="sum").item()
+    return math.exp(nats / (len(ids) - 1))
 
 
 def means(run: dict[str, Any]) -> dict[int, float]:
@@ -162,6 +182,16 @@ def table(result: dict[str, Any]) -> str:
         cells = [f"{rate:.3g}", f"{tables * rate:.3g}", f"{len(ends)}", *(f"{one:,.0f}" if one else "" for one in quarters)]
         cells.append(f"{statistics.fmean(ends):.3f}{spread}")
         lines.append(f"| {run['language']} | {run['steps']} | `{run['start']}` | {run['recipe']} | " + " | ".join(cells) + " |")
+    differences = [
+        abs(by_torch / run["seeds"][seed][-1][1] - 1)
+        for run in result["runs"].values()
+        for seed, by_torch in run.get("torch", {}).items()
+    ]
+    if differences:
+        lines.append(
+            f"\nOf {len(differences)} of these runs PyTorch has scored the exports, too: their perplexities differ from the "
+            f"trainer's by less than {math.floor(max(differences) * 1e4 + 1) / 1e4:.2%}."
+        )
     return "\n".join(lines)
 
 
