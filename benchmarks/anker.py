@@ -74,7 +74,7 @@ _COMPARISON = {
         **{"phases": [{"warmup": NUMBER}], "optimizer": {"peak_learning_rate": NUMBER}},
     },
 }
-_PANELS_A_ROW = 3
+_PANELS_A_ROW, _HIGHEST = 3, 3e4
 _OTHER_TEXT = ("anker_text_", "anker_other_")
 _OTHERS = ("#943a82", "#0063ab", "#00735a", "#b04a00", "#59606b", "#7d5f00", "#3f8fbf", "#4a46b0", "#8a9a1c", "#c46fb0")
 
@@ -399,20 +399,22 @@ def render(text: str, result: dict, tables: dict[str, Callable[[dict], str]] = T
 
 
 def draw(panels: Sequence[tuple[str, dict, list[str]]], path: Path) -> None:
-    """Draws panels of (title, runs by seed, methods), three a row: a line a seed, the name at the end of the mean."""
+    """Draws panels of (title, runs by seed, methods): a line a seed, the name at the end of the mean."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
-    columns = min(len(panels), _PANELS_A_ROW)
+    # Two rows of two instead of one and a rest.
+    columns = 2 if len(panels) == 4 else min(len(panels), _PANELS_A_ROW)
     rows = -(-len(panels) // columns)
     figure, grid = pyplot.subplots(rows, columns, figsize=(5.2 * columns, 4.4 * rows), squeeze=False)
     for axes in grid.flat[len(panels) :]:
         axes.axis("off")
     for axes, (title, seeds, names) in zip(grid.flat, panels, strict=False):
-        ends, others = {}, itertools.cycle(_OTHERS)
+        taken = {_COLOURS.get(name) for name in names}
+        ends, others = {}, itertools.cycle([one for one in _OTHERS if one not in taken])
         colours = {name: _COLOURS.get(name) or next(others) for name in names}
         for method in names:
             curves = [methods[method]["evaluations"] for methods in seeds.values() if method in methods]
@@ -420,10 +422,11 @@ def draw(panels: Sequence[tuple[str, dict, list[str]]], path: Path) -> None:
                 axes.plot(*zip(*curve, strict=True), color=colours[method], linewidth=1.2, marker="o", markersize=2.5)
             ends[method] = (curves[0][-1][0], float(np.mean([curve[-1][1] for curve in curves])))
         axes.set(yscale="log", title=title, xlabel="training steps")
-        _label(axes, ends, colours)
-        limits = axes.get_ylim()
+        # Starts far above what random rows have would press all that follows into a corner.
+        limits = (axes.get_ylim()[0], min(axes.get_ylim()[1], _HIGHEST))
         axes.set_yticks([50, 100, 200, 300, 500, 1000, 2000, 5000, 10000])
         axes.set_ylim(limits)
+        _label(axes, ends, colours)
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         axes.yaxis.set_minor_formatter(NullFormatter())
         axes.spines[["top", "right"]].set_visible(False)

@@ -3,8 +3,8 @@
     python -m train.compare --config=configs/recipe.py:seed=0 --workdir=runs/recipe-0
     python -m benchmarks.recipe de=runs/recipe-0 de=runs/recipe-1 sw=runs/recipe-sw
 
-A run that has not ended is left out. What the file holds of other runs and seeds stays. Each export is scored by PyTorch, too, so
-this needs the extra test.
+A run that has not ended is left out. What the file holds of other runs and seeds stays. Each export is scored by PyTorch, too,
+which takes the extra test.
 
     python -m benchmarks.recipe --shuffled runs/recipe-0/anker_muon_shared
     python -m benchmarks.recipe --rows runs/recipe-0/anker_muon_shared

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.anker import draw
 from benchmarks.origin import origins, require_same
 from benchmarks.results import named_places, read_results, write_results
 from wechsel_jax.errors import UserError
@@ -21,6 +22,14 @@ from wechsel_jax.program import program
 from wechsel_jax.records import ComparisonRecord, read_run
 
 OUTPUT = Path(__file__).with_name("studies.json")
+PICTURE = Path(__file__).parents[1] / "docs" / "studies.png"
+# Those that a figure of the papers shows.
+PANELS = {
+    "freezing/de": "Freezing, German (WECHSEL, Figures 4 and 6)",
+    "low_resource/ug": "Few megabytes, Uyghur (WECHSEL, Figure 3)",
+    "salt_german/de": "SALT's methods, German (SALT, Figure 2)",
+    "salt/zh": "SALT's methods, SmolLM2 to Chinese (SALT, Figure 2)",
+}
 
 
 def gather(workdir: Path, before: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,6 +101,15 @@ def steps_table(result: dict[str, Any], study: str) -> str:
     return "\n\n".join([*whole, f"Held-out perplexity (bits per byte) by step. {machines}."])
 
 
+def panels(result: dict[str, Any]) -> list[tuple[str, dict, list[str]]]:
+    """What `benchmarks.anker.draw` shows: title, curves of each run, their names, of each comparison of PANELS."""
+    found = [(title, result[name]["runs"]) for name, title in PANELS.items() if name in result]
+    return [
+        (title, {"": {name: {"evaluations": [point[:2] for point in run["curve"]]} for name, run in runs.items()}}, [*runs])
+        for title, runs in found
+    ]
+
+
 if __name__ == "__main__":
     with program("benchmarks.studies"):
         gathered = read_results(OUTPUT)
@@ -100,5 +118,6 @@ if __name__ == "__main__":
                 raise UserError(f"{name}: expected TABLE/WORD, such as freezing/de={place}")
             gathered[name] = gather(place, gathered.get(name, {}))
         write_results(OUTPUT, gathered)
+        draw(panels(gathered), PICTURE)
         for study in sorted({name.split("/", 1)[0] for name in gathered}):
             print(f"{study}\n{(steps_table if study in ('bound', 'salt', 'salt_german') else table)(gathered, study)}\n")

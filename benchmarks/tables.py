@@ -1,9 +1,11 @@
 """Writes the tables of README and docs/ from the committed results and the methods' records: `python -m benchmarks.tables`.
 
 A table stands between `<!-- NAME -->` and `<!-- /NAME -->`; whatever is between is replaced. `--check` writes nothing and says
-which document is not what would be written. Needs the extra `test`.
+which document is not what would be written. `--output=DIR` writes into a folder instead: each table as NAME.csv and NAME.tex
+(for booktabs), each picture of docs/ as NAME.svg and NAME.png, from the results alone. Needs the extra `test`.
 """
 
+import csv
 import functools
 import json
 import re
@@ -18,8 +20,10 @@ from benchmarks import (
     anker,
     anker_probe,
     arena,
+    demo_seeds,
     embeddings,
     forgetting,
+    initializers,
     kim,
     papers,
     real_models,
@@ -34,8 +38,10 @@ from wechsel_jax.files import new_file
 from wechsel_jax.initializers import METHODS
 from wechsel_jax.records.embeddings import EmbeddingsRecord
 from wechsel_jax.records.scores import ScoresRecord
+from wechsel_jax.report.latex import latex
 from wechsel_jax.report.markdown import markdown
 from wechsel_jax.report.scores_table import sections
+from wechsel_jax.report.section import Table
 from wechsel_jax.training import default_config, default_trelm_config
 from wechsel_jax.training.config import described
 
@@ -317,6 +323,10 @@ def _results(*names: str) -> list[dict]:
     return [json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8")) for name in names]
 
 
+def _languages() -> list[dict]:
+    return [result["languages"] for result in _results("anker")]
+
+
 def _anker(name: str) -> Callable[[], str]:
     return lambda: anker.TABLES[name](*_results("anker"))
 
@@ -377,6 +387,18 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
 }
 
 
+# As they stand in docs/, but for those that have a command of their own: `wechsel-jax report` (grid), `benchmarks/scaling.py`.
+PICTURES: dict[str, Callable[[Path], None]] = {
+    "anker": lambda path: anker.draw(list(anker.panels_of(*_languages())), path),
+    "anker-more": lambda path: anker.draw(list(anker.more_panels_of(*_languages())), path),
+    "arena": lambda path: arena.draw(*_results("arena"), path),
+    "demo": lambda path: anker.draw([demo_seeds.panel(*_results("demo"))], path),
+    "initializers": lambda path: initializers.draw(*_results("initializers"), path),
+    "kim": lambda path: kim.draw(*_results("kim"), path),
+    "studies": lambda path: anker.draw(studies.panels(*_results("studies")), path),
+}
+
+
 def render(document: str, text: str) -> str:
     """Returns a document's text with every table made anew."""
     for name, table in TABLES[document].items():
@@ -388,15 +410,61 @@ def render(document: str, text: str) -> str:
     return text
 
 
+def read_tables(text: str) -> list[Table]:
+    """Returns the tables of a Markdown text, their cells as a reader sees them.
+
+    >>> [table] = read_tables("of x\\n\\n| run | end |\\n|---|---:|\\n| `a` | **1** |\\n")
+    >>> table.head, table.rows, table.text
+    (('run', 'end'), (('a', '1'),), (0,))
+    """
+    tables = []
+    for lines in re.findall(r"(?:^\|.*\n?)+", text, re.MULTILINE):
+        cells = [tuple(map(_plain, re.split(r"\s*(?<!\\)\|\s*", line.strip())[1:-1])) for line in lines.splitlines()]
+        head, marks, *rows = cells
+        tables.append(Table(head, tuple(rows), text=tuple(i for i, mark in enumerate(marks) if not mark.endswith(":"))))
+    return tables
+
+
+def _plain(cell: str) -> str:
+    """A cell without its links, emphasis and escapes; its lines, one behind the other."""
+    return re.sub(r"\[([^]]*)\]\([^)]*\)|\*\*|`|\\(?=\|)", r"\1", cell.replace("<br>", "; "))
+
+
+def write_folder(folder: Path) -> None:
+    """Writes every table of results as CSV and LaTeX and every picture as SVG and PNG."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for document, tables in TABLES.items():
+        if document in ("README.md", "docs/options.md"):
+            continue
+        for name, table in tables.items():
+            for number, read in enumerate(read_tables(table()), 1):
+                place = folder / f"{Path(document).stem}-{name}{f'-{number}' if number > 1 else ''}"
+                with new_file(place.with_suffix(".csv"), "w") as handle:
+                    csv.writer(handle, lineterminator="\n").writerows([read.head, *read.rows])
+                with new_file(place.with_suffix(".tex"), "w") as handle:
+                    handle.write(latex(read))
+    for name, draw in PICTURES.items():
+        for ending in (".svg", ".png"):
+            draw(folder / f"{name}{ending}")
+
+
 def main(arguments: Sequence[str]) -> None:
-    if [*arguments] not in ([], ["--check"]):
-        sys.exit(__doc__)
+    match arguments:
+        case [option] if option.startswith("--output="):
+            write_folder(Path(option.removeprefix("--output=")))
+        case [] | ["--check"]:
+            write_documents(check=bool(arguments))
+        case _:
+            sys.exit(__doc__)
+
+
+def write_documents(check: bool) -> None:
     for document in TABLES:
         old = (ROOT / document).read_text(encoding="utf-8")
         new = render(document, old)
         if old == new:
             continue
-        if arguments:
+        if check:
             sys.exit(f"{document}: its tables differ from their sources; run python -m benchmarks.tables")
         with new_file(ROOT / document, "w") as handle:
             handle.write(new)
