@@ -16,9 +16,13 @@ What the file holds of other languages stays.
 import sys
 from pathlib import Path
 
+from ml_collections import ConfigDict
+
 from benchmarks.origin import origins
 from benchmarks.results import named_places, read_results, write_results
+from wechsel_jax.comparison.settings import needs
 from wechsel_jax.errors import UserError
+from wechsel_jax.files.json import read_json
 from wechsel_jax.program import program
 from wechsel_jax.records import ComparisonRecord, read_run
 
@@ -30,6 +34,8 @@ PLOT = Path(__file__).parents[1] / "docs" / "initializers.png"
 
 def gather(workdirs: dict[str, Path]) -> dict:
     """Returns for every language the perplexity of each method at each evaluation, what its transfer recorded, and its origin.
+
+    "made" is what was made for the methods before, in seconds, and of each method which of that it reads.
 
     Raises:
       UserError: runs of a language are of other text, or another tokenizer, than others; or there is no language.
@@ -43,7 +49,9 @@ def gather(workdirs: dict[str, Path]) -> dict:
         result, methods = ComparisonRecord.read(workdir), {}
         runs = {name: read_run(workdir / name) for name in result.methods}
         shared, own = origins(runs)
+        settings = ConfigDict(read_json(workdir / "config.json", "the settings of a comparison", "name its workdir"))
         for name, run in runs.items():
+            read = needs(settings, name)
             norms = run.transfer.norms
             methods[name] = {
                 "evaluations": [[step, round(perplexity, 1)] for step, perplexity in result.methods[name]["evaluations"]],
@@ -51,9 +59,19 @@ def gather(workdirs: dict[str, Path]) -> dict:
                 "precision_at_1": (run.transfer.alignment or {}).get("precision_at_1"),
                 "length_ratio": round(norms["target"]["mean"] / norms["source"]["mean"], 3),
                 "transfer_seconds": round(sum(run.transfer.timings.values()), 1),
+                "made": sorted(made for made in result.seconds if made.replace(" ", "_") in read),
+                "training_seconds": result.seconds.get(f"{name} training"),
                 "origin": own[name],
             }
-        languages[language] = {"seed": result.seed, "machine": result.machine, "origin": shared, "methods": methods}
+        languages[language] = {
+            "seed": result.seed,
+            "machine": result.machine,
+            "origin": shared,
+            "made": {
+                name: spent for name, spent in result.seconds.items() if any(name in one["made"] for one in methods.values())
+            },
+            "methods": methods,
+        }
     return {"command": "see benchmarks/initializers.py", "languages": languages}
 
 

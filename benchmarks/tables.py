@@ -189,6 +189,24 @@ def initializers_table(result: dict) -> str:
     return "\n".join(lines)
 
 
+def costs_table(result: dict) -> str:
+    """What each start took in the language where all were made: what it reads that was made before, and its own transfer."""
+    language, found = max(result["languages"].items(), key=lambda item: len(item[1].get("made", {})))
+    methods, made = found["methods"], found["made"]
+    steps = _last(found)[0]
+    step = statistics.median(method["training_seconds"] for method in methods.values()) / steps
+    lines = ["| start | made before | seconds | its transfer | together, in training steps |", "|---|---|---:|---:|---:|"]
+    rows = {}
+    for name, method in methods.items():
+        before = sum(made[one] for one in method["made"])
+        rows[name] = (before, method["transfer_seconds"], (before + method["transfer_seconds"]) / step)
+    for name, (before, own, steps_worth) in sorted(rows.items(), key=lambda item: item[1][2]):
+        what = ", ".join(methods[name]["made"]) or "–"
+        lines.append(f"| `{name}` | {what} | {f'{before:,.0f}' if before else '–'} | {own:,.1f} | {steps_worth:,.0f} |")
+    lines.append(f"\nEnglish to {initializers.NAMES[language]}, a step of {step:.2f} seconds; {found['machine']}.")
+    return "\n".join(lines)
+
+
 def _rounded(perplexity: float) -> str:
     return f"{perplexity:,.0f}" if perplexity < 1e9 else f"{perplexity:.0e}"
 
@@ -338,7 +356,11 @@ def _embeddings(table: Callable[[EmbeddingsRecord], str]) -> Callable[[], str]:
 TABLES: dict[str, dict[str, Callable[[], str]]] = {
     "README.md": {"methods": methods_list},
     "docs/options.md": {"options": verb_options, "settings": settings_tables},
-    "docs/methods.md": {"sources": methods_sources, "initializers": lambda: initializers_table(*_results("initializers"))},
+    "docs/methods.md": {
+        "sources": methods_sources,
+        "initializers": lambda: initializers_table(*_results("initializers")),
+        "costs": lambda: costs_table(*_results("initializers")),
+    },
     "docs/results.md": {
         "rivals": lambda: rivals_table(*_results("anker")),
         "demo": lambda: demo_table(*_results("demo")),

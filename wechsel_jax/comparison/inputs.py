@@ -28,22 +28,21 @@ def make_inputs(config: ConfigDict, workdir: Path) -> dict[str, str]:
     """Makes what the methods need and the config does not name; returns setting -> file or directory."""
     needed, inputs = needs_of_all(config), {"dictionary": config.dictionary}
     inputs |= {"source_text": config.text.source, "target_text": config.text.train, "parallel": config.parallel}
-    with timed(workdir, "vectors"):
-        for side, text in (("source", config.text.source), ("target", config.text.words or config.text.train)):
-            if f"{side}_vectors" in needed:
-                here = config.vectors.train_here
-                found = _trained(config, workdir, side, text, **read_as(config)) if here else config.vectors[side]
-                inputs[f"{side}_vectors"] = found
-        if any(config.variants.get(name, {}).get("target_vectors") == SAMPLE for name in config.methods):
-            output = workdir / "vectors" / f"{SAMPLE}.bin"
-            if not output.exists():
-                with temporary_directory(output) as work:
-                    write_training_text(config, work / "sample.jsonl")
-                    _trained(config, workdir, SAMPLE, [work / "sample.jsonl"], **sample_as(config))
-            inputs[SAMPLE] = str(output)
-        if "native_vectors" in needed:
-            text, options = config.text.train, {"tokenizer": workdir / "tokenizer", **NATIVE_VECTORS, **read_as(config)}
-            inputs["native_vectors"] = config.vectors.native or _trained(config, workdir, "native", text, **options)
+    for side, text in (("source", config.text.source), ("target", config.text.words or config.text.train)):
+        if f"{side}_vectors" in needed:
+            here = config.vectors.train_here
+            found = _trained(config, workdir, side, text, **read_as(config)) if here else config.vectors[side]
+            inputs[f"{side}_vectors"] = found
+    if any(config.variants.get(name, {}).get("target_vectors") == SAMPLE for name in config.methods):
+        output = workdir / "vectors" / f"{SAMPLE}.bin"
+        if not output.exists():
+            with temporary_directory(output) as work:
+                write_training_text(config, work / "sample.jsonl")
+                _trained(config, workdir, SAMPLE, [work / "sample.jsonl"], **sample_as(config))
+        inputs[SAMPLE] = str(output)
+    if "native_vectors" in needed:
+        text, options = config.text.train, {"tokenizer": workdir / "tokenizer", **NATIVE_VECTORS, **read_as(config)}
+        inputs["native_vectors"] = config.vectors.native or _trained(config, workdir, "native", text, **options)
     if "helper" in needed:
         inputs["helper"] = config.helper.checkpoint
         if not config.helper.checkpoint:
@@ -57,7 +56,8 @@ def _trained(config: ConfigDict, workdir: Path, name: str, text: Any, **options:
     """Trains the vectors of a name where they are not there yet; returns their file."""
     output = workdir / "vectors" / f"{name}.bin"
     if not output.exists():
-        train_vectors(text, output, dim=config.vectors.dimensions, epochs=config.vectors.epochs, **options)
+        with timed(workdir, f"{name} vectors"):
+            train_vectors(text, output, dim=config.vectors.dimensions, epochs=config.vectors.epochs, **options)
     return str(output)
 
 
