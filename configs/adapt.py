@@ -1,4 +1,4 @@
-"""One dial: a pretrained model becomes one of a new language; how many tokens it trains on decides all the rest.
+"""One dial: a pretrained model becomes one of a new language; how many tokens it trains on, or hours, decide all the rest.
 
 Command:  python -m train.compare --config=configs/adapt.py:source=gpt2,text=mine.txt,tokens=50M --workdir=runs/mine
           The same command goes on where it stopped; the model is runs/mine/auto/export. Without arguments: the bundled English
@@ -6,6 +6,8 @@ Command:  python -m train.compare --config=configs/adapt.py:source=gpt2,text=min
             source=        directory or hub id of the model
             text=          of the new language: a file, a pattern, a data set
             tokens=        to train on: 2M, 50M, 1B; at least 40,960
+            hours=, like=  instead: as many tokens as so many hours take at the speed of an earlier run on the same machine:
+                           hours=8,like=runs/try/auto; larger batches are faster, so it will rather take less
             validation=    held-out text; else a part of `text`, which training does not see, but tokenizer and transfer do
             source_text=   of the source's language; by default a bundled English excerpt of 2 MB, and 16 MB are better
             tokenizer=     directory of a finished one; else one is made
@@ -18,6 +20,7 @@ Command:  python -m train.compare --config=configs/adapt.py:source=gpt2,text=min
             seed=
           Longer afterwards, from where the decay began, so warm-up and stable part are not paid again (not by recipe=wechsel):
           python -m train.pretrain --config=configs/adapt.py:longer=runs/mine/auto,tokens=100M --workdir=runs/mine-100M
+          (or hours=, without like=: so many more)
 Cost:     of the training, `tokens` tokens; minutes for tokenizer and transfer before it.
 Expected: docs/recipe.md.
 
@@ -42,6 +45,8 @@ from wechsel_jax.files import require_directory
 from wechsel_jax.files.json import read_json
 from wechsel_jax.initializers import METHODS
 from wechsel_jax.models import family
+from wechsel_jax.records import read_run
+from wechsel_jax.records.compute import compute
 from wechsel_jax.text.sources import find_sources
 from wechsel_jax.tokens import load_tokenizer
 from wechsel_jax.training import config_arguments, one_phase
@@ -94,7 +99,9 @@ def get_config(arguments: str = "") -> ConfigDict:
         arguments,
         source=demo.path("english-gpt2"),
         text="",
-        tokens="300k",
+        tokens="",
+        hours=float,
+        like="",
         validation="",
         source_text=demo.path("english.train.txt.xz"),
         tokenizer="",
@@ -107,12 +114,21 @@ def get_config(arguments: str = "") -> ConfigDict:
         seed=0,
         longer="",
     )
+    if chosen["hours"] is not None and chosen["tokens"]:
+        raise UserError("--config: tokens= beside hours=: each says how long the run is; expected one of the two")
+    if (chosen["hours"] is None) != (not chosen["like"]) and not chosen["longer"]:
+        raise UserError(
+            "--config: hours= and like= go together: like= is an earlier run on the same machine, whose speed counts"
+        )
     if chosen["longer"]:
         names = [part.split("=")[0] for part in arguments.split(",") if part]
-        if others := [name for name in names if name not in ("longer", "tokens")]:
-            raise UserError(f"--config: {others[0]}= beside longer=: the run has that already; expected tokens= alone")
-        return longer(chosen["longer"], read_tokens(chosen["tokens"]))
-    recipe, tokens, method = chosen["recipe"], read_tokens(chosen["tokens"]), chosen["method"]
+        if others := [name for name in names if name not in ("longer", "tokens", "hours")]:
+            raise UserError(
+                f"--config: {others[0]}= beside longer=: the run has that already; expected tokens= or hours= alone"
+            )
+        return longer(chosen["longer"], chosen["tokens"], chosen["hours"])
+    recipe, method = chosen["recipe"], chosen["method"]
+    tokens = read_tokens(chosen["tokens"] or (str(tokens_of(chosen["hours"], chosen["like"])) if chosen["like"] else "300k"))
     method = method or ("wechsel" if recipe == "wechsel" else AUTO)
     if method not in (AUTO, *METHODS):
         raise UserError(f"--config: method={method}: expected {AUTO} or one of {', '.join(METHODS)}")
@@ -202,8 +218,22 @@ def set_checkpoints(training: ConfigDict, tokens: int) -> None:
     training.keep_every = round((1 - DECAY) * CHECKPOINTS) * training.checkpoint_every
 
 
-def longer(run: str, tokens: int) -> ConfigDict:
-    """The settings of a run that goes on from where the decay of another one began."""
+def tokens_of(hours: float, run: str) -> int:
+    """The tokens that an earlier run would train on in so many hours, at its mean speed with all that it did beside."""
+    if hours <= 0:
+        raise UserError(f"--config: hours={hours:g}: expected more than 0")
+    record = read_run(Path(require_directory(run, "the run of one method")))
+    used = compute(record)
+    if used is None or not record.last_step:
+        raise UserError(
+            f"--config: {run}: holds no training whose speed could count; expected the run of one method, such as {run}/auto"
+        )
+    step = record.config["batch_size"] * record.config["block_length"]
+    return int(hours * 3600 * record.last_step * step / used.seconds)
+
+
+def longer(run: str, given: str, hours: float | None) -> ConfigDict:
+    """The settings of a run that goes on from where the decay of another one began, to so many tokens or for so many hours."""
     recorded = read_json(require_directory(run, "the run of one method") / "config.json", "the settings of a run", "name a run")
     if not {"steps", "model", "optimizer"} <= recorded.keys():
         raise UserError(f"--config: longer={run}: holds no training; expected the run of one method, such as {run}/auto")
@@ -216,6 +246,9 @@ def longer(run: str, tokens: int) -> ConfigDict:
             f"--config: longer={run}: has no checkpoint that stays (its keep_every is 0), to go on from; expected a run with "
             "the keep_every of configs/adapt.py; train it anew"
         )
+    tokens = read_tokens(given or "300k")
+    if hours is not None:
+        tokens = kept * config.batch_size * config.block_length + tokens_of(hours, run)
     set_checkpoints(config, tokens)
     if config.steps <= steps:
         raise UserError(

@@ -150,7 +150,13 @@ def test_the_model_decides_objective_tokenizer_rate_and_rows(source, save_source
         ("method=magic", "method=magic: expected auto or one of wechsel"),
         ("probe=yes", "'probe=yes' behind the colon; expected probe to be a whole number"),
         ("recipe=sgd", "expected recipe to be one of auto, adamw"),
-        ("hours=3", "expected some of source="),
+        ("weeks=3", "expected some of source="),
+        ("hours=3", "hours= and like= go together"),
+        ("like=/nowhere", "hours= and like= go together"),
+        ("hours=3,tokens=1M,like=/nowhere", "tokens= beside hours=: each says how long the run is; expected one of the two"),
+        ("hours=0,like=/nowhere", "hours=0: expected more than 0"),
+        ("hours=3,like=/nowhere", "/nowhere: no such directory"),
+        ("longer=/nowhere,hours=3,like=/nowhere", "like= beside longer="),
         ("longer=/nowhere", "/nowhere: no such directory"),
         ("longer=/nowhere,recipe=wechsel,tokens=1M", "--config: recipe= beside longer=: the run has that already"),
         (
@@ -215,6 +221,11 @@ def test_one_command_makes_a_model_and_again_goes_on_and_longer(world, source, t
     assert done.returncode == 0 and "until step 10" in done.stderr, done.stderr
     ends = [json.loads(line) for line in (tmp_path / "longer" / "metrics.jsonl").read_text().splitlines()]
     assert max(line.get("step", 0) for line in ends) == 40 and (tmp_path / "longer" / "export").exists()
+    # In hours: at the speed of the run, with all that it did beside.
+    last = [line for line in map(json.loads, (run / "metrics.jsonl").read_text().splitlines()) if line["kind"] == "train"][-1]
+    hours = 10 * last["seconds"] / 3600
+    assert load("adapt", f"hours={hours:.10f},like={run}").training.steps == 20 * 10
+    assert load("adapt", f"longer={run},hours={hours:.10f}").steps == 20 + 20 * 10
     # One that is longer still goes on from where the decay of this one began.
     fork = Path(load("adapt", f"longer={tmp_path / 'longer'},tokens=200k").fork)
     assert fork == tmp_path / "longer" / "checkpoints" / "20" and fork.is_dir()
