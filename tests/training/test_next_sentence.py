@@ -49,7 +49,8 @@ def test_a_run_trains_both_heads_and_exports_them(folder, settings, tmp_path, ca
     found = train(config, workdir)
     said = capsys.readouterr().err
     assert "bert: has no pooler.dense and no cls.seq_relationship; drawn from the seed" in said
-    assert f"best held-out perplexity {np.exp(found['mlm_loss']):.2f}, at step 4" in said
+    told = f"best held-out {found['bits_per_byte']:.3f} bits per byte, perplexity {np.exp(found['mlm_loss']):.2f}, at step 4"
+    assert told in said
     assert found["loss"] == pytest.approx(found["mlm_loss"] + found["nsp_loss"]) and 0 <= found["nsp_accuracy"] <= 1
     assert found["bits_per_byte"] > 0 and found["perplexity"] == pytest.approx(np.exp(found["mlm_loss"]))
     model, info = transformers.BertForPreTraining.from_pretrained(workdir / "export", output_loading_info=True)

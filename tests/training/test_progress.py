@@ -72,11 +72,19 @@ def test_a_bar_on_a_terminal(terminal):
     assert shown.screen()[-1].strip() == f"25.0 %|██▌       | step 250/1,000, loss 3.1416  {text}"
     progress.train({**LINE, "step": 500, "seconds": 110.0, "data_wait": 3.0}, seconds_left=9.4)
     progress.evaluation({"step": 500, "perplexity": 20.5, "tokens": 98304.0})
+    progress.evaluation({"step": 500, "perplexity": 20.5, "tokens": 1000.0, "bits_per_byte": 1.0301, "bytes": 4230})
     progress.say("exported")
     *said, bar = shown.screen()
-    assert said == ["step 500/1,000: held-out perplexity 20.50 (98,304 tokens)", "exported"]
+    assert said == [
+        "step 500/1,000: held-out perplexity 20.50 (98,304 tokens)",
+        "step 500/1,000: held-out 1.030 bits per byte, perplexity 20.50 (1,000 tokens)",
+        "exported",
+    ]
     assert bar.strip().startswith("50.0 %|█████     | step 500/1,000, loss 3.1416  9 s left")
     assert bar.endswith("MFU 31.2%  waiting for data 30%")
+    # From the first evaluation on it is known how much text tokens are.
+    progress.train({**LINE, "step": 510}, seconds_left=9.0)
+    assert "189,630 tokens/s, 802.1 kB/s  lr" in (bar := shown.screen()[-1])
     progress.close()
     assert shown.text().endswith("\n") and shown.screen()[-2] == bar
     # What is said before the first line and after the last one is on lines of its own.

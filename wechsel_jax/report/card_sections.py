@@ -213,6 +213,9 @@ def _compute(run: RunRecord) -> list[Block]:
         rows.append(("device hours", _hours(used.device_seconds)))
     if used.tokens_per_second is not None:
         rows.append(("tokens per second (median)", f"{used.tokens_per_second:,.0f}"))
+        size = next((one.bytes / one.tokens for one in reversed(run.evaluations) if one.bytes and one.tokens), None)
+        if size is not None:
+            rows.append(("bytes of text per token, per second", f"{size:.2f}, {used.tokens_per_second * size:,.0f}"))
     if used.flops is not None:
         rows.append(("FLOPs of the model", f"{used.flops:.3g}"))
     if used.utilisation is not None:

@@ -134,7 +134,8 @@ class Recorder:
         elif best is not None:
             # The recorded one is null where it overflowed. It is of masked tokens, without the guess of a next sentence.
             perplexity = math.exp(min(best["mlm_loss" if "nsp_loss" in best else "loss"], 700.0))
-            self.progress.say(f"best held-out perplexity {perplexity:,.2f}, at step {best['step']:,}")
+            bits = f"{best['bits_per_byte']:.3f} bits per byte, " if "bits_per_byte" in best else ""
+            self.progress.say(f"best held-out {bits}perplexity {perplexity:,.2f}, at step {best['step']:,}")
         return next(line for line in reversed(lines) if line["kind"] == "eval" and line["step"] == exported)
 
     def write(self, line: dict[str, Any]) -> None:
