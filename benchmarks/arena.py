@@ -17,6 +17,7 @@ from typing import Any
 from benchmarks.anker import NAMES
 from benchmarks.origin import with_seed
 from benchmarks.results import named_places, read_results, write_results
+from configs.recipe import SOFT
 from wechsel_jax.comparison import BASELINE
 from wechsel_jax.errors import UserError
 from wechsel_jax.program import program
@@ -57,6 +58,8 @@ def gather(workdirs: Sequence[tuple[str, Path]], before: dict[str, Any]) -> dict
                 "shared": "soap" not in kinds and any(one.get("coordinates") for one in groups),
             }
             recipe = "_".join(name for name in used if used[name]) or "adamw"
+            if run.config.get("soft_targets", {}).get("share"):
+                recipe += SOFT
             name = place.name if recipe == "adamw" else f"{place.name} {recipe}"
             # Longer runs of FullRand are named after their length, others after their start.
             start = run.method if run.method == BASELINE else place.name
@@ -198,7 +201,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
             name = run["start"] if run["recipe"] == "adamw" else f"{run['start']}, {run['recipe']}"
             label = {} if longer and len(baseline) > 1 else {"label": f"{name}  {curve[-1][1]:.3f}"}
             look = {"color": "0.6" if run["start"] == BASELINE else palette[starts.index(run["start"]) % len(palette)]}
-            look["linestyle"] = {"adamw": "-", "muon_soap": "--"}.get(run["recipe"], ":")
+            look["linestyle"] = {"adamw": "-", "muon_soap": "--", f"muon_soap{SOFT}": "-."}.get(run["recipe"], ":")
             # The first point, before training, has no place on a logarithmic axis.
             axes.plot(*zip(*curve[1:], strict=True), linewidth=1.4, marker="o", markersize=2.5, **look, **label)
         if baseline:

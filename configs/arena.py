@@ -8,7 +8,7 @@ Command:  for seed in 0 1 2; do
           `python -m benchmarks.language_data --data=corpora --output=data` makes; starts=anker+salt+full_rand for other
           methods, `-regression` behind one is `transfer --regression`, and parallel=FILE+FILE for those that read parallel
           text; rates=, tables= and tuning= for what is tried, steps= and lengths= for how long; recipe=muon_shared or another
-          of docs/recipe.md in place of AdamW)
+          of docs/recipe.md in place of AdamW, with -soft behind it soft targets besides)
 Cost:     of a seed 36 runs of 50 steps and 8 of 200 to 800, 4,200 steps of about a CPU second: an hour on 2 cores without
           other work. The same command goes on where it stopped.
 Expected: benchmarks/arena.json (seed 0), told in docs/evaluation.md: 2.066 bits per byte from `anker`, 2.094 from
@@ -29,6 +29,7 @@ tenth.
 from ml_collections import ConfigDict
 
 from configs import compare_initializers
+from configs.recipe import SHARE, SOFT
 from wechsel_jax.errors import UserError
 from wechsel_jax.training import config_arguments, one_phase, trans_inner_phases
 from wechsel_jax.training.groups import RECIPES
@@ -41,7 +42,7 @@ def get_config(arguments: str = "") -> ConfigDict:
         arguments,
         **{"lang": (*compare_initializers.DICTIONARIES,), "data": "", "parallel": "", "starts": STARTS, "seed": 0},
         **{"steps": 200, "lengths": "1+2+4", "tuning": 50, "rates": "0.75e-3+1.5e-3+3e-3", "tables": "1+2.5"},
-        recipe=(*RECIPES,),
+        recipe=(*RECIPES, *(f"{name}{SOFT}" for name in RECIPES)),
     )
     try:
         lengths = [int(length) for length in chosen["lengths"].split("+")]
@@ -59,7 +60,8 @@ def get_config(arguments: str = "") -> ConfigDict:
     training = config.training
     training.eval_every, training.checkpoint_every = max(1, steps // 8), steps
     training.keep, training.keep_best = 1, False
-    training.optimizer.groups = RECIPES[chosen["recipe"]]
+    training.optimizer.groups = RECIPES[chosen["recipe"].removesuffix(SOFT)]
+    training.soft_targets.share = SHARE if chosen["recipe"].endswith(SOFT) else 0.0
     full_rand = {"phases": one_phase(warmup=0.5)}
     config.overrides = ConfigDict({"trans_inner": {"phases": trans_inner_phases(warmup=0.3)}, "full_rand": full_rand})
     runs = [start for start in starts if start != "full_rand"]
