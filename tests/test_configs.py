@@ -144,6 +144,11 @@ def test_arena_tunes_every_start_alike_and_trains_full_rand_longer(tmp_path):
     runs = {name: training_config(config, name, tmp_path / name, tmp_path) for name in config.methods}
     assert [run.steps for run in runs.values()] == [80, 80, 80, 320]
     assert all(step % run.eval_every == 0 for run in runs.values() for step in (run.steps,))
+    soft = load("arena", "starts=anker,recipe=muon_soap-soft").training
+    assert (
+        soft.soft_targets.share == 0.9 and soft.optimizer.groups == load("arena", "recipe=muon_soap").training.optimizer.groups
+    )
+    assert config.training.soft_targets.share == 0
     # What decides about a rate is not what the arena is scored on.
     tuned = tuning_config(config, runs["anker"], tmp_path / "tuning", 2e-3, 2.5)
     assert tuned.data.validation == (str(tmp_path / "tuning" / "validation"),) != runs["anker"].data.validation
