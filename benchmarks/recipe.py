@@ -105,7 +105,9 @@ def gather(workdirs: Sequence[tuple[str, Path]], before: dict[str, Any]) -> dict
         ]
         if run.config.get("soft_targets", {}).get("share"):
             found["soft_targets"] = run.config["soft_targets"] | {"perplexity": round(teacher_perplexity(run), 2)}
-        found.setdefault("torch", {})[str(run.config["seed"])] = round(torch_perplexity(place / EXPORT, run), 2)
+        # What a part of the text has been evaluated on is not all of it.
+        if run.config["eval_batches"] is None:
+            found.setdefault("torch", {})[str(run.config["seed"])] = round(torch_perplexity(place / EXPORT, run), 2)
         # Beside that of held-out text it says what text that is read again is learnt by heart.
         late = [line["loss"] for line in run.training if line["step"] > run.planned_steps * 7 / 8]
         found.setdefault("training_loss", {})[str(run.config["seed"])] = round(statistics.fmean(late), 3)
@@ -190,7 +192,7 @@ def table(result: dict[str, Any]) -> str:
     if differences:
         lines.append(
             f"\nOf {len(differences)} of these runs PyTorch has scored the exports, too: their perplexities differ from the "
-            f"trainer's by less than {math.floor(max(differences) * 1e4 + 1) / 1e4:.2%}."
+            f"trainer's by less than {math.floor(max(differences) * 1e4 + 1) / 1e4:.2%}.".replace("%", " %")
         )
     return "\n".join(lines)
 

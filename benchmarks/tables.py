@@ -2,7 +2,8 @@
 
 A table stands between `<!-- NAME -->` and `<!-- /NAME -->`; whatever is between is replaced. `--check` writes nothing and says
 which document is not what would be written. `--output=DIR` writes into a folder instead: each table as NAME.csv and NAME.tex
-(for booktabs), each picture of docs/ as NAME.svg and NAME.png, from the results alone. Needs the extra `test`.
+(for booktabs), what stands below it as NAME.txt, each picture of docs/ as NAME.svg and NAME.png, from the results alone. Needs
+the extra `test`.
 """
 
 import csv
@@ -193,8 +194,7 @@ def costs_table(result: dict) -> str:
     """What each start took in the language where all were made: what it reads that was made before, and its own transfer."""
     language, found = max(result["languages"].items(), key=lambda item: len(item[1].get("made", {})))
     methods, made = found["methods"], found["made"]
-    steps = _last(found)[0]
-    step = statistics.median(method["training_seconds"] for method in methods.values()) / steps
+    step = found["step"] / statistics.median(method["tokens_per_second"] for method in methods.values())
     lines = ["| start | made before | seconds | its transfer | together, in training steps |", "|---|---|---:|---:|---:|"]
     rows = {}
     for name, method in methods.items():
@@ -453,13 +453,17 @@ def _plain(cell: str) -> str:
 
 
 def write_folder(folder: Path) -> None:
-    """Writes every table of results as CSV and LaTeX and every picture as SVG and PNG."""
+    """Writes every table of results as CSV and LaTeX, what is said of it as text, and every picture as SVG and PNG."""
     folder.mkdir(parents=True, exist_ok=True)
     for document, tables in TABLES.items():
         if document in ("README.md", "docs/options.md"):
             continue
         for name, table in tables.items():
-            for number, read in enumerate(read_tables(table()), 1):
+            text = table()
+            if said := "\n".join(line for line in text.splitlines() if not line.startswith("|")).strip():
+                with new_file(folder / f"{Path(document).stem}-{name}.txt", "w") as handle:
+                    handle.write(said + "\n")
+            for number, read in enumerate(read_tables(text), 1):
                 place = folder / f"{Path(document).stem}-{name}{f'-{number}' if number > 1 else ''}"
                 with new_file(place.with_suffix(".csv"), "w") as handle:
                     csv.writer(handle, lineterminator="\n").writerows([read.head, *read.rows])
@@ -472,7 +476,7 @@ def write_folder(folder: Path) -> None:
 
 def main(arguments: Sequence[str]) -> None:
     match arguments:
-        case [option] if option.startswith("--output="):
+        case [option] if option.startswith("--output=") and option != "--output=":
             write_folder(Path(option.removeprefix("--output=")))
         case [] | ["--check"]:
             write_documents(check=bool(arguments))

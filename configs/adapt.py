@@ -6,8 +6,8 @@ Command:  python -m train.compare --config=configs/adapt.py:source=gpt2,text=min
             source=        directory or hub id of the model
             text=          of the new language: a file, a pattern, a data set
             tokens=        to train on: 2M, 50M, 1B; at least 40,960
-            hours=, like=  instead: as many tokens as so many hours take at the speed of an earlier run on the same machine:
-                           hours=8,like=runs/try/auto; larger batches are faster, so it will rather take less
+            hours=, like=  instead: as many tokens as so many hours have at the speed of a run that has ended, of the same model
+                           on the same machine: hours=8,like=runs/try/auto; larger batches are rather faster
             validation=    held-out text; else a part of `text`, which training does not see, but tokenizer and transfer do
             source_text=   of the source's language; by default a bundled English excerpt of 2 MB, and 16 MB are better
             tokenizer=     directory of a finished one; else one is made
@@ -59,6 +59,7 @@ from wechsel_jax.training.schedules import stable_phase
 # steps) that the rates below were found with, and no fewer, which would want lower rates. To the nearest power of two, which
 # any number of devices can share.
 STEP, STEP_EXPONENT, LEAST_STEP, MOST_STEP = 0.58, 0.571, 1 << 11, 1 << 19
+MOST_TOKENS = 10**13
 # At least so many rows in a step, since neighbouring tokens say much the same; rows no shorter and no longer than this.
 ROWS, SHORTEST, LONGEST = 16, 128, 1024
 # A step is computed in parts of so many tokens: memory follows the part, not the step.
@@ -128,7 +129,7 @@ def get_config(arguments: str = "") -> ConfigDict:
             )
         return longer(chosen["longer"], chosen["tokens"], chosen["hours"])
     recipe, method = chosen["recipe"], chosen["method"]
-    tokens = read_tokens(chosen["tokens"] or (str(tokens_of(chosen["hours"], chosen["like"])) if chosen["like"] else "300k"))
+    tokens = tokens_of(chosen["hours"], chosen["like"]) if chosen["like"] else read_tokens(chosen["tokens"] or "300k")
     method = method or ("wechsel" if recipe == "wechsel" else AUTO)
     if method not in (AUTO, *METHODS):
         raise UserError(f"--config: method={method}: expected {AUTO} or one of {', '.join(METHODS)}")
@@ -224,12 +225,19 @@ def tokens_of(hours: float, run: str) -> int:
         raise UserError(f"--config: hours={hours:g}: expected more than 0")
     record = read_run(Path(require_directory(run, "the run of one method")))
     used = compute(record)
-    if used is None or not record.last_step:
+    # The speed of one that still runs would be another when the same command is given again.
+    if used is None or not record.tokens or record.unfinished:
         raise UserError(
-            f"--config: {run}: holds no training whose speed could count; expected the run of one method, such as {run}/auto"
+            f"--config: {run}: holds no training on text that has ended, whose speed could count; expected the run of one "
+            f"method, such as {run}/auto"
         )
-    step = record.config["batch_size"] * record.config["block_length"]
-    return int(hours * 3600 * record.last_step * step / used.seconds)
+    tokens = int(hours * 3600 * record.tokens / used.seconds)
+    if not CHECKPOINTS * LEAST_STEP <= tokens <= MOST_TOKENS:
+        raise UserError(
+            f"--config: hours={hours:g}: are {tokens:,} tokens at the speed of {run}; expected {CHECKPOINTS * LEAST_STEP:,} to "
+            f"{MOST_TOKENS:,}"
+        )
+    return tokens
 
 
 def longer(run: str, given: str, hours: float | None) -> ConfigDict:
@@ -251,9 +259,8 @@ def longer(run: str, given: str, hours: float | None) -> ConfigDict:
         tokens = kept * config.batch_size * config.block_length + tokens_of(hours, run)
     set_checkpoints(config, tokens)
     if config.steps <= steps:
-        raise UserError(
-            f"--config: tokens={tokens}: {run} has {steps} steps, and these are {config.steps}; expected more tokens"
-        )
+        named = f"tokens={tokens}" if hours is None else f"hours={hours:g}"
+        raise UserError(f"--config: {named}: {run} has {steps} steps, and these are {config.steps}; expected more tokens")
     config.fork = os.fspath(Path(run) / "checkpoints" / str(kept))
     return config
 
@@ -263,7 +270,7 @@ def read_tokens(given: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmb]?)", given, re.ASCII | re.IGNORECASE)
     tokens = round(float(match[1]) * {"": 1, "k": 1e3, "m": 1e6, "b": 1e9}[match[2].lower()]) if match else 0
     least = CHECKPOINTS * LEAST_STEP
-    if not least <= tokens <= 10**13:
+    if not least <= tokens <= MOST_TOKENS:
         raise UserError(
             f"--config: tokens={given}: expected a number of at least {least:,} ({CHECKPOINTS} steps of {LEAST_STEP:,}), such "
             "as 300k, 2M or 1B"

@@ -225,6 +225,20 @@ def test_helpfull_lists_the_settings_of_the_file(tmp_path):
         assert sorted(line for line in lines if not line.startswith(" ")) == settings
         # What each is stands below it; of a transfer's and a training's too, wherever they are.
         assert lines[lines.index("steps = 4") + 1] == "    Updates of the whole run."
+    # The same name is another thing in a transfer, in a run and in what holds them.
+    for name, config, settings in (
+        (
+            "compare",
+            "demo",
+            {"transfer.parity": "reference implementation", "training.epochs": "labelled", "transfer.epochs": "tuning"},
+        ),
+        ("trelm", "trelm", {"parity": "TRILayer", "backward.parity": "cdlm", "seed": "languages", "forward.seed": "random"}),
+    ):
+        done = run_module(f"train.{name}", f"--config=configs/{config}.py", "--helpfull", cwd=ROOT)
+        lines = done.stdout.splitlines()
+        for setting, part in settings.items():
+            place = next(number for number, line in enumerate(lines) if line.startswith(f"{setting} = "))
+            assert part in lines[place + 1], (setting, lines[place + 1])
     done = run_module("train.compare", "--helpfull")
     assert done.returncode == 0 and "--workdir: " in done.stdout
 

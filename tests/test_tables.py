@@ -26,7 +26,8 @@ def test_tables_and_pictures_are_written(tmp_path, monkeypatch):
     monkeypatch.setattr(tables, "PICTURES", {"three": lambda path: path.write_text(path.suffix, encoding="utf-8")})
     tables.main([f"--output={tmp_path / 'made'}"])
     made = {path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "made").iterdir()}
-    assert set(made) == {f"one-two{end}" for end in (".csv", ".tex", "-2.csv", "-2.tex")} | {"three.svg", "three.png"}
+    files = {f"one-two{end}" for end in (".csv", ".tex", "-2.csv", "-2.tex", ".txt")} | {"three.svg", "three.png"}
+    assert set(made) == files and made["one-two.txt"] == "and\n"
     assert [*csv.reader(made["one-two.csv"].splitlines())] == [["", "run"], ["a | b", "1; 2 %"]]
     assert r"a \textbar{} b & 1; 2 \% \\" in made["one-two.tex"] and r"\begin{tabular}{lr}" in made["one-two.tex"]
 

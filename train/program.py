@@ -5,7 +5,7 @@ import re
 import sys
 import textwrap
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from absl import app, flags, logging
@@ -32,6 +32,9 @@ _CONFIG = config_flags.DEFINE_config_file("config", None, "A file of configs/, w
 _WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the run; the same command again goes on where it stopped.")
 
 _LIST = {"--helpfull", "-helpfull"}
+# Where the settings of a training run lie among others, and those of a transfer.
+_RUNS = re.compile(r"(helper\.)?training|overrides\.[^.]+|evaluation\.fine_tuning\.[^.]+|commonality|forward|backward|language")
+_TRANSFERS = re.compile(r"transfer|variants\.[^.]+")
 _SETTINGS = (
     "Any setting of the file may be given by itself: --config.training.steps=800. The file says what its arguments are;\n"
     "--config=FILE.py --helpfull lists its settings and what they are."
@@ -82,7 +85,9 @@ def run(module: str, function: str, defaults: str = "default_config") -> None:
         if flags.FLAGS["config"].present and not _CONFIG.value:
             raise UserError("--config: get_config() returns no settings; expected those of default_config(), changed or not")
         if listed:
-            print(*_lines(_CONFIG.value, _descriptions(getattr(importlib.import_module(module), defaults))), sep="\n")
+            from wechsel_jax.training.config import described
+
+            print(*_lines(_CONFIG.value, described(getattr(importlib.import_module(module), defaults))), sep="\n")
             return
         for flag in ("config", "workdir"):
             if not flags.FLAGS[flag].value:
@@ -95,27 +100,31 @@ def run(module: str, function: str, defaults: str = "default_config") -> None:
     app.run(main, flags_parser=parse)
 
 
-def _descriptions(defaults: Callable[[], ConfigDict]) -> dict[str, str]:
-    """Dotted name -> what it is: of the settings of a program, and of what may lie in them, a training run and a transfer."""
+def _lines(settings: ConfigDict, said: dict[str, str], prefix: str = "", within: str = "") -> Iterator[str]:
+    """`name = value` of every setting, those within others with dots, and below it what it is.
+
+    Args:
+      settings: some or all of a program's.
+      said: what each is, by its name from the settings on that are described together: a program's, a run's or a transfer's.
+      prefix: where these settings lie, with a dot.
+      within: that place as far as `said` names it.
+    """
     from wechsel_jax.training.config import default_config, described
     from wechsel_jax.transfers.settings import described_settings
 
-    of_transfers = {name: f"{one.setting.help}." for name, one in described_settings().items()}
-    return of_transfers | described(default_config) | described(defaults)
-
-
-def _lines(settings: ConfigDict, descriptions: dict[str, str], prefix: str = "") -> Iterator[str]:
-    """`name = value` of every setting, those within others with dots, and below it what it is."""
     for name, value in settings.items():
-        if isinstance(value, ConfigDict) and value:
-            yield from _lines(value, descriptions, f"{prefix}{name}.")
-            continue
-        yield f"{prefix}{name} = {dict(value) if isinstance(value, ConfigDict) else value!r}"
-        # training.data.train is a data.train.
-        parts = f"{prefix}{name}".split(".")
-        known = [end for start in range(len(parts)) if (end := ".".join(parts[start:])) in descriptions]
-        if known:
-            yield textwrap.fill(descriptions[known[0]], 120, initial_indent="    ", subsequent_indent="    ")
+        place = f"{prefix}{name}"
+        if not isinstance(value, ConfigDict) or not value:
+            yield f"{place} = {dict(value) if isinstance(value, ConfigDict) else value!r}"
+            if what := said.get(f"{within}{name}"):
+                yield textwrap.fill(what, 120, initial_indent="    ", subsequent_indent="    ")
+        elif _RUNS.fullmatch(place):
+            yield from _lines(value, described(default_config), f"{place}.")
+        elif _TRANSFERS.fullmatch(place):
+            help_texts = {name: f"{one.setting.help}." for name, one in described_settings().items()}
+            yield from _lines(value, help_texts, f"{place}.")
+        else:
+            yield from _lines(value, said, f"{place}.", f"{within}{name}.")
 
 
 _NO_QUOTES = str.maketrans("", "", "\\'\"")

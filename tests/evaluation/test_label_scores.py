@@ -1,4 +1,4 @@
-"""Scores of labels, entities and answers against scikit-learn, seqeval and the rules of the official scripts."""
+"""Scores of labels, entities and answers against scikit-learn, seqeval, torchmetrics and the rules of the official scripts."""
 
 import random
 import re
@@ -9,6 +9,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from torchmetrics.functional.text import squad as torchmetrics_squad
 
 from wechsel_jax.data.examples import Task, read_examples
 from wechsel_jax.errors import UserError
@@ -121,6 +122,12 @@ def test_answers_are_compared_as_the_official_scripts_do(data_directory, languag
     assert 0.2 < np.mean(exact) < np.mean(f1s) < 0.99
     assert scores["correct"] == exact and scores["exact_match"] == pytest.approx(np.mean(exact))
     assert scores["f1s"] == pytest.approx(f1s) and scores["f1"] == pytest.approx(np.mean(f1s))
+    if not language:
+        asked = [{"id": str(i), "answers": {"answer_start": [0, 0], "text": rights}} for i, rights in enumerate(gold)]
+        found = torchmetrics_squad([{"id": str(i), "prediction_text": one} for i, one in enumerate(predicted)], asked)
+        assert found["f1"].item() / 100 == pytest.approx(scores["f1"]) and found["exact_match"] / 100 == pytest.approx(
+            np.mean(exact)
+        )
 
 
 def squad_2(gold, predicted):

@@ -82,8 +82,7 @@ def test_a_bar_on_a_terminal(terminal):
     ]
     assert bar.strip().startswith("50.0 %|█████     | step 500/1,000, loss 3.1416  9 s left")
     assert bar.endswith("MFU 31.2%  waiting for data 30%")
-    # From the first evaluation on it is known how much text tokens are.
-    progress.train({**LINE, "step": 510}, seconds_left=9.0)
+    progress.train({**LINE, "step": 510}, seconds_left=9.0, bytes_per_token=4.23)
     assert "189,630 tokens/s, 802.1 kB/s  lr" in (bar := shown.screen()[-1])
     progress.close()
     assert shown.text().endswith("\n") and shown.screen()[-2] == bar

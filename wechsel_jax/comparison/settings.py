@@ -28,7 +28,7 @@ def default_config() -> ConfigDict:
     that are trained on.
     """
     config = ConfigDict()
-    # Of tokenizer, transfers, vectors and training.
+    # Of transfers, helper, training and fine-tuning.
     config.seed = 0
     # The model that every transfer begins from: a directory or hub id.
     config.source = ""
@@ -37,7 +37,7 @@ def default_config() -> ConfigDict:
     config.text.train = ()
     # Held-out text of it; without any, training.data.validation_fraction of its documents is held out.
     config.text.validation = ()
-    # Text of the source's language, for word vectors trained here and for what source models are fitted to.
+    # Text of the source's language, for methods that read it (anker, tokalign, regression) and word vectors trained here.
     config.text.source = ()
     # The new language's text with spaces between words, for word vectors where it writes none.
     config.text.words = ()
@@ -69,7 +69,7 @@ def default_config() -> ConfigDict:
     config.dictionary = ""
     # Parallel text, the source language first, for trans_tokenization.
     config.parallel = ()
-    # A model of the new language, for salt and sava.
+    # A model of the new language, for methods that need one, such as salt.
     config.helper = ConfigDict()
     # Its directory or hub id; "": one is trained here, where a method needs it.
     config.helper.checkpoint = ""
@@ -99,7 +99,8 @@ def default_config() -> ConfigDict:
         if name not in (*INPUTS, "seed"):
             default = config_dict.placeholder(described.kind) if described.default is None else described.default
             config.transfer[name] = default
-    # All methods, also those without a source's turn tokens, train on the tokens of one tokenizer.
+    # As --special_tokens of wechsel-jax transfer; all methods, also those without a source's turn tokens, train on the tokens
+    # of one tokenizer.
     config.transfer.special_tokens = "replace"
     # Name -> {"method": a method or "auto", and settings of its transfer}. Of target_vectors "sample" stands for vectors of the
     # words in the documents that are trained on, of which training.data.max_bytes may leave a part.

@@ -67,13 +67,14 @@ def default_config() -> ConfigDict:
     config.mask_rate = 0.15
     # clm: beside each next token, what an n-gram model of the training text expects.
     config.soft_targets = ConfigDict()
-    # How much of the target that is at first; it falls ever faster, as 1 - (step / steps)^2; 0: nothing.
+    # How much of the target an n-gram model makes up at first; it falls ever faster, as 1 - (step / steps)^2; 0: nothing.
     config.soft_targets.share = 0.0
     # Steps until nothing of it is left, so that in the end text alone is learnt; 0: those of the run.
     config.soft_targets.steps = 0
-    # Tokens of its longest n-grams.
+    # Tokens of the longest n-grams.
     config.soft_targets.order = 3
-    # How many tokens it expects after a context of each length, the most frequent; the rest counts for the next token.
+    # How many tokens the n-gram model expects after a context of each length, the most frequent; the rest counts for the next
+    # token.
     config.soft_targets.continuations = 64
     # cdlm: masks and languages as the public code of TreLM has them (docs/trelm.md).
     config.parity = False
@@ -109,7 +110,7 @@ def default_config() -> ConfigDict:
     config.data.rows = ""
     # What a document of a text file is: "lines", "paragraphs" or "files".
     config.data.documents = "lines"
-    # Field of JSON lines, Parquet and datasets that holds the text.
+    # Field of JSON lines, Parquet and datasets that holds the text; in a comparison of all its text.
     config.data.text_field = "text"
     # Share of the training documents to hold out where data.validation names none.
     config.data.validation_fraction = 0.0
@@ -137,11 +138,12 @@ def default_config() -> ConfigDict:
     config.task.stride = 64
     # answers: whose rules compare them: "" (SQuAD's, for any language) or a language of MLQA's.
     config.task.language = ""
-    # Whether the batches of every 16 steps share out their texts by length: less padding, so faster steps.
+    # Whether the batches of every 16 steps share out their texts by length: less padding, so faster steps; else they are
+    # random.
     config.task.group_by_length = False
     # translation: evaluations also translate, greedily, and score BLEU, which needs the extra eval.
     config.task.bleu = False
-    # What it counts, as sacrebleu calls it: 13a (words), zh, char (characters) and others.
+    # What BLEU counts, as sacrebleu calls it: 13a (words), zh, char (characters) and others.
     config.task.tokenize = "13a"
 
     # AdamW (Loshchilov & Hutter, 2019).
@@ -165,13 +167,12 @@ def default_config() -> ConfigDict:
     # What trains when, and at which learning rate (docs/training.md).
     config.phases = one_phase(warmup=0.1)
 
-    # Devices along each axis, -1: the rest.
     config.mesh = ConfigDict()
-    # Rows of a batch are split over these.
+    # Devices that the rows of a batch are split over; -1: the rest of all.
     config.mesh.data = -1
-    # Rows and parameters are.
+    # Devices that rows and parameters are split over; -1: the rest of all.
     config.mesh.fsdp = 1
-    # Parameters are.
+    # Devices that parameters are split over, each matrix within; -1: the rest of all.
     config.mesh.tensor = 1
     # Steps between two lines of the metrics.
     config.log_every = 10
@@ -205,7 +206,7 @@ def default_config() -> ConfigDict:
     config.trackers.wandb = ""
     # Of the exported weights: "float32", "float16" or "bfloat16".
     config.export_dtype = "float32"
-    # Directory that keeps compiled programs for the next start; "" for none.
+    # Directory that keeps compiled programs for the next start, also of runs with other seeds; "" for none.
     config.compilation_cache = ""
 
     config.distributed = ConfigDict()

@@ -29,19 +29,23 @@ class Progress:
         self.stream = sys.stderr if stream is None else stream
         self._bar: tqdm | None = None
         self._last, self._seconds = -math.inf, 0.0
-        # Of held-out text: how much text a token is.
-        self._bytes_per_token: float | None = None
 
-    def train(self, line: dict[str, Any], seconds_left: float) -> None:
-        """Shows a training line of the metrics; where lines cannot be overwritten, at most one every ten seconds."""
+    def train(self, line: dict[str, Any], seconds_left: float, bytes_per_token: float | None = None) -> None:
+        """Shows a training line of the metrics; where lines cannot be overwritten, at most one every ten seconds.
+
+        Args:
+          line: of the metrics.
+          seconds_left: until the run's end.
+          bytes_per_token: how much text a token is; None where that is not known.
+        """
         stretch = line.get("seconds", 0.0) - self._seconds
         waited = min(1.0, line.get("data_wait", 0.0) / stretch) if stretch > 0 else 0.0
         self._seconds = line.get("seconds", self._seconds)
         # The most important first: a terminal that is too narrow shows no more than fits.
         rate = line["tokens_per_second"]
         parts = [f"loss {line['loss']:.4f}", f"{duration(seconds_left)} left", f"{rate:,.0f} tokens/s"]
-        if self._bytes_per_token is not None:
-            parts[-1] += f", {rate * self._bytes_per_token / 1000:,.1f} kB/s"
+        if bytes_per_token is not None:
+            parts[-1] += f", {rate * bytes_per_token / 1000:,.1f} kB/s"
         parts.append(f"lr {line['learning_rate']:.2e}")
         if "mfu" in line:
             parts.append(f"MFU {line['mfu']:.1%}")
@@ -66,8 +70,6 @@ class Progress:
             told = f"held-out {line['metric'].replace('_', ' ')} {line['score']:.4f}, loss {line['loss']:.4f}"
             self.say(f"step {line['step']:,}/{self.total:,}: {told} ({line['examples']:,} examples)")
             return
-        if line.get("bytes"):
-            self._bytes_per_token = line["bytes"] / line["tokens"]
         bits = f"{line['bits_per_byte']:.3f} bits per byte, " if "bits_per_byte" in line else ""
         told = f"held-out {bits}perplexity {line['perplexity']:,.2f} ({line['tokens']:,.0f} tokens)"
         self.say(f"step {line['step']:,}/{self.total:,}: {told}")

@@ -172,7 +172,10 @@ class Recorder:
             line["mfu"] = round(mfu, 4)
         self.write(line)
         left = (self.config.steps - line["step"]) * self.clock.seconds_per_step
-        self.progress.train(line, seconds_left=left)
+        # That of held-out text; a run that goes on knows it from before.
+        scored = (one for one in reversed(self.metrics.lines) if one["kind"] == "eval" and one.get("bytes"))
+        size = next((one["bytes"] / one["tokens"] for one in scored), None)
+        self.progress.train(line, seconds_left=left, bytes_per_token=size)
 
 
 def stop_report(
