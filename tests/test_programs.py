@@ -218,12 +218,12 @@ def test_helpfull_lists_the_settings_of_the_file(tmp_path):
         "def get_config():\n    return ConfigDict(dict(steps=3, model=dict(dropout=0.5, config={}), data=dict(train=('a b',))))"
     )
     for arguments in ([f"--config={tmp_path / 'a.py'}", "--helpfull"], ["--helpfull", "--config", str(tmp_path / "a.py")]):
-        done = run_module("train.compare", *arguments, "--config.steps=4")
+        done = run_module("train.pretrain", *arguments, "--config.steps=4")
         assert done.returncode == 0 and not done.stderr
         lines = done.stdout.splitlines()
         settings = ["data.train = ('a b',)", "model.config = {}", "model.dropout = 0.5", "steps = 4"]
         assert sorted(line for line in lines if not line.startswith(" ")) == settings
-        # What each is stands below it; of a transfer's and a training's too, wherever they are.
+        # What each is stands below it.
         assert lines[lines.index("steps = 4") + 1] == "    Updates of the whole run."
     # The same name is another thing in a transfer, in a run and in what holds them.
     for name, config, settings in (
@@ -234,7 +234,7 @@ def test_helpfull_lists_the_settings_of_the_file(tmp_path):
         ),
         ("trelm", "trelm", {"parity": "TRILayer", "backward.parity": "cdlm", "seed": "languages", "forward.seed": "random"}),
     ):
-        done = run_module(f"train.{name}", f"--config=configs/{config}.py", "--helpfull", cwd=ROOT)
+        done = run_module(f"train.{name}", f"--config={ROOT}/configs/{config}.py", "--helpfull")
         lines = done.stdout.splitlines()
         for setting, part in settings.items():
             place = next(number for number, line in enumerate(lines) if line.startswith(f"{setting} = "))
