@@ -230,7 +230,7 @@ def test_helpfull_lists_the_settings_of_the_file(tmp_path):
         (
             "compare",
             "demo",
-            {"transfer.parity": "reference implementation", "training.epochs": "labelled", "transfer.epochs": "tuning"},
+            {"transfer.parity": "reference implementation", "training.epochs": "labelled", "transfer.epochs": "adversarial"},
         ),
         ("trelm", "trelm", {"parity": "TRILayer", "backward.parity": "cdlm", "seed": "languages", "forward.seed": "random"}),
     ):
