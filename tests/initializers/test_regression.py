@@ -86,6 +86,30 @@ def test_frequencies_stay_in_the_sources_range_and_lengths_of_vectors_are_no_mat
     np.testing.assert_allclose(again.target, before.target, atol=1e-6)
 
 
+def lengths(fitted, table, known):
+    """Root mean squares of the rows that are predicted for the source and for the target."""
+    return [np.sqrt(np.square(x @ (fitted.basis @ table)).sum(axis=1).mean()) for x in (fitted.source[known], fitted.target)]
+
+
+def test_rows_of_the_target_do_not_grow_in_directions_that_the_source_hardly_has(counted_sides):
+    source, target = counted_sides
+    known = (source.has_vector | (source.counts > 0)) & ~source.vocabulary.special
+    plain = fit_regression(source, target)
+    # Rows that follow from the features are as long for one language as for the other, and nothing changes.
+    table = (plain.source @ np.random.default_rng(4).standard_normal((plain.source.shape[1], 6))).astype(np.float32)
+    of_source, of_target = lengths(plain, table, known)
+    assert of_target <= 1.1 * of_source
+    np.testing.assert_array_equal(fit_regression(dataclasses.replace(source, embeddings=table), target).basis, plain.basis)
+    table = np.random.default_rng(5).standard_normal((S, 6)).astype(np.float32)
+    flat = source.vectors.copy()
+    flat[:, : M // 2] *= 3e-3
+    source = dataclasses.replace(source, vectors=flat)
+    of_source, of_target = lengths(fit_regression(source, target), table, known)
+    assert of_target > 1.5 * of_source
+    of_source, of_target = lengths(fit_regression(dataclasses.replace(source, embeddings=table), target), table, known)
+    assert 0.1 < of_target <= 1.1 * of_source
+
+
 @pytest.mark.parametrize("target_too", [False, True])
 def test_without_counts_or_vectors_it_still_fits(counted_sides, target_too):
     source, target = counted_sides

@@ -21,8 +21,9 @@ RESIDUAL = 0.5
 Residual = Annotated[
     float, Setting("Share of its neighbors' residuals that a predicted row gets; with more, rows lie further apart", 0, 100)
 ]
-# Of the mean diagonal of the normal equations: little, since there are far more tokens than features.
-_RIDGE = 1e-4
+# Of the mean diagonal of the normal equations: little, since there are far more tokens than features; more where the rows that
+# it predicts for the target would be longer than this many times those for the source (docs/log.md, 2026-11-27).
+_RIDGES, _LONGER = (1e-4, 1e-3, 1e-2, 1e-1), 1.1
 # Frequent tokens have better vectors, but there are few of them: a token is weighted by the root of its count.
 _WEIGHT_POWER = 0.5
 # Of the largest variance: what is less is rounding.
@@ -53,7 +54,9 @@ def fit_regression(source: Side, target: Side) -> Regression:
     The features of a token are its vector scaled to length 1 and centred over its language, one, the logarithm of the share
     that it has of its text and the square of that, and whether it begins a word. With F the features of the source tokens that
     occur in the text, W their weights (roots of their counts) and s a ten-thousandth of the mean diagonal of F' W F, the basis
-    is (F' W F + s I)^-1 F' W.
+    is (F' W F + s I)^-1 F' W. Where target vectors go in directions that source vectors hardly have, coefficients are fitted to
+    little and rows grow: with the source's rows at hand, s is ten times as much until the rows predicted for the target are at
+    most 1.1 times as long, in root mean square, as those for the source, or up to a tenth of the mean diagonal.
 
     Centring by language removes a constant difference between the two languages' contexts. Frequencies outside the range of the
     source tokens that occur are clipped to it. Tokens too rare to have a vector are still fitted, using the mean vector: they
@@ -61,8 +64,8 @@ def fit_regression(source: Side, target: Side) -> Regression:
     model belong to other languages.
 
     Args:
-      source: V_s tokens with vectors (V_s, m), some of them not zero, and their `counts`.
-      target: V_t tokens likewise.
+      source: V_s tokens with vectors (V_s, m), some of them not zero, their `counts`, and as `embeddings` their rows, or None.
+      target: V_t tokens likewise, without rows.
 
     Returns:
       The regression of rank r = m + 4. Special source tokens and those that do not occur are left out: their columns of the
@@ -80,8 +83,20 @@ def fit_regression(source: Side, target: Side) -> Regression:
         features.append(np.column_stack(columns))
     weighted = np.where(fitted, _weights(source), 0.0)[:, None] * features[0]
     normal = weighted.T @ features[0]
-    normal[np.diag_indices_from(normal)] += _RIDGE * np.trace(normal) / len(normal)
-    return Regression(*features, np.linalg.solve(normal, weighted.T))
+    grams = [part.T @ part / len(part) for part in (features[0][fitted], features[1])]
+    for ridge in _RIDGES:
+        penalised = normal.copy()
+        penalised[np.diag_indices_from(normal)] += ridge * np.trace(normal) / len(normal)
+        basis = np.linalg.solve(penalised, weighted.T)
+        if source.embeddings is None:
+            break
+        parts = [slice(begin, begin + _ROWS_AT_ONCE) for begin in range(0, len(features[0]), _ROWS_AT_ONCE)]
+        coefficients = sum(basis[:, part] @ source.embeddings[part].astype(np.float64) for part in parts)
+        # Mean squared lengths of the predicted rows.
+        of_source, of_target = (np.sum(coefficients * (gram @ coefficients)) for gram in grams)
+        if of_target <= _LONGER**2 * of_source:
+            break
+    return Regression(*features, basis)
 
 
 def regressed(plan: TransferPlan, source: Side, target: Side, share: float | np.ndarray = RESIDUAL) -> TransferPlan:

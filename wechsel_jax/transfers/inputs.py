@@ -172,10 +172,11 @@ def make_sides(job: Job, steps: Steps) -> tuple[Side, Side, dict | None]:
                 f"{job.settings.target_vectors}: no target token has a vector; expected vectors of the target tokenizer's "
                 "language, and words that fit the choice of token vectors"
             )
-    if "regression" in job.method.settings and job.settings.own["regression"]:
+    predicted = "regression" in job.method.settings and job.settings.own["regression"]
+    if predicted:
         # Counts of the vectors' file are of one language only.
         source_counts, counts = _counts(job, steps)
-    if job.method.source_rows:
+    if job.method.source_rows or predicted:
         rows = job.checkpoint.read(job.checkpoint.table)[: len(job.source)]
     if job.method.head_rows:
         heads = [tensor for tensor in job.checkpoint.vocabulary_tensors() if tensor.role == "head"]
