@@ -105,8 +105,8 @@ def gather(workdirs: Sequence[tuple[str, Path]], before: dict[str, Any]) -> dict
         ]
         if run.config.get("soft_targets", {}).get("share"):
             found["soft_targets"] = run.config["soft_targets"] | {"perplexity": round(teacher_perplexity(run), 2)}
-        # What a part of the text has been evaluated on is not all of it.
-        if run.config["eval_batches"] is None:
+        # What a part of the text has been evaluated on is not all of it; and an export may be gone.
+        if run.config.get("eval_batches") is None and (place / EXPORT).is_dir():
             found.setdefault("torch", {})[str(run.config["seed"])] = round(torch_perplexity(place / EXPORT, run), 2)
         # Beside that of held-out text it says what text that is read again is learnt by heart.
         late = [line["loss"] for line in run.training if line["step"] > run.planned_steps * 7 / 8]

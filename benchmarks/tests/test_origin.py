@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks import arena, forgetting, initializers, recipe, studies
 from benchmarks.origin import origin, origins, with_seed
+from benchmarks.tables import costs_table
 from tests.records.runs import make_run
 from wechsel_jax.errors import UserError
 from wechsel_jax.records import read_run
@@ -31,7 +32,9 @@ def comparison(root, *, held_out="h", seed=0, folder="data", names=("wechsel", "
         lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         lines = [line | ({"bits_per_byte": 2.0} if line["kind"] == "eval" else {}) for line in lines]
         (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (root / "config.json").write_text(json.dumps({"variants": {}, "transfer": {}}))
     record = {"methods": {name: {"evaluations": [[0, 5000.0], [200, 300.0]]} for name in names}, "seed": seed}
+    record["seconds"] = {"source vectors": 20.0, "native vectors": 10.0, "wechsel training": 5.0}
     (root / "comparison.json").write_text(json.dumps(record | {"machine": "a machine"}))
     return root
 
@@ -102,7 +105,12 @@ def test_results_tell_their_origin_and_have_their_tables(tmp_path):
         "evaluations": [[0, 5000.0], [200, 300.0]],
         **{"counts": {"copied": 3, "mixed": 91, "random": 6}, "precision_at_1": 0.3147, "length_ratio": 0.657},
         **{"transfer_seconds": 1.2, "origin": found["runs"]["wechsel"]["origin"]},
+        **{"made": ["source vectors"], "tokens_per_second": language["methods"]["full_rand"]["tokens_per_second"]},
     }
+    assert language["made"] == {"source vectors": 20.0} and language["methods"]["full_rand"]["made"] == []
+    language["methods"]["wechsel"]["tokens_per_second"] = language["methods"]["full_rand"]["tokens_per_second"] = 4096.0
+    table = costs_table({"languages": {"de": language | {"step": 2048}}})
+    assert "| `wechsel` | source vectors | 20 | 1.2 | 42 |" in table and "a step of 0.50 seconds" in table
 
 
 def test_seeds_of_other_text_do_not_join_a_result(tmp_path):

@@ -228,8 +228,15 @@ def test_one_command_makes_a_model_and_again_goes_on_and_longer(world, source, t
     assert load("adapt", f"longer={run},hours={hours:.10f}").steps == 20 + 20 * 10
     with pytest.raises(UserError, match=r"hours=1e-06: are \d+ tokens at the speed of .*; expected 40,960 to"):
         load("adapt", f"hours=0.000001,like={run}")
-    with pytest.raises(UserError, match="holds no training on text that has ended"):
+    with pytest.raises(UserError, match="holds no metrics"):
         load("adapt", f"hours=1,like={tmp_path / 'run' / 'data'}")
+    # As if it had been killed before its end.
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "killed").mkdir()
+    (tmp_path / "killed" / "metrics.jsonl").write_text("".join(line for line in lines if json.loads(line)["step"] < 15))
+    shutil.copy(run / "config.json", tmp_path / "killed")
+    with pytest.raises(UserError, match="holds no training on text that has ended, whose speed could count"):
+        load("adapt", f"hours=1,like={tmp_path / 'killed'}")
     # One that is longer still goes on from where the decay of this one began.
     fork = Path(load("adapt", f"longer={tmp_path / 'longer'},tokens=200k").fork)
     assert fork == tmp_path / "longer" / "checkpoints" / "20" and fork.is_dir()
