@@ -1,5 +1,6 @@
 """Every method and setting through the whole job; numpy in float64 says what the new rows must be."""
 
+import dataclasses
 import functools
 import json
 from collections.abc import Callable
@@ -519,6 +520,8 @@ def test_the_regression_with_word_vectors_counts_tokens_in_text(world, source, m
             np.add.at(counts, tokenizer(line, add_special_tokens=False)["input_ids"], 1)
         vocabulary = Vocabulary.from_tokenizer(tokenizer)
         sides.append(Side(vocabulary, into(ngram_vectors(vocabulary.words(), known)), counts=counts))
+    # How long its rows are decides about the ridge.
+    sides[0] = dataclasses.replace(sides[0], embeddings=made.source)
     expected = METHODS["wechsel"].plan(*sides, regression=True).apply(made.source)
     np.testing.assert_allclose(made.table, expected, atol=1e-4)
     alone = make("alone", **world.inputs(method="wechsel", regression=True))
