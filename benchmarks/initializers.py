@@ -3,21 +3,21 @@
 Command:         python -m benchmarks.initializers de=runs/initializers-de sw=runs/initializers-sw fr=... zh=...
 
 The runs themselves:  python -m benchmarks.language_data --data=corpora --output=data
-                      for lang in de sw fr; do
+                      for lang in de sw fr zh; do
                         python -m train.compare --config=configs/compare_initializers.py:lang=$lang,data=data \\
                           --workdir=runs/initializers-$lang
                       done
-                      python -m train.compare --config=configs/compare_initializers.py:lang=zh,data=data,steps=1 \\
-                        --workdir=runs/initializers-zh
 
 What the file holds of other languages stays.
 """
 
+import math
 import sys
 from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from benchmarks import costs
 from benchmarks.origin import origins
 from benchmarks.results import named_places, read_results, write_results
 from wechsel_jax.comparison.settings import needs
@@ -25,18 +25,21 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.files.json import read_json
 from wechsel_jax.program import program
 from wechsel_jax.records import ComparisonRecord, read_run
-from wechsel_jax.records.compute import median
+from wechsel_jax.records.compute import compute, median
 
 NAMES = {"de": "German", "fr": "French", "sw": "Swahili", "zh": "Chinese"}
 OUTPUT = Path(__file__).with_name("initializers.json")
 _WIDEST = 1e6
+# What a transfer reads, and which of the texts of a comparison it is.
+_SIDES = {"source_text": "source", "target_text": "train"}
 PLOT = Path(__file__).parents[1] / "docs" / "initializers.png"
 
 
 def gather(workdirs: dict[str, Path]) -> dict:
     """Returns for every language the perplexity of each method at each evaluation, what its transfer recorded, and its origin.
 
-    "made" is what was made for the methods before, in seconds, and of each method which of that it reads.
+    "made" is what was made for the methods before, in seconds, "costs" the FLOPs and the text of that (`benchmarks.costs`); of
+    each method there is which of that it reads, and how much text its transfer read.
 
     Raises:
       UserError: runs of a language are of other text, or another tokenizer, than others; or there is no language.
@@ -55,6 +58,8 @@ def gather(workdirs: dict[str, Path]) -> dict:
                 f"{workdir}: its seconds.json says of all word vectors together how long they took; expected each kind"
             )
         settings = ConfigDict(read_json(workdir / "config.json", "the settings of a comparison", "name its workdir"))
+        texts = read_json(workdir / "texts.json", "the texts of a comparison", "name its workdir")
+        sizes = {side: sum(file["bytes"] for file in texts[kind]) for side, kind in _SIDES.items()}
         for name, run in runs.items():
             read = needs(settings, name)
             norms = run.transfer.norms
@@ -65,17 +70,22 @@ def gather(workdirs: dict[str, Path]) -> dict:
                 "length_ratio": round(norms["target"]["mean"] / norms["source"]["mean"], 3),
                 "transfer_seconds": round(sum(run.transfer.timings.values()), 1),
                 "made": sorted(made for made in result.seconds if made.replace(" ", "_") in read),
+                "text_bytes": sum(
+                    min(size, run.transfer.settings["text_bytes"] or size) for side, size in sizes.items() if side in read
+                ),
                 "tokens_per_second": median(run, "tokens_per_second"),
                 "origin": own[name],
             }
+        used = [name for name in result.seconds if any(name in one["made"] for one in methods.values())]
         languages[language] = {
             "seed": result.seed,
             "machine": result.machine,
             "origin": shared,
-            "step": runs[name].config["batch_size"] * runs[name].config["block_length"],
-            "made": {
-                name: spent for name, spent in result.seconds.items() if any(name in one["made"] for one in methods.values())
-            },
+            # Of one model and as long rows, whatever the start.
+            "step": run.config["batch_size"] * run.config["block_length"],
+            "step_flops": compute(run).flops / run.last_step,
+            "made": {name: result.seconds[name] for name in used},
+            "costs": {name: costs.made(workdir, name) for name in used},
             "methods": methods,
         }
     return {"command": "see benchmarks/initializers.py", "languages": languages}
@@ -92,13 +102,21 @@ def draw(result: dict, path: Path) -> None:
     if not trained:
         print(f"{path} stays as it is: no language was trained for more than a step")
         return
-    figure, panels = pyplot.subplots(1, len(trained), figsize=(5.6 * len(trained), 5.2), squeeze=False)
-    for axes, (language, methods) in zip(panels[0], trained.items(), strict=True):
+    columns, lines = min(2, len(trained)), -(-len(trained) // 2)
+    figure, panels = pyplot.subplots(lines, columns, figsize=(7 * columns, 5.2 * lines), squeeze=False)
+    for axes in panels.flat[len(trained) :]:
+        axes.remove()
+    for axes, (language, methods) in zip(panels.flat, trained.items(), strict=False):
         order = sorted(methods, key=lambda name, methods=methods: -methods[name]["evaluations"][-1][1])
-        steps = [step for step, _ in methods[order[0]]["evaluations"]]
-        curves = [[perplexity for _, perplexity in methods[name]["evaluations"]] for name in order]
+        steps = sorted({step for method in methods.values() for step, _ in method["evaluations"]})
+        # Perplexities that are not finite are not recorded; they have no mark.
+        curves = [[dict(methods[name]["evaluations"]).get(step, math.inf) for step in steps] for name in order]
         axes.hlines(
-            range(len(order)), [min(curve) for curve in curves], [max(curve) for curve in curves], color="0.85", zorder=1
+            range(len(order)),
+            [min(curve) for curve in curves],
+            [min(max(curve), 1e99) for curve in curves],
+            color="0.85",
+            zorder=1,
         )
         for i, step in enumerate(steps):
             shade = str(0.75 - 0.75 * i / (len(steps) - 1))

@@ -9,6 +9,7 @@ the extra `test`.
 import csv
 import functools
 import json
+import math
 import re
 import statistics
 import sys
@@ -181,9 +182,9 @@ def initializers_table(result: dict) -> str:
             ranks.setdefault(method, []).append(rank / len(order))
     for method in sorted(ranks, key=lambda method: statistics.mean(ranks[method])):
         curves = {name: value["methods"].get(method, {}).get("evaluations") for name, value in languages.items()}
-        cells = [curve and curve[0][1] for curve in curves.values()] + [
-            curves[name] and curves[name][-1][1] for name in trained
-        ]
+        # What is not finite is not recorded.
+        cells = [curve and dict(curve).get(0, math.inf) for curve in curves.values()]
+        cells += [curves[name] and curves[name][-1][1] for name in trained]
         lines.append(f"| `{method}` | " + " | ".join("–" if cell is None else _rounded(cell) for cell in cells) + " |")
     machine = next(iter(languages.values()))["machine"]
     lines.append(f"\nHeld-out perplexity, one seed, vocabularies of 8,192, word vectors not centred; {machine}.")
@@ -193,22 +194,31 @@ def initializers_table(result: dict) -> str:
 def costs_table(result: dict) -> str:
     """What each start took in the language where all were made: what it reads that was made before, and its own transfer."""
     language, found = max(result["languages"].items(), key=lambda item: len(item[1].get("made", {})))
-    methods, made = found["methods"], found["made"]
+    methods, made, costs = found["methods"], found["made"], found["costs"]
     step = found["step"] / statistics.median(method["tokens_per_second"] for method in methods.values())
-    lines = ["| start | made before | seconds | its transfer | together, in training steps |", "|---|---|---:|---:|---:|"]
+    lines = [
+        "| start | made before | its text, MB | its TFLOP | its seconds | the transfer's text, MB | its seconds | "
+        "all seconds, in training steps |",
+        "|---|---|---:|---:|---:|---:|---:|---:|",
+    ]
     rows = {}
     for name, method in methods.items():
         before = sum(made[one] for one in method["made"])
-        rows[name] = (before, method["transfer_seconds"], (before + method["transfer_seconds"]) / step)
-    for name, (before, own, steps_worth) in sorted(rows.items(), key=lambda item: item[1][2]):
-        what = ", ".join(methods[name]["made"]) or "–"
-        lines.append(f"| `{name}` | {what} | {f'{before:,.0f}' if before else '–'} | {own:,.1f} | {steps_worth:,.0f} |")
-    lines.append(f"\nEnglish to {initializers.NAMES[language]}, a step of {step:.2f} seconds; {found['machine']}.")
+        text, flops = (sum(costs[one][kind] for one in method["made"]) for kind in ("text_bytes", "flops"))
+        cells = [f"{text / 1e6:,.0f}", f"{flops / 1e12:.1f}", f"{before:,.0f}"] if method["made"] else ["–"] * 3
+        cells += [f"{method['text_bytes'] / 1e6:.0f}" if method["text_bytes"] else "–", f"{method['transfer_seconds']:,.1f}"]
+        rows[name] = ((before + method["transfer_seconds"]) / step, cells)
+    for name, (steps, cells) in sorted(rows.items(), key=lambda item: item[1][0]):
+        lines.append(f"| `{name}` | {', '.join(methods[name]['made']) or '–'} | {' | '.join(cells)} | {steps:,.0f} |")
+    lines.append(
+        f"\nEnglish to {initializers.NAMES[language]}, a step of {step:.2f} seconds and {found['step_flops'] / 1e12:.3f} TFLOP; "
+        f"{found['machine']}."
+    )
     return "\n".join(lines)
 
 
 def _rounded(perplexity: float) -> str:
-    return f"{perplexity:,.0f}" if perplexity < 1e9 else f"{perplexity:.0e}"
+    return f"{perplexity:,.0f}" if perplexity < 1e9 else f"{perplexity:.0e}" if math.isfinite(perplexity) else "∞"
 
 
 def _last(language: dict) -> list:

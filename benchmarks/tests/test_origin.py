@@ -1,12 +1,13 @@
 """What `benchmarks/origin.py` says of runs, and the results that are gathered with it."""
 
 import json
+import math
 
 import pytest
 
-from benchmarks import arena, forgetting, initializers, recipe, studies
+from benchmarks import arena, costs, forgetting, initializers, recipe, studies
 from benchmarks.origin import origin, origins, with_seed
-from benchmarks.tables import costs_table
+from benchmarks.tables import costs_table, initializers_table
 from tests.records.runs import make_run
 from wechsel_jax.errors import UserError
 from wechsel_jax.records import read_run
@@ -27,12 +28,14 @@ def comparison(root, *, held_out="h", seed=0, folder="data", names=("wechsel", "
         config["data"] = {side: [str(root / folder / side)] for side in ("train", "validation")}
         config["optimizer"] = {"peak_learning_rate": 1e-3 * (number + 1), "groups": []}
         (run / "config.json").write_text(json.dumps(config))
-        start = {"step": 0, "seconds": 0.0, "devices": 1, "device_kind": "cpu", "versions": VERSIONS}
+        start = {"step": 0, "seconds": 0.0, "devices": 1, "device_kind": "cpu", "versions": VERSIONS, "flops_per_token": 3e6}
         (run / "machine.json").write_text(json.dumps({"starts": [start]}))
         lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         lines = [line | ({"bits_per_byte": 2.0} if line["kind"] == "eval" else {}) for line in lines]
         (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (root / "config.json").write_text(json.dumps({"variants": {}, "transfer": {}}))
+    texts = {kind: [{"name": f"{kind}.txt", "bytes": 1_000_000}] for kind in ("source", "train", "validation")}
+    (root / "texts.json").write_text(json.dumps(texts | {"words": []}))
     record = {"methods": {name: {"evaluations": [[0, 5000.0], [200, 300.0]]} for name in names}, "seed": seed}
     record["seconds"] = {"source vectors": 20.0, "native vectors": 10.0, "wechsel training": 5.0}
     (root / "comparison.json").write_text(json.dumps(record | {"machine": "a machine"}))
@@ -92,8 +95,9 @@ def test_a_study_is_not_replaced_by_one_of_other_text(tmp_path):
     assert studies.gather(tmp_path / "b", {name: before[name] for name in ("machine", "runs")})["origin"]["validation"] == "x"
 
 
-def test_results_tell_their_origin_and_have_their_tables(tmp_path):
+def test_results_tell_their_origin_and_have_their_tables(tmp_path, monkeypatch):
     place = comparison(tmp_path / "a")
+    monkeypatch.setattr(costs, "made", lambda workdir, name: {"flops": 4e12, "text_bytes": 3_000_000})
     found = studies.gather(place, {})
     assert found["origin"]["validation"] == "h" and found["runs"]["wechsel"]["origin"]["settings"]
     assert "| de | `wechsel` | 0 | 5,806 |" in studies.table({"freezing/de": found}, "freezing")
@@ -104,13 +108,13 @@ def test_results_tell_their_origin_and_have_their_tables(tmp_path):
     assert language["methods"]["wechsel"] == {
         "evaluations": [[0, 5000.0], [200, 300.0]],
         **{"counts": {"copied": 3, "mixed": 91, "random": 6}, "precision_at_1": 0.3147, "length_ratio": 0.657},
-        **{"transfer_seconds": 1.2, "origin": found["runs"]["wechsel"]["origin"]},
+        **{"transfer_seconds": 1.2, "text_bytes": 0, "origin": found["runs"]["wechsel"]["origin"]},
         **{"made": ["source vectors"], "tokens_per_second": language["methods"]["full_rand"]["tokens_per_second"]},
     }
     assert language["made"] == {"source vectors": 20.0} and language["methods"]["full_rand"]["made"] == []
     language["methods"]["wechsel"]["tokens_per_second"] = language["methods"]["full_rand"]["tokens_per_second"] = 4096.0
     table = costs_table({"languages": {"de": language | {"step": 2048}}})
-    assert "| `wechsel` | source vectors | 20 | 1.2 | 42 |" in table and "a step of 0.50 seconds" in table
+    assert "| `wechsel` | source vectors | 3 | 4.0 | 20 | – | 1.2 | 42 |" in table and "a step of 0.50 seconds" in table
 
 
 def test_seeds_of_other_text_do_not_join_a_result(tmp_path):
@@ -208,3 +212,16 @@ def test_where_nothing_was_trained_there_is_no_picture(tmp_path, capsys):
     result = {"languages": {"de": {"methods": {"wechsel": {"evaluations": [[0, 9.0], [1, 8.0]]}}}}}
     initializers.draw(result, tmp_path / "picture.png")
     assert not [*tmp_path.iterdir()] and "stays as it is" in capsys.readouterr().out
+
+
+def test_a_perplexity_that_was_not_finite_is_not_taken_for_another_steps(tmp_path, monkeypatch):
+    methods = {"clp": {"evaluations": [[30, 7e12], [60, 6210.0]]}, "focus": {"evaluations": [[0, 9.0], [30, 8.0], [60, 7.0]]}}
+    result = {"languages": {"zh": {"methods": methods, "machine": "a machine"}}}
+    assert "| `clp` | ∞ | 6,210 |" in initializers_table(result)
+    from matplotlib.axes import Axes
+
+    drawn = []
+    monkeypatch.setattr(Axes, "scatter", lambda self, x, y, **look: drawn.append((look["label"], x)))
+    monkeypatch.setattr(Axes, "legend", lambda self, **look: None)
+    initializers.draw(result, tmp_path / "picture.png")
+    assert drawn == [("step 0", [math.inf, 9.0]), ("step 30", [7e12, 8.0]), ("step 60", [6210.0, 7.0])]
