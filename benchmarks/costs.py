@@ -38,7 +38,8 @@ def made(workdir: Path, name: str) -> dict[str, float]:
     model = fasttext.load_model(str(workdir / "vectors" / f"{vectors[1]}.bin"))
     texts = read_json(workdir / "texts.json", "the texts of a comparison", "name its workdir")
     # As in `comparison.inputs.make_inputs`.
-    read = texts["source"] if vectors[1] == "source" else vectors[1] == "target" and texts["words"] or texts["train"]
+    kinds = {"source": ("source",), "target": ("words", "train")}.get(vectors[1], ("train",))
+    read = next(filter(None, (texts[kind] for kind in kinds)))
     return {"flops": fasttext_flops(model), "text_bytes": model.f.getArgs().epoch * sum(file["bytes"] for file in read)}
 
 

@@ -211,8 +211,8 @@ def costs_table(result: dict) -> str:
     for name, (steps, cells) in sorted(rows.items(), key=lambda item: item[1][0]):
         lines.append(f"| `{name}` | {', '.join(methods[name]['made']) or '–'} | {' | '.join(cells)} | {steps:,.0f} |")
     lines.append(
-        f"\nEnglish to {initializers.NAMES[language]}, a step of {step:.2f} seconds and {found['step_flops'] / 1e12:.3f} TFLOP; "
-        f"{found['machine']}."
+        f"\nEnglish to {initializers.NAMES[language]}, a step of {step:.2f} seconds and "
+        f"{found['step_flops'] / 1e12:.3f} TFLOP; {found['machine']}."
     )
     return "\n".join(lines)
 
