@@ -7,7 +7,8 @@ import pytest
 
 from tests.initializers.conftest import COUNTED_SIZES
 from wechsel_jax.initializers import METHODS, Side
-from wechsel_jax.initializers.regression import fit_regression
+from wechsel_jax.initializers.regression import fit_regression, regressed
+from wechsel_jax.initializers.wechsel import wechsel
 from wechsel_jax.tokens.overlap import Overlap
 
 S, T, M = COUNTED_SIZES
@@ -108,6 +109,18 @@ def test_rows_of_the_target_do_not_grow_in_directions_that_the_source_hardly_has
     assert of_target > 1.5 * of_source
     of_source, of_target = lengths(fit_regression(dataclasses.replace(source, embeddings=table), target), table, known)
     assert 0.1 < of_target <= 1.1 * of_source
+    # Which ridge it was is told where it is not the usual one.
+    mixed, told = wechsel(source, target), []
+    regressed(mixed, source, target, notes=told.append)
+    assert not told
+    source = dataclasses.replace(source, embeddings=table)
+    fitted = fit_regression(source, target)
+    assert fitted.longer == pytest.approx(of_target / of_source)
+    plan = wechsel(source, target, regression=True, notes=told.append)
+    np.testing.assert_array_equal(plan.basis, fitted.basis.astype(np.float32))
+    (note,) = told
+    assert f"ridge is {fitted.ridge:g} of the mean diagonal instead of 0.0001" in note
+    assert f"{of_target / of_source:.2f} times as long" in note
 
 
 @pytest.mark.parametrize("target_too", [False, True])

@@ -25,6 +25,7 @@ def focus(
     regression: Predicted = False,
     parity: bool = False,
     progress: Callable[[int, int], None] | None = None,
+    notes: Callable[[str], None] | None = None,
 ) -> TransferPlan:
     """Sparsemax over the cosine to all shared tokens (FOCUS, Dobler and de Melo, 2023, section 3.2).
 
@@ -49,6 +50,7 @@ def focus(
         tokens that they are shared with.
       parity: choose anchors as PyPI deepfocus 1.0.1 does.
       progress: called with (tokens done, tokens to do) while neighbors are searched.
+      notes: see `regressed`.
 
     Returns:
       A convex plan: weights are non-negative and sum to 1 for every mixed token, the strongest neighbor first.
@@ -77,7 +79,7 @@ def focus(
     if regression:
         known = np.zeros((len(source.vocabulary), vectors.shape[1]), vectors.dtype)
         known[rows] = vectors[anchors]
-        plan = regressed(plan, dataclasses.replace(source, vectors=known), target)
+        plan = regressed(plan, dataclasses.replace(source, vectors=known), target, notes=notes)
     return plan
 
 

@@ -27,6 +27,7 @@ def ofa(
     regression: Predicted = False,
     parity: bool = False,
     progress: Callable[[int, int], None] | None = None,
+    notes: Callable[[str], None] | None = None,
 ) -> TransferPlan:
     """Shared tokens copied, others a softmax over the k most similar source tokens (Liu et al., 2024: OFA, section 3).
 
@@ -47,6 +48,7 @@ def ofa(
       regression: rows that are not copied are those of `regressed`.
       parity: choose as cisnlp/ofa does.
       progress: see `search.nearest_neighbors`.
+      notes: see `regressed`.
 
     Returns:
       A convex plan: tokens that are neither shared nor have a vector are random.
@@ -67,7 +69,7 @@ def ofa(
     plan = TransferPlan.mixed(nearest_TxK, softmax(similarity_TxK, temperature))
     plan = plan.with_noise(where=~target.has_vector)
     if regression:
-        plan = regressed(plan, source, target)
+        plan = regressed(plan, source, target, notes=notes)
     return plan.with_copies(shared)
 
 

@@ -3,6 +3,7 @@
 `white` makes the features, or any coordinates of tokens, fit to be trained along.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -40,11 +41,16 @@ class Regression:
       target: float64 (V_t, r), of the target tokens.
       basis: float64 (r, V_s); `basis @ E` are the coefficients for a table E (V_s, d), so that `target @ (basis @ E)` predicts
         the target's rows.
+      ridge: s, in units of the mean diagonal of the normal equations.
+      longer: root mean square length of the rows predicted for the target over that for the source; None where the source's
+        rows were not given.
     """
 
     source: np.ndarray
     target: np.ndarray
     basis: np.ndarray
+    ridge: float
+    longer: float | None
 
 
 @one_thread()
@@ -89,17 +95,24 @@ def fit_regression(source: Side, target: Side) -> Regression:
         penalised[np.diag_indices_from(normal)] += ridge * np.trace(normal) / len(normal)
         basis = np.linalg.solve(penalised, weighted.T)
         if source.embeddings is None:
-            break
+            return Regression(*features, basis, ridge, None)
         parts = [slice(begin, begin + _ROWS_AT_ONCE) for begin in range(0, len(features[0]), _ROWS_AT_ONCE)]
         coefficients = sum(basis[:, part] @ source.embeddings[part].astype(np.float64) for part in parts)
         # Mean squared lengths of the predicted rows.
         of_source, of_target = (np.sum(coefficients * (gram @ coefficients)) for gram in grams)
-        if of_target <= _LONGER**2 * of_source:
+        longer = float(np.sqrt(of_target / of_source)) if of_source else 1.0
+        if longer <= _LONGER:
             break
-    return Regression(*features, basis)
+    return Regression(*features, basis, ridge, longer)
 
 
-def regressed(plan: TransferPlan, source: Side, target: Side, share: float | np.ndarray = RESIDUAL) -> TransferPlan:
+def regressed(
+    plan: TransferPlan,
+    source: Side,
+    target: Side,
+    share: float | np.ndarray = RESIDUAL,
+    notes: Callable[[str], None] | None = None,
+) -> TransferPlan:
     """Adds the regression to a plan whose rows are mixtures.
 
     With x a token's features, R the coefficients of `fit_regression` and w the weights of the mixture, a row becomes
@@ -112,11 +125,18 @@ def regressed(plan: TransferPlan, source: Side, target: Side, share: float | np.
       source: V_s tokens with vectors (V_s, m), and their `counts` where frequencies are to be known.
       target: V_t tokens likewise.
       share: of the residuals, one or (V_t,).
+      notes: called with a sentence where the ridge is not the usual one.
 
     Returns:
       A plan with coordinates of rank m + 4.
     """
     fitted = fit_regression(source, target)
+    if fitted.ridge != _RIDGES[0] and notes is not None:
+        notes(
+            f"The regression's ridge is {fitted.ridge:g} of the mean diagonal instead of {_RIDGES[0]:g}, since target vectors "
+            "go in directions that source vectors hardly have; predicted rows are "
+            f"{fitted.longer:.2f} times as long for the target as for the source."
+        )
     weights = (np.asarray(share, np.float32)[..., None] * plan.weights).astype(np.float32)
     rows, k = weights.shape
     part = csr_array((weights.ravel(), plan.neighbors.ravel(), np.arange(rows + 1) * k), shape=(rows, len(source.vocabulary)))

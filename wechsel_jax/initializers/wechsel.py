@@ -29,6 +29,7 @@ def wechsel(
     regression: Predicted = False,
     parity: bool = False,
     progress: Callable[[int, int], None] | None = None,
+    notes: Callable[[str], None] | None = None,
 ) -> TransferPlan:
     """Softmax over the k most similar source tokens (Minixhofer et al., 2022, section 3.2).
 
@@ -53,6 +54,7 @@ def wechsel(
       regression: rows that are not copied are those of `regressed`, which is anker's with other vectors.
       parity: choose as PyPI wechsel 0.0.4 does.
       progress: see `search.nearest_neighbors`.
+      notes: see `regressed`.
 
     Returns:
       A convex plan: weights are non-negative and sum to 1 for every token that has a vector; the others are random.
@@ -78,7 +80,7 @@ def wechsel(
         mixture = nearest_TxK, softmax(similarity_TxK, temperature)
     plan = TransferPlan.mixed(*mixture).with_noise(where=~target.has_vector)
     if regression:
-        plan = regressed(plan, source, target)
+        plan = regressed(plan, source, target, notes=notes)
     if parity or overlap is None:
         return plan.with_special_tokens(source, target, parity)
     return plan.with_copies(overlap.source)

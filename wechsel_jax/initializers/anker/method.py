@@ -25,6 +25,7 @@ def anker(
     regression: Predicted = True,
     residual: Residual = RESIDUAL,
     progress: Callable[[int, int], None] | None = None,
+    notes: Callable[[str], None] | None = None,
 ) -> TransferPlan:
     """Each row is a regression prediction from the token's contexts and frequency, plus a share of its neighbors' residuals.
 
@@ -42,6 +43,7 @@ def anker(
       residual: c. Predictions, and means of k residuals, lie closer together than the source's rows; a larger share moves them
         apart.
       progress: see `nearest_neighbors`.
+      notes: see `regressed`.
 
     Returns:
       A plan with a regression. Tokens too rare in the text to have a vector are mixed by `other_vectors` as in WECHSEL, if both
@@ -61,7 +63,7 @@ def anker(
     plan = wechsel(source, target, neighbors=min(neighbors, known), progress=progress, **options)
     plan, same = _with_same_bytes(plan, source, target)
     if regression:
-        plan = regressed(plan, source, target, np.where(same, 1, residual))
+        plan = regressed(plan, source, target, np.where(same, 1, residual), notes=notes)
     plan = _with_other_vectors(plan, source, target, neighbors=neighbors, **options)
     return plan.with_copies(overlap.source)
 
