@@ -130,17 +130,29 @@ run() {
   fi
 }
 
-newest_checkpoint() { # WORKDIR
-  steps "$1" | tail -n 1
+# Prints the directories of complete checkpoints in and below a workdir, e.g. wechsel/checkpoints/100 of a comparison, oldest
+# first; half-written ones have other names.
+saved() { # WORKDIR
+  below "$1" -type d -path '*/checkpoints/*' -prune | grep -E '(^|/)checkpoints/[0-9]+$' | sort -V || true
 }
 
-# Prints the steps of complete checkpoints, oldest first; half-written ones have other names.
-steps() { # WORKDIR
-  local directory
-  for directory in "$1"/checkpoints/*/; do
-    directory=${directory%/}
-    [[ ! ${directory##*/} =~ ^[0-9]+$ ]] || echo "${directory##*/}"
-  done | sort -n
+# Prints what find selects below a directory, relative to it, but nothing hidden. What vanishes meanwhile is no failure.
+below() { # DIRECTORY TEST...
+  [[ ! -d $1 ]] || (cd "$1" && shift && { find . -name '.?*' -prune -o "$@" -print 2>/dev/null || true; } | sed 's|^[.]/||')
+}
+
+# Prints the step of the newest checkpoint, of several runs together the sum of theirs; nothing where there is none.
+newest_checkpoint() { # WORKDIR
+  saved "$1" | awk -F/ '{ step = $NF; sub(/[^\/]*$/, ""); if (step + 0 > newest[$0]) newest[$0] = step + 0; some = 1 }
+    END { for (run in newest) sum += newest[run]; if (some) print sum + 0 }'
+}
+
+# The same of the last steps that the metrics tell.
+last_step() { # WORKDIR
+  local file
+  below "$1" -type f -name metrics.jsonl | while IFS= read -r file; do
+    { grep -o '"step": *[0-9]*' "$1/$file" 2>/dev/null || true; } | tail -n 1 | grep -o '[0-9]*$' || true
+  done | awk '{ sum += $1 } END { if (NR) print sum }'
 }
 
 # One line for watch.sh and status.sh: state, exit status, step, newest checkpoint, the log's last line.
@@ -159,9 +171,7 @@ state() { # WORKDIR
     state=unprepared
   fi
   if [[ $state != running && -f $records/exit ]]; then status=$(<"$records/exit"); fi
-  if [[ -f $1/metrics.jsonl ]]; then
-    step=$(grep -o '"step": *[0-9]*' "$1/metrics.jsonl" | tail -n 1 | grep -o '[0-9]*$' || true)
-  fi
+  step=$(last_step "$1")
   saved=$(newest_checkpoint "$1")
   if [[ -f $records/train.log ]]; then last=$(last_words "$state"); fi
   printf 'wechsel-state\t%s\t%s\t%s\t%s\t%s\t%s\n' "$(hostname)" "$state" "$status" "${step:--}" "${saved:--}" "${last:--}"
@@ -218,10 +228,13 @@ logs() { # LINES follow|end PREFIX
 # None of these removes anything at the destination. Hidden directories of checkpoints/ are half-written or half-removed.
 copy_checkpoint() { ${shown-} gcloud storage rsync --recursive "--exclude=$half_written" "$1" "$2"; }
 copy_rest() {
-  ${shown-} gcloud storage rsync --recursive "--exclude=metrics[.]jsonl|[.]lock|checkpoints/[.0-9].*|$half_written" "$1" "$2"
+  ${shown-} gcloud storage rsync --recursive \
+    "--exclude=(.*/)?metrics[.]jsonl|(.*/)?[.]lock|(.*/)?checkpoints/[.0-9].*|$half_written" "$1" "$2"
 }
 fetch_checkpoint() { ${shown-} gcloud storage rsync --recursive "$1" "$2"; }
-fetch_rest() { ${shown-} gcloud storage rsync --recursive "--exclude=checkpoints/[.0-9].*|complete/.*|logs/.*" "$1" "$2"; }
+fetch_rest() {
+  ${shown-} gcloud storage rsync --recursive "--exclude=(.*/)?checkpoints/[.0-9].*|complete/.*|logs/.*" "$1" "$2"
+}
 
 # For --dry-run: the lines that copy, with STEP for a checkpoint's.
 plan() { # push|restore WORKDIR DESTINATION
@@ -229,65 +242,96 @@ plan() { # push|restore WORKDIR DESTINATION
   # shellcheck disable=SC2329 # by its name
   show() { printf '#  ' && printf ' %q' "$@" && echo; }
   if [[ $1 == push ]]; then
-    copy_checkpoint "$2/checkpoints/STEP" "$3/checkpoints/STEP"
     copy_rest "$2" "$3"
+    copy_checkpoint "$2/checkpoints/STEP" "$3/checkpoints/STEP"
   else
-    fetch_rest "$3" "$2"
-    fetch_checkpoint "$3/checkpoints/STEP" "$2/.restored.partial/STEP"
+    fetch_rest "$3" "$2/.restored.partial"
+    fetch_checkpoint "$3/checkpoints/STEP" "$2/.restored.partial/checkpoints/STEP"
   fi
 }
 
-# Copies the run to the bucket. A checkpoint counts there once DESTINATION/complete/STEP says that it and the metrics up to it
-# are whole. With KEEP > 0, checkpoints that are gone here and are not among the newest KEEP there are removed from the bucket.
+# Copies the run to the bucket, and the runs below it. A checkpoint counts there once DESTINATION/complete/RUN/STEP says that it
+# and the metrics up to it are whole, and other files once complete/files names them: then all of them have arrived. With
+# KEEP > 0, checkpoints that are gone here and are not among the newest KEEP of their run there are removed from the bucket.
 push() { # WORKDIR DESTINATION KEEP
-  local failed=0
+  local failed=0 checkpoints files
   cd "$checkout"
   [[ -d $1 ]] || return 0
   exec 9>"$records/sync.lock"
   flock 9
+  # Before anything is copied: what a run writes meanwhile does not count yet.
+  checkpoints=$(saved "$1")
+  files=$(below "$1" -type f -not -path '*/checkpoints/[0-9]*')
   # First, so that a checkpoint that counts has the settings it was trained with beside it.
-  copy_rest "$1" "$2" || failed=1
-  push_checkpoints "$1" "$2" || failed=1
+  if copy_rest "$1" "$2"; then
+    printf '%s\n' "$files" | gcloud storage cp - "$2/complete/files" || failed=1
+  else
+    failed=1
+  fi
+  push_checkpoints "$1" "$2" "$checkpoints" || failed=1
   [[ ! -f $records/train.log ]] || gcloud storage cp "$records/train.log" "$2/logs/$(hostname).log" || failed=1
   if ((failed == 0 && $3 > 0)); then prune "$@" || failed=1; fi
   flock -u 9
   return "$failed"
 }
 
-push_checkpoints() { # WORKDIR DESTINATION
-  local step saved=() failed=0
-  for step in $(steps "$1"); do
-    if copy_checkpoint "$1/checkpoints/$step" "$2/checkpoints/$step"; then
-      saved+=("$step")
-    elif [[ -d $1/checkpoints/$step ]]; then
+push_checkpoints() { # WORKDIR DESTINATION CHECKPOINTS
+  local path stamp there all paths=() stamps=() failed=0
+  there=$(complete "$2") || failed=1
+  mapfile -t all <<<"$3"
+  for path in "${all[@]}"; do
+    [[ -n $path ]] || continue
+    # A checkpoint stays as it is: what this VM has copied, and the bucket holds whole, is not copied again.
+    stamp="$2/$path $(stat -c '%.9Y' "$1/$path" 2>/dev/null)" || continue
+    if grep -qxF -- "$(marker "$path")" <<<"$there" && grep -qxF -- "$stamp" "$records/pushed" 2>/dev/null; then continue; fi
+    if copy_checkpoint "$1/$path" "$2/$path"; then
+      paths+=("$path") stamps+=("$stamp")
+    elif [[ -d $1/$path ]]; then
       failed=1 # and not just removed by the trainer, which keeps the newest few
     fi
   done
   # After the checkpoints, so that the metrics reach as far as they do; a copy, because a file that grows cannot be uploaded.
-  if [[ -f $1/metrics.jsonl ]]; then
-    cp "$1/metrics.jsonl" "$records/metrics.jsonl" && gcloud storage cp "$records/metrics.jsonl" "$2/metrics.jsonl" || return 1
-  fi
-  for step in "${saved[@]}"; do
-    printf '%s\n' "$step" | gcloud storage cp - "$2/complete/$step" || failed=1
+  mapfile -t all < <(below "$1" -type f -name metrics.jsonl)
+  for path in "${all[@]}"; do
+    cp "$1/$path" "$records/metrics.jsonl" && gcloud storage cp "$records/metrics.jsonl" "$2/$path" || return 1
+  done
+  for path in "${!paths[@]}"; do
+    stamp=${stamps[path]} path=$(marker "${paths[path]}")
+    if printf '%s\n' "${path##*/}" | gcloud storage cp - "$2/complete/$path"; then
+      printf '%s\n' "$stamp" >>"$records/pushed"
+    else
+      failed=1
+    fi
   done
   return "$failed"
 }
 
+# RUN/STEP of RUN/checkpoints/STEP, as complete/ names it; STEP of the workdir's own. And back.
+marker() { printf '%s\n' "${1%checkpoints/*}${1##*/}"; }
+checkpoint() { printf '%s\n' "${1%"${1##*/}"}checkpoints/${1##*/}"; }
+
+# Of lines RUN/STEP, oldest first, those of the newest COUNT of each run, or the others.
+newest() { # COUNT [others]
+  awk -F/ -v count="$1" -v others="${2-}" '{ line[NR] = $0; sub(/[^\/]*$/, ""); run[NR] = $0; left[$0]++ }
+    END { for (i = 1; i <= NR; i++) if ((left[run[i]]-- > count) == (others != "")) print line[i] }'
+}
+
 prune() { # WORKDIR DESTINATION KEEP
-  local step old
-  old=$(complete "$2" | head -n "-$3") || return 1
-  for step in $old; do
-    [[ ! -d $1/checkpoints/$step ]] || continue
-    gcloud storage rm "$2/complete/$step" && gcloud storage rm --recursive "$2/checkpoints/$step" || return 1
+  local path old
+  old=$(complete "$2" | newest "$3" others) || return 1
+  mapfile -t old <<<"$old"
+  for path in "${old[@]}"; do
+    [[ -n $path && ! -d $1/$(checkpoint "$path") ]] || continue
+    gcloud storage rm "$2/complete/$path" && gcloud storage rm --recursive "$2/$(checkpoint "$path")" || return 1
   done
 }
 
-# Prints the steps whose checkpoints are whole in the bucket, oldest first. Fails where the bucket cannot be read: to take that
-# for an empty bucket would start the run anew.
-complete() { # DESTINATION
+# Prints what DESTINATION/complete holds. Fails where the bucket cannot be read: to take that for an empty one would start the
+# run anew.
+listed() { # DESTINATION
   local listing errors line
   errors=$(mktemp)
-  if ! listing=$(gcloud storage ls "$1/complete/" 2>"$errors"); then
+  if ! listing=$(gcloud storage ls "$1/complete/**" 2>"$errors"); then
     if ! grep -qi 'matched no objects' "$errors"; then
       cat "$errors" >&2
       rm -f "$errors"
@@ -295,36 +339,56 @@ complete() { # DESTINATION
     fi
   fi
   rm -f "$errors"
-  while IFS= read -r line; do
-    [[ ! ${line##*/} =~ ^[0-9]+$ ]] || echo "${line##*/}"
-  done <<<"$listing" | sort -n
+  while IFS= read -r line; do printf '%s\n' "${line#"$1/complete/"}"; done <<<"$listing"
 }
 
-# Brings the newest COUNT checkpoints and the rest of a run from the bucket, where there is no checkpoint here.
+# Of that the checkpoints, as RUN/STEP, oldest first.
+complete() { # DESTINATION
+  local listing
+  listing=$(listed "$1") || return 1
+  only_checkpoints <<<"$listing"
+}
+only_checkpoints() { grep -E '^(.*/)?[0-9]+$' | sort -V || true; }
+
+take() { # PATH FROM TO
+  [[ -n $1 && -e $2/$1 ]] || return 0
+  mkdir -p "$(dirname "$3/$1")"
+  mv "$2/$1" "$3/$1"
+}
+
+# Brings the newest COUNT checkpoints of each run, and the files that had arrived whole, from the bucket, where there is no
+# checkpoint here.
 restore() { # WORKDIR DESTINATION COUNT
-  local workdir=$1 from=$2 there step new
+  local workdir=$1 from=$2 there path new files
   cd "$checkout"
   if [[ -n $(newest_checkpoint "$workdir") ]]; then
     say "$workdir: has checkpoints; nothing restored"
     return
   fi
-  there=$(complete "$from") || fail 1 "$from: cannot be read; nothing restored"
+  files=$(listed "$from") || fail 1 "$from: cannot be read; nothing restored"
+  there=$(only_checkpoints <<<"$files" | newest "$3" | tac)
   if [[ -z $there ]]; then
     say "$from: holds no checkpoint; a new run"
     return
   fi
   new=$workdir/.restored.partial
-  mkdir -p "$workdir/checkpoints" "$new"
-  fetch_rest "$from" "$workdir"
-  there=$(tail -n "$3" <<<"$there" | sort -rn)
-  for step in $there; do
-    mkdir -p "$new/$step"
-    fetch_checkpoint "$from/checkpoints/$step" "$new/$step"
+  mkdir -p "$new"
+  fetch_rest "$from" "$new"
+  mapfile -t there <<<"$there"
+  for path in "${there[@]}"; do
+    path=$(checkpoint "$path")
+    mkdir -p "$new/$path"
+    fetch_checkpoint "$from/$path" "$new/$path"
   done
-  for step in $there; do
-    mv "$new/$step" "$workdir/checkpoints/$step"
-  done
-  # What an earlier attempt fetched may lie there, too.
+  if grep -qx files <<<"$files"; then
+    files=$(gcloud storage cat "$from/complete/files")
+  else
+    files=$(below "$new" -type f -name metrics.jsonl) # one object each, so whole
+  fi
+  mapfile -t files <<<"$files"
+  for path in "${files[@]}"; do take "$path" "$new" "$workdir"; done
+  for path in "${there[@]}"; do take "$(checkpoint "$path")" "$new" "$workdir"; done
+  # What an earlier attempt fetched may lie there, too, and what had not arrived whole.
   rm -rf -- "$new"
   say "restored step $(newest_checkpoint "$workdir") from $from"
 }

@@ -11,7 +11,8 @@ usage: sync.sh [settings] push | start | restore
   start                   does so every --every seconds while a run is running, and once more when it ends (launch.sh does this)
   restore                 brings the newest checkpoints and the rest of the run to a VM that has none (launch.sh does this)
 
-Half-written checkpoints are left out. A checkpoint in the bucket counts only once complete/STEP there says that it is whole.
+Half-written checkpoints are left out. A checkpoint in the bucket counts only once complete/STEP there says that it is whole, of a
+run below the workdir complete/RUN/STEP, and another file once complete/files names it.
 Nothing in the bucket is removed unless --keep is given, and then only checkpoints that are neither on the VM nor among the
 newest N whole ones there. Everything is copied by worker 0; with more than one worker the run has to lie on a share.
 

@@ -206,7 +206,8 @@ def test_the_copy_leaves_out_what_is_half_written(sandbox):
     (sandbox.workdir() / "checkpoints/100/item.orbax-checkpoint-tmp-9/x").write_text("half")
     sandbox("sync", "push", *RUN)
     copied = sorted(str(path.relative_to(sandbox.bucket())) for path in sandbox.bucket().rglob("*") if path.is_file())
-    assert copied == ["checkpoints/100/weights", "complete/100", "data/tokens.bin", "logs/w-0.log", "metrics.jsonl"]
+    expected = ["checkpoints/100/weights", "complete/100", "complete/files", "data/tokens.bin", "logs/w-0.log", "metrics.jsonl"]
+    assert copied == expected
     plan = sandbox("sync", "push", *RUN, "--dry-run").stdout.splitlines()
     printed = [line.removeprefix("#   gcloud ") for line in plan if line.startswith("#   ")]
     ran = {" ".join(call).replace("/100", "/STEP") for call in sandbox.calls("^storage rsync")}
@@ -230,7 +231,7 @@ def test_a_checkpoint_counts_only_once_it_and_its_metrics_are_whole(sandbox):
     calls = [" ".join(call) for call in sandbox.calls("^storage")][len(order) :]
     positions = [
         next(i for i, call in enumerate(calls) if word in call)
-        for word in ("checkpoints/100 ", "metrics.jsonl gs", "complete/")
+        for word in ("checkpoints/100 ", "metrics.jsonl gs", "complete/100")
     ]
     assert positions == sorted(positions)
 
@@ -262,10 +263,90 @@ def test_an_interrupted_restore_starts_again(sandbox):
     fill_bucket(sandbox, [100, 200], complete=[100, 200])
     sandbox.steer("failures", "1 1 rsync .*checkpoints/100\tnetwork")
     sandbox("sync", "restore", *RUN, status=1)
-    assert list((sandbox.workdir() / "checkpoints").iterdir()) == []
+    assert [*sandbox.workdir().iterdir()] == [sandbox.workdir() / ".restored.partial"]
     # Also where fewer are asked for than the attempt before had fetched.
     assert "restored step 200" in sandbox("sync", "restore", *RUN, "--newest=1").stdout
     assert not (sandbox.workdir() / ".restored.partial").exists()
+
+
+def write_runs(workdir, **steps):
+    """A comparison's workdir: runs with their checkpoints, what their start was and their metrics."""
+    for run, saved in steps.items():
+        for step in saved:
+            (workdir / run / f"checkpoints/{step}").mkdir(parents=True, exist_ok=True)
+            (workdir / run / f"checkpoints/{step}/weights").write_text(f"{run} {step}")
+        (workdir / run / "transfer").mkdir(parents=True, exist_ok=True)
+        (workdir / run / "transfer/transfer.json").write_text(run)
+        (workdir / run / "metrics.jsonl").write_text(f'{{"step": {max(saved, default=1) + 5}}}\n')
+    (workdir / "wechsel/checkpoints/.7.partial").mkdir(exist_ok=True)
+    (workdir / ".lock").touch()
+    (workdir / "seconds.json").write_text("{}")
+
+
+def tree(root):
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+
+
+def test_runs_below_the_workdir_come_back(sandbox):
+    sandbox.ready()
+    workdir = sandbox.workdir()
+    write_runs(workdir, wechsel=[])
+    sandbox("sync", "push", *RUN)
+    assert len(sandbox.calls("storage rsync")) == 1 and "a new run" in sandbox("sync", "restore", *RUN).stdout
+    write_runs(workdir, wechsel=[90, 100], focus=[40], fvt=[])
+    assert sandbox.state()[2:4] == [str(105 + 45 + 6), "140"]
+    sandbox("sync", "push", *RUN)
+    marks = [name for name in tree(sandbox.bucket()) if name.startswith("complete/")]
+    assert marks == ["complete/files", "complete/focus/40", "complete/wechsel/100", "complete/wechsel/90"]
+    before = {name: (workdir / name).read_text() for name in tree(workdir)}
+    shutil.rmtree(workdir)
+    assert "restored step 140" in sandbox("sync", "restore", *RUN, "--newest=1").stdout
+    gone = {".lock", "wechsel/checkpoints/90/weights"}
+    assert {name: (workdir / name).read_text() for name in tree(workdir)} == {
+        name: text for name, text in before.items() if name not in gone
+    }
+
+
+def test_what_had_not_arrived_whole_does_not_come_back(sandbox):
+    sandbox.ready()
+    workdir = sandbox.workdir()
+    write_runs(workdir, wechsel=[100])
+    sandbox("sync", "push", *RUN)
+    # The next run has begun, and the VM is taken away while its start is copied.
+    write_runs(workdir, wechsel=[100, 200], focus=[10])
+    shutil.copytree(workdir / "focus/transfer", sandbox.bucket("focus/transfer"))
+    sandbox.steer("failures", "1 1 rsync .*metrics\tnetwork")
+    sandbox("sync", "push", *RUN, status=1)
+    shutil.rmtree(workdir)
+    sandbox("sync", "restore", *RUN)
+    assert not (workdir / "focus/transfer").exists()
+    assert (workdir / "focus/checkpoints/10/weights").exists() and (workdir / "wechsel/checkpoints/200/weights").exists()
+    assert not (workdir / ".restored.partial").exists()
+
+
+def test_a_checkpoint_is_copied_once_and_again_where_the_bucket_lost_it(sandbox):
+    sandbox.ready()
+    write_runs(sandbox.workdir(), wechsel=[100], focus=[10])
+    sandbox("sync", "push", *RUN)
+    copies = len(sandbox.calls("rsync .*checkpoints/[0-9]"))
+    sandbox("sync", "push", *RUN)
+    assert copies == 2 == len(sandbox.calls("rsync .*checkpoints/[0-9]"))
+    shutil.rmtree(sandbox.bucket())
+    sandbox("sync", "push", *RUN)
+    assert sandbox.bucket("wechsel/checkpoints/100/weights").exists() and sandbox.bucket("complete/focus/10").exists()
+
+
+def test_keep_counts_each_runs_checkpoints(sandbox):
+    sandbox.ready()
+    workdir = sandbox.workdir()
+    write_runs(workdir, wechsel=[90, 100, 110], focus=[10, 20])
+    sandbox("sync", "push", *RUN)
+    for path in ("wechsel/checkpoints/90", "wechsel/checkpoints/100", "focus/checkpoints/10"):
+        shutil.rmtree(workdir / path)
+    sandbox("sync", "push", *RUN, "--keep=2")
+    marks = [name for name in tree(sandbox.bucket("complete")) if name != "files"]
+    assert marks == ["focus/10", "focus/20", "wechsel/100", "wechsel/110"]
+    assert not sandbox.bucket("wechsel/checkpoints/90").exists()
 
 
 def test_a_state_that_cannot_be_read_is_no_success(sandbox):
@@ -295,7 +376,7 @@ def test_keep_removes_only_old_whole_checkpoints_that_are_gone_here(sandbox):
     assert len(list(sandbox.bucket("checkpoints").iterdir())) == 6  # nothing is removed after a copy that failed
     sandbox("sync", "push", *RUN, "--keep=2")
     assert sorted(path.name for path in sandbox.bucket("checkpoints").iterdir()) == ["2", "4", "5", "6"]
-    assert sorted(path.name for path in sandbox.bucket("complete").iterdir()) == ["2", "4", "5"]
+    assert sorted(path.name for path in sandbox.bucket("complete").iterdir()) == ["2", "4", "5", "files"]
 
 
 def test_nothing_breaks_out_on_the_worker(sandbox):
