@@ -278,7 +278,7 @@ def write_runs(workdir, **steps):
         (workdir / run / "transfer").mkdir(parents=True, exist_ok=True)
         (workdir / run / "transfer/transfer.json").write_text(run)
         (workdir / run / "metrics.jsonl").write_text(f'{{"step": {max(saved, default=1) + 5}}}\n')
-    (workdir / "wechsel/checkpoints/.7.partial").mkdir(exist_ok=True)
+    (workdir / "wechsel/checkpoints/.7.partial").mkdir(parents=True, exist_ok=True)
     (workdir / ".lock").touch()
     (workdir / "seconds.json").write_text("{}")
 
