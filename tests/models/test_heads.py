@@ -90,6 +90,9 @@ def rows(model, config, padded=True):
     if padded:
         mask[1, 6:], mask[2, 4:] = False, False
     tokens = np.where(mask, np.random.default_rng(1).integers(4, 31, mask.shape), config.pad_token_id or 2).astype(np.int32)
+    if padded and config.label_padding_id is not None:
+        # Of a text, as an end of text that pads, too.
+        tokens[0, 7:] = tokens[1, 5] = config.label_padding_id
     types = ((np.arange(9) > 2) & mask).astype(np.int32) if config.type_vocabulary_size > 1 else None
     return tokens, mask, types
 

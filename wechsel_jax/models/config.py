@@ -65,6 +65,8 @@ class ModelConfig:
       scan_layers: whether the layers run in one loop, which compiles in a time that does not grow with N, or unrolled.
       labels: C, scores of a head for labels, see `heads.with_head`; 0 where there is none.
       classifier_dropout: rate in that head.
+      label_padding_id: a causal model's label is read at the last token that is another, as Hugging Face's classes do it, also
+        where it ends a text; None: at the last token of the text.
       target_vocabulary_size: V_t of an encoder-decoder, see `vanilla`; 0 of all other models.
       decoder_layers: of an encoder-decoder.
       language_count: rows of the table of languages, see `trilayer`; 0 where the model knows none.
@@ -114,6 +116,7 @@ class ModelConfig:
     scan_layers: bool = True
     labels: int = 0
     classifier_dropout: float = 0.0
+    label_padding_id: int | None = None
     target_vocabulary_size: int = 0
     decoder_layers: int = 0
     language_count: int = 0

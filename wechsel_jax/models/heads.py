@@ -110,7 +110,11 @@ def _module(backbone: type[nn.Module], form: str, causal: bool) -> type[nn.Modul
             self.classifier = LabelHead(self.config, self.dtype, self.deterministic, form, causal)
 
         def __call__(self, tokens: jax.Array, mask: jax.Array | None = None, *types: jax.Array) -> jax.Array:
-            return self.classifier(self.hidden(tokens, mask, *types), mask)
+            read = mask
+            if self.config.label_padding_id is not None:
+                other = tokens != self.config.label_padding_id
+                read = other if mask is None else mask & other
+            return self.classifier(self.hidden(tokens, mask, *types), read)
 
         @staticmethod
         def head_flops(config: ModelConfig) -> float:
@@ -185,7 +189,13 @@ def with_head(backbone: Family, form: str, labels: int) -> Family:
         # The other heads have none.
         drops = form in ("tagging", "parsing", "roles") or (form == "classification" and not backbone.causal)
         rate = (default if stated is None else stated) if drops else 0.0
-        return dataclasses.replace(config, labels=labels, classifier_dropout=rate)
+        padding = config.pad_token_id
+        if padding is None:
+            padding = Fields(hf, {"pad_token_id": None}).optional("pad_token_id")
+        at_the_end = backbone.causal and form == "classification"
+        return dataclasses.replace(
+            config, labels=labels, classifier_dropout=rate, label_padding_id=padding if at_the_end else None
+        )
 
     tensors, architecture = backbone.tensors, stem + FORMS[form]
     return dataclasses.replace(
