@@ -21,7 +21,7 @@ Command:  python -m train.compare --config=configs/adapt.py:source=gpt2,text=min
           Longer afterwards, from where the decay began, so warm-up and stable part are not paid again (not by recipe=wechsel):
           python -m train.pretrain --config=configs/adapt.py:longer=runs/mine/auto,tokens=100M --workdir=runs/mine-100M
           (or hours=, without like=: so many more)
-Cost:     of the training, `tokens` tokens; minutes for tokenizer and transfer before it.
+Cost:     of the training, `tokens` tokens, rounded up to a multiple of 20 steps; minutes for tokenizer and transfer before it.
 Expected: docs/recipe.md.
 
 Any setting may still be given by itself: --config.training.batch_size=64, --config.tokenizer.vocabulary_size=16384.
@@ -248,11 +248,13 @@ def longer(run: str, given: str, hours: float | None) -> ConfigDict:
     config = default_training()
     with config.unlocked(), config.ignore_type():
         config.update(recorded)
-    steps, kept = config.steps, config.keep_every
+    steps, every = config.steps, config.keep_every
+    # Where the decay begins, or the last checkpoint before that where the steps were given by hand.
+    kept = (steps - round(DECAY * steps)) // every * every if every else 0
     if not kept:
         raise UserError(
-            f"--config: longer={run}: has no checkpoint that stays (its keep_every is 0), to go on from; expected a run with "
-            "the keep_every of configs/adapt.py; train it anew"
+            f"--config: longer={run}: has no checkpoint that stays before its decay (its keep_every is {every}), to go on "
+            "from; expected a run with the keep_every of configs/adapt.py; train it anew"
         )
     tokens = read_tokens(given or "300k")
     if hours is not None:

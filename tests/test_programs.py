@@ -249,6 +249,10 @@ def test_helpfull_lists_the_settings_of_the_file(tmp_path):
         (["--config=configs/none.py", "--workdir=DIR"], "none.py"),
         (["--config=configs/demo.py:lang=de", "--workdir=DIR"], "configs/demo.py:lang=de: TypeError"),
         (["--config=configs/demo.py"], "--workdir is required"),
+        (
+            ["--config=configs/demo_english.py", "--workdir=DIR"],
+            "--config: holds settings of train.pretrain or train.finetune, without dictionary; expected those of",
+        ),
         (["--workdir=DIR"], "--config is required"),
         (["--config=configs/demo.py", "--workdir=DIR", "--config.training.stpes=3"], "stpes"),
         (["--config=configs/demo.py", "--workdir=DIR", "--config.no_such_field=1"], "--config has no such field: "),

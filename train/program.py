@@ -34,6 +34,8 @@ _WORKDIR = flags.DEFINE_string("workdir", None, "Directory of the run; the same 
 _LIST = {"--helpfull", "-helpfull"}
 # Where the settings of a training run lie among others, and those of a transfer.
 _RUNS = re.compile(r"(helper\.)?training|overrides\.[^.]+|evaluation\.fine_tuning\.[^.]+|commonality|forward|backward|language")
+# What only the settings of a program have.
+_PROGRAMS = {"methods": "train.compare", "commonality": "train.trelm", "steps": "train.pretrain or train.finetune"}
 _TRANSFERS = re.compile(r"transfer|variants\.[^.]+")
 _SETTINGS = (
     "Any setting of the file may be given by itself: --config.training.steps=800. The file says what its arguments are;\n"
@@ -84,10 +86,14 @@ def run(module: str, function: str, defaults: str = "default_config") -> None:
             raise UserError(f"unexpected argument {argv[1]!r}; flags start with --")
         if flags.FLAGS["config"].present and not _CONFIG.value:
             raise UserError("--config: get_config() returns no settings; expected those of default_config(), changed or not")
+        settings = getattr(importlib.import_module(module), defaults)
+        if flags.FLAGS["config"].value and (missing := [field for field in settings() if field not in _CONFIG.value]):
+            whose = next((what for field, what in _PROGRAMS.items() if field in _CONFIG.value), "none of the programs here")
+            raise UserError(f"--config: holds settings of {whose}, without {missing[0]}; expected those of {name}")
         if listed:
             from wechsel_jax.training.config import described
 
-            print(*_lines(_CONFIG.value, described(getattr(importlib.import_module(module), defaults))), sep="\n")
+            print(*_lines(_CONFIG.value, described(settings)), sep="\n")
             return
         for flag in ("config", "workdir"):
             if not flags.FLAGS[flag].value:

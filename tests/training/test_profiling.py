@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 from wechsel_jax.errors import UserError
+from wechsel_jax.training import default_config, validate
 from wechsel_jax.training.devices import Profiler, profiled_steps
 
 
@@ -16,6 +17,16 @@ def test_a_mistake_is_one_line(text, tmp_path):
 
 def test_steps_are_read():
     assert profiled_steps("100:110") == (100, 110) and profiled_steps("") is None
+
+
+def test_updates_that_the_run_does_not_make_are_refused():
+    config = default_config()
+    config.steps, config.profile_steps = 20, "20:30"
+    with pytest.raises(UserError, match="profile_steps: is '20:30', and the run ends after 20 steps"):
+        validate(config)
+    # Of epochs only the data says how many steps they are.
+    with pytest.raises(UserError, match="model: "):
+        validate(config, steps_known=False)
 
 
 @pytest.mark.slow

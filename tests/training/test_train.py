@@ -62,7 +62,7 @@ def test_the_record_of_a_run(finished):
 
 def test_soft_targets(make_config, tmp_path, capsys):
     """Where batches are few, expecting what the text says in general learns faster; on any devices alike."""
-    settings = {"steps": 12, "eval_every": 12, "checkpoint_every": 12, "model__dropout": 0.0}
+    settings = {"steps": 12, "eval_every": 12, "checkpoint_every": 12, "keep_every": 5, "model__dropout": 0.0}
     layouts = {"one": {"mesh__data": 1}, "eight": {"mesh__fsdp": 2, "mesh__tensor": 2, "accumulation": 2}}
     ends = {"hard": train(make_config(**settings, **layouts["one"]), tmp_path / "hard")}
     for name, layout in layouts.items():
@@ -70,6 +70,8 @@ def test_soft_targets(make_config, tmp_path, capsys):
     assert "soft targets of a 3-gram model, whose perplexity on held-out text is" in capsys.readouterr().err
     assert ends["one"]["loss"] < ends["hard"]["loss"] - 0.02
     assert ends["eight"]["loss"] == pytest.approx(ends["one"]["loss"], abs=1e-3)
+    # Those that shall stay are saved, whatever checkpoint_every is.
+    assert {path.name for path in (tmp_path / "one" / "checkpoints").iterdir()} == {"5", "10", "12"}
 
 
 def test_transformers_gives_the_exported_model_the_same_loss(finished):

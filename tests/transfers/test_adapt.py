@@ -17,7 +17,7 @@ from wechsel_jax import demo
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.errors import UserError
 from wechsel_jax.models import family
-from wechsel_jax.training.config import default_config, phases
+from wechsel_jax.training.config import as_dict, default_config, phases
 from wechsel_jax.training.groups import DEFAULT
 
 ROOT = Path(__file__).parents[2]
@@ -183,8 +183,22 @@ def test_longer_wants_the_run_of_a_method_and_not_their_comparison(tmp_path):
 
 def test_longer_wants_a_checkpoint_that_stays(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"steps": 20, "model": {}, "optimizer": {}, "keep_every": 0}))
-    with pytest.raises(UserError, match=r"longer=.*: has no checkpoint that stays \(its keep_every is 0\)"):
+    with pytest.raises(UserError, match=r"longer=.*: has no checkpoint that stays before its decay \(its keep_every is 0\)"):
         load("adapt", f"longer={tmp_path},tokens=500k")
+
+
+@pytest.mark.parametrize(("steps", "fork"), [(160, "80"), (1000, "480"), (150, None)])
+def test_longer_goes_on_from_the_last_checkpoint_before_the_decay(tmp_path, steps, fork):
+    """Also where the steps were given by hand, and the checkpoints that stay do not follow from them."""
+    training = load("adapt", "tokens=300k").training
+    assert training.keep_every == 80
+    training.steps = steps
+    (tmp_path / "config.json").write_text(json.dumps(as_dict(training)))
+    if fork is None:
+        with pytest.raises(UserError, match=r"no checkpoint that stays before its decay \(its keep_every is 80\)"):
+            load("adapt", f"longer={tmp_path},tokens=4M")
+    else:
+        assert load("adapt", f"longer={tmp_path},tokens=4M").fork == str(tmp_path / "checkpoints" / fork)
 
 
 # Text to a trained model, the only test that shows it: one compiled step, of a tiny model, which all three runs share.

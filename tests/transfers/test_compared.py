@@ -186,6 +186,33 @@ def test_a_method_without_its_parallel_text_is_refused(config, tmp_path):
             },
             r"variants\.sampled\.target_vectors: sample is of the text that is trained on, whose words text\.words tells apart",
         ),
+        # What is refused must not be found after the transfers, or not at all.
+        ({"training": {"seeds": 3}}, r"training\.seeds: is 3 for regressed, whose runs begin with its transfer"),
+        ({"training": {"fork": "run/checkpoints/5"}}, r"training\.fork: is 'run/checkpoints/5' for regressed"),
+        ({"training": {"seed": 5}}, r"training\.seed: is 5; expected it as `seed`, 0"),
+        ({"training": {"model": {"checkpoint": "gpt2"}}}, r"training\.model\.checkpoint: is 'gpt2'; expected none: each run"),
+        ({"training": {"data": {"train": ("a.txt",)}}}, r"training\.data\.train: is \['a\.txt'\]; expected none: each run"),
+        ({"methods": "anker"}, r"methods: is 'anker'; expected a tuple of names"),
+        *(
+            ({"methods": (name,), "variants": {name: {"method": "fvt"}}}, f"methods: '{name}' cannot name a run's folder")
+            for name in ("data", "tokenizer", "compiled", "a/b")
+        ),
+        ({"variants": {"x": 3}}, r"variants\.x: is 3; expected a ConfigDict of settings"),
+        ({"overrides": {"regressed": 3}}, r"overrides\.regressed: is 3; expected a ConfigDict of settings"),
+        ({"evaluation": {"during": 0.5}}, r"evaluation\.during: is 0\.5; expected a tuple of numbers"),
+        ({"evaluation": {"during": ("0.5",)}}, r"evaluation\.during: is \('0\.5',\); expected a tuple of numbers"),
+        (
+            {"evaluation": {"during": (0.5,)}, "training": {"steps": 8, "keep_every": 3}},
+            r"evaluation\.during: 0\.5 of 8 steps has no checkpoint of regressed that stays; .* training\.keep_every=3",
+        ),
+        # One method's settings are its own.
+        (
+            {
+                **{"evaluation": {"during": (0.5,)}, "training": {"steps": 8, "keep_every": 4}},
+                **{"overrides": {"regressed": {"keep_every": 0}}},
+            },
+            r"has no checkpoint of regressed that stays; .* training\.keep_every=0",
+        ),
         ({"tuning": {"rates": ("a",)}}, r"tuning\.rates: is \['a'\]; expected a tuple of numbers"),
         ({"tuning": {"rates": 1e-3}}, r"tuning\.rates: is 0\.001; expected a tuple of numbers"),
         ({"tuning": {"rates": (1e-3,), "tables": ()}}, r"tuning\.tables: is \[\]; expected a tuple of numbers"),

@@ -38,9 +38,13 @@ from wechsel_jax.training.run_data import identified
 from wechsel_jax.training.workdir import differences, read_texts, record_texts
 from wechsel_jax.transfers.settings import ALIGNED, IDENTICAL, described_settings
 
+# What lies in a workdir beside the runs.
+_FOLDERS = ("compiled", "data", "fine_tuning", "helper", "tokenizer", "tuning", "vectors")
+
 
 def validate_comparison(config: ConfigDict, workdir: Path) -> None:
     """Refuses what cannot work before anything is written, so that the corrected command finds a clean workdir."""
+    _validate_types(config)
     for name, variant in config.variants.items():
         if "method" not in variant:
             raise UserError(f"variants.{name}: has no method; expected one of {', '.join(sorted(METHODS))}")
@@ -91,13 +95,6 @@ def validate_comparison(config: ConfigDict, workdir: Path) -> None:
             )
         # They are trained on last.
         examples_of(settings)
-    every = config.training.keep_every
-    for part in config.evaluation.during:
-        if not 0 < part < 1 or not every or round(part * config.training.steps) % every:
-            raise UserError(
-                f"evaluation.during: {part} of {config.training.steps} steps has no checkpoint that stays; expected a fraction "
-                f"between 0 and 1 whose step is a multiple of training.keep_every={every}"
-            )
     needed = needs_of_all(config)
     if "dictionary" in needed and config.dictionary not in (ALIGNED, IDENTICAL):
         require_file(config.dictionary, "a dictionary of word pairs")
@@ -137,6 +134,36 @@ def validate_comparison(config: ConfigDict, workdir: Path) -> None:
     _validate_trainings(config, workdir, source)
 
 
+def _validate_types(config: ConfigDict) -> None:
+    """Refuses what no other check could read, names of a comparison's own folders, and settings that it sets itself."""
+    for field, value, right, kind in (
+        ("methods", config.methods, lambda one: isinstance(one, str), "names"),
+        ("evaluation.during", config.evaluation.during, is_number, "numbers"),
+    ):
+        if not isinstance(value, tuple | list) or not all(map(right, value)):
+            raise UserError(f"{field}: is {value!r}; expected a tuple of {kind}")
+    for field in ("variants", "overrides"):
+        for name, given in config[field].items():
+            if not isinstance(given, ConfigDict):
+                raise UserError(f"{field}.{name}: is {given!r}; expected a ConfigDict of settings")
+    for name in config.methods:
+        if not name or name in _FOLDERS or "/" in name:
+            raise UserError(
+                f"methods: {name!r} cannot name a run's folder; expected a name without / that is none of {', '.join(_FOLDERS)}"
+            )
+    training = as_dict(config.training)
+    if training["seed"] not in (0, config.seed):
+        raise UserError(
+            f"training.seed: is {training['seed']}; expected it as `seed`, {config.seed}, which is that of all runs"
+        )
+    for place, field in (("model", "checkpoint"), ("data", "train"), ("data", "validation")):
+        if given := training[place][field]:
+            raise UserError(
+                f"training.{place}.{field}: is {given!r}; expected none: each run begins with its transfer and is trained on "
+                "`text`"
+            )
+
+
 def _validate_trainings(config: ConfigDict, workdir: Path, source: Checkpoint) -> None:
     """Refuses settings of trainings, and of what tunes their rates, that make no sense or do not fit the source."""
     of_source = family(source.config.get("model_type"))
@@ -150,6 +177,19 @@ def _validate_trainings(config: ConfigDict, workdir: Path, source: Checkpoint) -
     for method in config.methods:
         base = training_config(config, method, workdir / method, workdir)
         validate(base)
+        if base.seeds > 1 or base.fork:
+            field = "fork" if base.fork else "seeds"
+            raise UserError(
+                f"training.{field}: is {base[field]!r} for {method}, whose runs begin with its transfer, one each; expected "
+                f"{'none' if base.fork else '0; set `seed` for another one'}"
+            )
+        for part in config.evaluation.during:
+            step = round(part * config.training.steps)
+            if not 0 < step < base.steps or not base.keep_every or step % base.keep_every:
+                raise UserError(
+                    f"evaluation.during: {part} of {config.training.steps} steps has no checkpoint of {method} that stays; "
+                    f"expected a fraction between 0 and 1 whose step is a multiple of training.keep_every={base.keep_every}"
+                )
         if (base.objective == "clm") != of_source.causal:
             raise UserError(
                 f"training.objective: {base.objective} of {method} does not fit {config.source}, a {of_source.name}; "

@@ -55,7 +55,8 @@ def default_config() -> ConfigDict:
     config.seeds = 0
     # Rows in an update, of all devices together; must be divisible by the devices that share it.
     config.batch_size = 16
-    # Parts that an update is computed in, one after the other; changes memory and nothing else.
+    # Parts that an update is computed in, one after the other: less memory for the same update, but for what dropout and
+    # masking draw.
     config.accumulation = 1
     # Tokens in a row. A longer labelled example is cut, goes on in another row (tagging) or is read in windows (answers).
     config.block_length = 128
@@ -184,7 +185,7 @@ def default_config() -> ConfigDict:
     config.checkpoint_every = 100
     # How many of the newest checkpoints stay.
     config.keep = 2
-    # Checkpoints whose step is a multiple of this stay for good; 0: none do.
+    # A checkpoint is saved at every multiple of this, too, and stays for good; 0: none does.
     config.keep_every = 0
     # Keep the checkpoint with the best validation loss (or score of labels) too; with `patience` it is exported.
     config.keep_best = True
@@ -261,7 +262,11 @@ def validate(config: ConfigDict, steps_known: bool = True) -> None:
     for name in ("timeout", "heartbeat"):
         seconds = config.distributed[name]
         _check(f"distributed.{name}", seconds, 1 <= seconds <= _MOST_SECONDS, f"1 to {_MOST_SECONDS} seconds")
-    profiled_steps(config.profile_steps)
+    profiled = profiled_steps(config.profile_steps)
+    if profiled and steps_known and profiled[0] >= config.steps:
+        raise UserError(
+            f"profile_steps: is {config.profile_steps!r}, and the run ends after {config.steps} steps; expected some of these"
+        )
     _check_task(config)
     optimizer = config.optimizer
     for name in ("b1", "b2"):

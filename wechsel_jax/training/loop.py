@@ -55,7 +55,7 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
         is at work there, the loss is no longer finite, or what was trained cannot be written.
       SystemExit: SIGTERM or SIGINT arrived; a checkpoint has been saved (status 143 or 130).
     """
-    validate(config, steps_known=not config.epochs)
+    validate(config, steps_known=not config.get("epochs"))
     if config.seeds > 1:
         raise UserError(
             f"seeds: is {config.seeds}; expected 0 or 1, as several are for train.finetune; set seed for another one"
@@ -202,8 +202,7 @@ class _Run:
                 with self.record.waiting("data_wait"):
                     batch = self.batches.get(step)
             self.record.update(step, phase.name, learning_rate, metrics)
-            due = step % self.config.eval_every == 0 or step % self.config.checkpoint_every == 0
-            if step == phase.end or due or self.interrupts.requested(step):
+            if step == phase.end or step % self.config.eval_every == 0 or self._saves(step) or self.interrupts.requested(step):
                 self.record.read()
                 if step == phase.end and index + 1 < len(placement.phases):
                     state = placement.first(index + 1, state.params, state.opt_state)
@@ -237,6 +236,9 @@ class _Run:
                 config.trackers, workdir, as_dict(config), self.record.metrics.lines, write=first, say=self.progress.say
             )
 
+    def _saves(self, step: int) -> bool:
+        return any(step % every == 0 for every in (self.config.checkpoint_every, self.config.keep_every) if every)
+
     def _pause(self, step: int, state: TrainState) -> None:
         """Evaluates and saves where it is time to; ends the run where a signal asks for it."""
         config, record, last = self.config, self.record, step == self.config.steps
@@ -246,7 +248,7 @@ class _Run:
             leave = self.interrupts.requested(step)
             last = last or record.stopped
             best = best_evaluation(record.metrics.lines) if config.keep_best else None
-            wanted = step % config.checkpoint_every == 0 or any(step == phase.end for phase in self.placement.phases)
+            wanted = self._saves(step) or any(step == phase.end for phase in self.placement.phases)
             if step and (wanted or last or leave or (best is not None and best["step"] == step)):
                 self._save(step, state)
             if leave and not (last and record.metrics.evaluated(step)):

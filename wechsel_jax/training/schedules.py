@@ -13,7 +13,7 @@ NAMED = ("all", "tokens", "embeddings")
 _DEFAULTS = {"trainable": "all", "layers": "", "decay": "linear", "peak": 1.0, "floor": 0.0, "decay_fraction": 1.0}
 _DEFAULTS |= {"keep_optimizer": False}
 FIELDS = {"name", "fraction", "steps", "warmup", "warmup_steps", *_DEFAULTS}
-_LAYERS = re.compile(r"(\d*:\d*)?")
+_LAYERS = re.compile(r"(\d{0,9}:\d{0,9})?")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,8 +195,9 @@ def _checked(where: str, description: Mapping[str, Any]) -> dict[str, Any]:
             raise UserError(f"{where}.{name}: is {value!r}; expected a number from 0 to {high:g}")
     for name in ("steps", "warmup_steps"):
         value = values.get(name, 0)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise UserError(f"{where}.{name}: is {value!r}; expected a whole number")
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**31:
+            shown = "2**31 or more" if isinstance(value, int) and value >= 2**31 else repr(value)
+            raise UserError(f"{where}.{name}: is {shown}; expected a whole number below 2**31")
     for name in ("name", "trainable"):
         if not isinstance(values[name], str) or not values[name]:
             raise UserError(f"{where}.{name}: is {values[name]!r}; expected a text")

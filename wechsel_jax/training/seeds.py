@@ -36,7 +36,7 @@ def finetune(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
     Raises:
       UserError: as `train`.
     """
-    validate(config, steps_known=not config.epochs)
+    validate(config, steps_known=not config.get("epochs"))
     if config.objective not in FORMS:
         raise UserError(f"objective: {config.objective} needs no labels; expected one of {', '.join(FORMS)}; or train.pretrain")
     workdir = Path(workdir)
