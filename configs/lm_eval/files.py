@@ -5,8 +5,9 @@ from typing import Any
 from datasets import Dataset
 
 from wechsel_jax.data.examples import Task, read_examples
+from wechsel_jax.errors import UserError
 from wechsel_jax.evaluation.answers import answer_scores
-from wechsel_jax.evaluation.items import read_items
+from wechsel_jax.evaluation.items import FORMS, read_items
 from wechsel_jax.evaluation.reading import reading_prompts
 
 
@@ -16,8 +17,16 @@ def choices(choice_file: str, form: str = "", **_: Any) -> dict[str, Dataset]:
     Args:
       choice_file: the file.
       form: see `read_items`.
+
+    Raises:
+      UserError: as `read_items`, or the form is scored by something else than the likeliest choice.
     """
-    items = read_items(choice_file, form=form)[1]
+    name, items = read_items(choice_file, form=form)
+    if FORMS[name].mass:
+        raise UserError(
+            f"{choice_file}: {name} scores the probability of all right choices, which lm-eval's multiple choice does not; "
+            "expected another form, such as truthfulqa_mc1; `wechsel-jax evaluate` has this one"
+        )
     rows = [{"context": item.context, "choices": list(item.choices), "answer": item.answers[0]} for item in items]
     return {"test": Dataset.from_list(rows)}
 

@@ -13,6 +13,7 @@ import pytest
 import yaml
 from lm_eval.utils import apply_template
 
+from configs.lm_eval import files
 from tests.evaluation.tiny_models import save
 from wechsel_jax.errors import UserError
 from wechsel_jax.evaluation import choice
@@ -283,6 +284,9 @@ def test_probabilities_of_right_answers_as_lm_eval_weighs_them(gpt2, tmp_path):
     )
     # The whole prompt has more tokens than the tiny model reads, and is cut.
     metrics, items = score_choices(gpt2, path, form="truthfulqa_mc2")
+    # lm-eval's task of files would report another score under its name.
+    with pytest.raises(UserError, match="truthfulqa_mc2 scores the probability of all right choices, which lm-eval's"):
+        files.choices(str(path), form="truthfulqa_mc2")
     docs = [{"mc2_targets": {"labels": labels}} for labels in ([1, 1, 0], [0, 1])]
     rows = [row[~np.isnan(row)] for row in items["log_likelihood"]]
     expected = [

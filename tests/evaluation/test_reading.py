@@ -138,6 +138,13 @@ def test_questions_of_another_file_and_unknown_languages(gpt2, tmp_path):
         score_reading(gpt2, texts, max_tokens=128)
 
 
+def test_a_masked_model_is_refused_before_its_tokens_are_looked_for(tmp_path):
+    """A BERT has neither a first nor a last token, which is not what is wrong with it."""
+    model = LoadedModel.open(save(tmp_path / "bert", "bert"))
+    with pytest.raises(UserError, match="a bert model fills masks and writes no text; expected a causal model"):
+        score_reading(model, squad(tmp_path, "de"))
+
+
 def test_questions_of_parquet_are_found_by_their_ids(gpt2, tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "continued", lambda _, contexts, **__: (contexts, 0))
     for language, order in (("de", "abc"), ("en", "cab")):

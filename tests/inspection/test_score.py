@@ -170,6 +170,12 @@ def test_vectors_are_scored_before_a_transfer(world):
     assert {"dictionary pairs", "alignment", "similarity"} == {finding["about"] for finding in found["findings"]}
 
 
+def test_a_dictionary_without_a_pair_of_the_vectors_is_named(world, tmp_path):
+    (tmp_path / "d.tsv").write_text("q\tx\n")
+    with pytest.raises(UserError, match=r"d\.tsv: none of the 1 word pairs has vectors on both sides"):
+        score_vectors(world.vectors("english"), world.vectors("german"), tmp_path / "d.tsv")
+
+
 def test_a_baseline_is_scored_too(world, source, tmp_path):
     output = tmp_path / "out"
     transfer(source, world.tokenizer("german", "gpt2"), output, method="full_rand", log=lambda line: None)

@@ -105,6 +105,23 @@ def test_anker_gets_the_advice_that_fits_it():
     assert {finding.severity for finding in verdict(facts)} == {"ok"}
 
 
+def test_rows_of_a_regression_without_vectors_are_not_taken_for_known():
+    """It leaves no row random, but tells tokens without a vector apart by their frequency and word start alone."""
+    covered = {"tokens": 1000, "without_vector": {"tokens": 600, "examples": []}}
+    facts = {"counts": {"copied": 1, "mixed": 999, "random": 0}, "coverage": covered, "regression": {"rank": 104}}
+    (found,) = verdict(facts)
+    assert (found.severity, found.about, found.value) == ("wrong", "tokens without a vector", 0.6)
+    assert found.text.startswith("60 % of the tokens have no vector") and "n-grams" in found.text
+    twins = verdict(facts | {"duplicates": {"share": 0.9}})
+    assert "they are tokens without a vector" in next(finding.text for finding in twins if finding.about == "duplicates")
+    covered["without_vector"]["tokens"] = 250
+    assert [finding.severity for finding in verdict(facts)] == ["look"]
+    # anker's are told by what text it read, and without a regression such rows are random.
+    assert verdict(facts | {"alignment": {"anchors": {}}})[-1].about != "tokens without a vector"
+    (plain,) = verdict(facts | {"regression": None})
+    assert (plain.severity, plain.about) == ("ok", "random rows")
+
+
 def test_what_is_not_known_is_not_judged():
     assert verdict({}) == () and summary(()) == "Nothing could be judged."
     assert verdict({"counts": None, "tables": None, "alignment": None, "perplexity": {"reason": "no such model"}}) == ()

@@ -524,7 +524,12 @@ def test_the_regression_with_word_vectors_counts_tokens_in_text(world, source, m
     sides[0] = dataclasses.replace(sides[0], embeddings=made.source)
     expected = METHODS["wechsel"].plan(*sides, regression=True).apply(made.source)
     np.testing.assert_allclose(made.table, expected, atol=1e-4)
-    alone = make("alone", **world.inputs(method="wechsel", regression=True))
+    alone = make("alone", **world.inputs(method="wechsel", regression=True, residual=2.0))
+    # What is not read is noted, and no rule of the record.
+    assert any(
+        rule.endswith("added to it is 0.5 times the weighted residual of its neighbors.") for rule in alone.record["behaviour"]
+    )
+    assert "residual was given, but wechsel does not use it." in alone.record["notes"]
     assert "Without source_text and target_text the regression knows no frequencies." in alone.record["notes"]
     assert any("token's vector and word start" in rule for rule in alone.record["behaviour"])
     assert np.abs(alone.table - made.table).max() > 0.01

@@ -95,6 +95,9 @@ BAD = {
     "no target token has a vector": lambda w, s, t: (
         {"target_vectors": _write(t / "inputs" / "de.vec", _vec("")), "dictionary": "none"}, r"de\.vec: no target token",
     ),
+    "no source token has a vector": lambda w, s, t: (
+        {"source_vectors": _write(t / "inputs" / "en.vec", _vec("")), "dictionary": "none"}, r"en\.vec: no source token",
+    ),
     "missing dictionary": lambda w, s, t: ({"dictionary": t / "d.tsv"}, r"d\.tsv: no such file"),
     "useless dictionary": lambda w, s, t: ({"dictionary": _write(t / "inputs" / "d.tsv", "q\tx\n")}, r"d\.tsv: none of the 1"),
     "malformed dictionary": lambda w, s, t: ({"dictionary": _write(t / "inputs" / "d.tsv", "a\tb\nc\n")}, r"d\.tsv: line 2"),

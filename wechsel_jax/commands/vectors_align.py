@@ -123,7 +123,10 @@ def _aligned(values: flags.FlagValues, source, target, pairs):
     if values.method == "procrustes":
         from wechsel_jax.vectors import align
 
-        return align(source, target, pairs, **picked(values, "weighting", "held_out", "refine"), **options)
+        try:
+            return align(source, target, pairs, **picked(values, "weighting", "held_out", "refine"), **options)
+        except UserError as error:
+            raise UserError(f"{values.dictionary}: {error}") from None
     from wechsel_jax.vectors.adversarial import AdversarialSettings, adversarial_align
     from wechsel_jax.vectors.refinement import Refinement
 

@@ -125,12 +125,17 @@ def end_tokens(model: LoadedModel) -> frozenset[int]:
     return frozenset() if token_id is None else frozenset([token_id])
 
 
-def _check(model: LoadedModel, max_tokens: int, temperature: float, top_p: float, stop: Sequence[str], batch_size: int) -> None:
+def require_causal(model: LoadedModel) -> None:
+    """Refuses a model that writes no text."""
     if not model.family.causal:
         raise UserError(
             f"{model.directory}: a {model.family.name} model fills masks and writes no text; expected a causal model, such as "
             "a gpt2"
         )
+
+
+def _check(model: LoadedModel, max_tokens: int, temperature: float, top_p: float, stop: Sequence[str], batch_size: int) -> None:
+    require_causal(model)
     if max_tokens < 1 or batch_size < 1:
         raise UserError(f"max_tokens {max_tokens}, batch_size {batch_size}: expected at least 1")
     # Neither holds for NaN. Logits that are divided by less would become infinite.

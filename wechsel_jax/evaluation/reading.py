@@ -10,7 +10,7 @@ import numpy as np
 from wechsel_jax.data.examples import Example, Task, read_examples
 from wechsel_jax.errors import UserError
 from wechsel_jax.evaluation.answers import answer_scores, check_language
-from wechsel_jax.evaluation.generation import generate
+from wechsel_jax.evaluation.generation import generate, require_causal
 from wechsel_jax.evaluation.loaded import LoadedModel
 from wechsel_jax.evaluation.scoring import encode_texts
 
@@ -140,6 +140,8 @@ def continued(
     Raises:
       UserError: the model is masked, or `max_tokens` leaves no room for a context.
     """
+    # Before the texts are encoded, for which such a model may lack a token.
+    require_causal(model)
     longest = max_length or model.config.max_length
     room = longest - max_tokens
     if room < 1:

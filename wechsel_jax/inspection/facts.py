@@ -189,7 +189,10 @@ def score_vectors(
 
     sides = [load_vectors(side) if isinstance(side, str | os.PathLike) else side for side in (source, target)]
     pairs = "identical" if os.fspath(dictionary) == "identical" else read_dictionary(dictionary)
-    alignment = align(*sides, pairs, seed=seed)
+    try:
+        alignment = align(*sides, pairs, seed=seed)
+    except UserError as error:
+        raise UserError(f"{dictionary}: {error}") from None
     source, target = sides
     keys = alignment.map_source(source.rows(np.arange(min(_SEARCHED_WORDS, len(source.words)))))
     queries = alignment.map_target(target.rows(np.arange(min(_SAMPLED_WORDS, len(target.words)))))

@@ -77,6 +77,13 @@ def _random_rows(facts: Mapping[str, Any]) -> list[Finding]:
     share = counts["random"] / sum(counts.values())
     told = _sentence(f"{_percent(share)} of the rows are random")
     if share <= RANDOM_SHARE:
+        # A regression gives a row to a token without a vector, too, from its frequency and word start alone.
+        unknown = _without_vector(facts)
+        if unknown > RANDOM_SHARE:
+            told = f"{_percent(unknown)} of the tokens have no vector; frequency and word start alone tell their rows apart"
+            severity = "wrong" if unknown > RANDOM_SHARE_WRONG else "look"
+            advice = "use vectors with character n-grams (.bin), or more text for them"
+            return [Finding(severity, "tokens without a vector", unknown, f"{_sentence(told)}: {advice}.")]
         return [Finding("ok", "random rows", share, f"{told}.")]
     if not counts["mixed"] and not facts.get("alignment") and not facts.get("similarity"):
         text = f"{told}: the method knows nothing of them; expected of a baseline, otherwise choose one that mixes source rows."
@@ -234,6 +241,8 @@ def _duplicates(facts: Mapping[str, Any]) -> list[Finding]:
     if share <= DUPLICATE_SHARE:
         return [Finding("ok", "duplicates", share, f"{told}.")]
     advice = "use a stricter overlap rule or more neighbors"
+    if _without_vector(facts) > RANDOM_SHARE:
+        advice = "they are tokens without a vector; use vectors of more of them"
     if _by_contexts(facts):
         advice = "they are tokens that the target text does not show; give more of it, or word vectors for them"
     text = f"{told}, more than {_percent(DUPLICATE_SHARE)}, and the model cannot tell such tokens apart: {advice}."
@@ -293,6 +302,14 @@ _CHECKS: tuple[Callable[[Mapping[str, Any]], list[Finding]], ...] = (
 def _by_contexts(facts: Mapping[str, Any]) -> bool:
     """Whether tokens are compared by anchored contexts, as anker does, and not by word vectors."""
     return "anchors" in (facts.get("alignment") or {})
+
+
+def _without_vector(facts: Mapping[str, Any]) -> float:
+    """Share of the tokens whose row a regression on word vectors predicts without one of theirs; 0 without a regression."""
+    covered = facts.get("coverage") or {}
+    if not facts.get("regression") or _by_contexts(facts) or not covered.get("without_vector"):
+        return 0.0
+    return covered["without_vector"]["tokens"] / max(covered["tokens"], 1)
 
 
 def _sentence(text: str) -> str:

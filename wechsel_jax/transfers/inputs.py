@@ -167,11 +167,12 @@ def make_sides(job: Job, steps: Steps) -> tuple[Side, Side, dict | None]:
             source, target, alignment = _shared_space(job, steps)
         else:
             target, counts = _target_space(job, steps)
-        if not target.any():
-            raise UserError(
-                f"{job.settings.target_vectors}: no target token has a vector; expected vectors of the target tokenizer's "
-                "language, and words that fit the choice of token vectors"
-            )
+        for name, vectors in (("target", target), *([("source", source)] if job.method.space == "both" else [])):
+            if not vectors.any():
+                raise UserError(
+                    f"{getattr(job.settings, f'{name}_vectors')}: no {name} token has a vector; expected vectors of the {name} "
+                    "tokenizer's language, and words that fit the choice of token vectors"
+                )
     predicted = "regression" in job.method.settings and job.settings.own["regression"]
     if predicted:
         # Counts of the vectors' file are of one language only.

@@ -69,10 +69,11 @@ def behaviour(method: Method, settings: TransferSettings) -> list[str]:
             ]
     rules += method.rules(settings.by_name())
     if "regression" in method.settings and own["regression"]:
+        share = own["residual"] if "residual" in method.settings else RESIDUAL
         known = "vector, frequency and word start" if settings.source_text else "vector and word start"
         rules.append(
             f"A row that is not copied is predicted from its token's {known} by ridge regression on the source tokens; added "
-            f"to it is {own.get('residual', RESIDUAL):g} times the weighted residual of its neighbors."
+            f"to it is {share:g} times the weighted residual of its neighbors."
         )
     if "word_start" in method.settings and own["word_start"]:
         rules.append(
