@@ -132,6 +132,10 @@ def test_what_stands_behind_a_recipe_are_soft_targets(tmp_path):
     plain, soft = (training_config(config, name, tmp_path / name, tmp_path) for name in config.methods)
     assert config.methods == ("anker_muon_soap", "anker_muon_soap-soft")
     assert (plain.soft_targets.share, soft.soft_targets.share) == (0.0, 0.9) and plain.optimizer == soft.optimizer
+    (phase,) = phases(load("recipe", "steps=400,decay=0.5").training)
+    assert (phase.warmup_steps, phase.stable_steps, phase.decay) == (120, 200, "sqrt")
+    with pytest.raises(UserError, match=r"decay=0\.8: expected a share of the steps above 0 and below 0\.7"):
+        load("recipe", "decay=0.8")
     with pytest.raises(UserError, match=r"recipes=adam-soft: expected some of .*, with or without -soft"):
         load("recipe", "recipes=adam-soft")
 
