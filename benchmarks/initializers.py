@@ -23,9 +23,11 @@ from benchmarks.results import named_places, read_results, write_results
 from wechsel_jax.comparison.settings import needs
 from wechsel_jax.errors import UserError
 from wechsel_jax.files.json import read_json
+from wechsel_jax.inspection.drift import drift
 from wechsel_jax.program import program
 from wechsel_jax.records import ComparisonRecord, read_run
 from wechsel_jax.records.compute import compute, median
+from wechsel_jax.records.names import EXPORT
 
 NAMES = {"de": "German", "fr": "French", "sw": "Swahili", "zh": "Chinese"}
 OUTPUT = Path(__file__).with_name("initializers.json")
@@ -74,6 +76,7 @@ def gather(workdirs: dict[str, Path]) -> dict:
                     min(size, run.transfer.settings["text_bytes"] or size) for side, size in sizes.items() if side in read
                 ),
                 "tokens_per_second": median(run, "tokens_per_second"),
+                "drift": moved(workdir / name),
                 "origin": own[name],
             }
         used = [name for name in result.seconds if any(name in one["made"] for one in methods.values())]
@@ -89,6 +92,23 @@ def gather(workdirs: dict[str, Path]) -> dict:
             "methods": methods,
         }
     return {"command": "see benchmarks/initializers.py", "languages": languages}
+
+
+def moved(run: Path) -> dict[str, float] | None:
+    """How far training has moved the rows, see `inspection.drift`; None where a run has not ended.
+
+    Returns:
+      Means over all rows, "cosine" of each to itself before and "change", the length of what was added over that before, and
+      "kept", the share of its ten nearest source tokens that are the same as before.
+    """
+    if not (run / EXPORT).exists():
+        return None
+    found = drift(run / EXPORT, run / "transfer")
+    rows = found["groups"][0]
+    return {
+        name: round(value, 3)
+        for name, value in (*((name, rows[name]) for name in ("cosine", "change")), ("kept", found["nearest"]["kept"]))
+    }
 
 
 def draw(result: dict, path: Path) -> None:

@@ -217,6 +217,23 @@ def costs_table(result: dict) -> str:
     return "\n".join(lines)
 
 
+def drift_table(result: dict) -> str:
+    """How far the rows of each start have moved at the end of training, in the order of the first language's ends."""
+    languages = {
+        name: found for name, found in result["languages"].items() if any(one.get("drift") for one in found["methods"].values())
+    }
+    heads = [f"{name}, {what}" for name in languages for what in ("cosine", "change", "kept")]
+    lines = ["| start | " + " | ".join(heads) + " |", "|---|" + "---:|" * len(heads)]
+    ends = [found["methods"] for found in languages.values()]
+    for name in sorted(ends[0], key=lambda name: ends[0][name]["evaluations"][-1][1]):
+        cells = []
+        for methods in ends:
+            found = methods.get(name, {}).get("drift")
+            cells += [f"{found['cosine']:.2f}", f"{found['change']:.2f}", f"{found['kept']:.0%}"] if found else ["–"] * 3
+        lines.append(f"| `{name}` | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def _rounded(perplexity: float) -> str:
     return f"{perplexity:,.0f}" if perplexity < 1e9 else f"{perplexity:.0e}" if math.isfinite(perplexity) else "∞"
 
@@ -370,6 +387,7 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
         "sources": methods_sources,
         "initializers": lambda: initializers_table(*_results("initializers")),
         "costs": lambda: costs_table(*_results("initializers")),
+        "drift": lambda: drift_table(*_results("initializers")),
     },
     "docs/results.md": {
         "rivals": lambda: rivals_table(*_results("anker")),

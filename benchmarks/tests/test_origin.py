@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import arena, costs, forgetting, initializers, recipe, studies
 from benchmarks.origin import origin, origins, with_seed
-from benchmarks.tables import costs_table, initializers_table
+from benchmarks.tables import costs_table, drift_table, initializers_table
 from tests.records.runs import make_run
 from wechsel_jax.errors import UserError
 from wechsel_jax.records import read_run
@@ -108,12 +108,17 @@ def test_results_tell_their_origin_and_have_their_tables(tmp_path, monkeypatch):
     assert language["methods"]["wechsel"] == {
         "evaluations": [[0, 5000.0], [200, 300.0]],
         **{"counts": {"copied": 3, "mixed": 91, "random": 6}, "precision_at_1": 0.3147, "length_ratio": 0.657},
-        **{"transfer_seconds": 1.2, "text_bytes": 0, "origin": found["runs"]["wechsel"]["origin"]},
+        **{"transfer_seconds": 1.2, "text_bytes": 0, "drift": None, "origin": found["runs"]["wechsel"]["origin"]},
         **{"made": ["source vectors"], "tokens_per_second": language["methods"]["full_rand"]["tokens_per_second"]},
     }
     assert language["made"] == {"source vectors": 20.0} and language["methods"]["full_rand"]["made"] == []
     language["methods"]["wechsel"]["tokens_per_second"] = language["methods"]["full_rand"]["tokens_per_second"] = 4096.0
     table = costs_table({"languages": {"de": language | {"step": 2048}}})
+    language["methods"]["wechsel"]["drift"] = {"cosine": 0.973, "change": 0.245, "kept": 0.651}
+    assert drift_table({"languages": {"de": language}}).splitlines()[2:] == [
+        "| `wechsel` | 0.97 | 0.24 | 65% |",
+        "| `full_rand` | – | – | – |",
+    ]
     assert "| `wechsel` | source vectors | 3 | 4.0 | 20 | – | 1.2 | 42 |" in table and "a step of 0.50 seconds" in table
 
 
