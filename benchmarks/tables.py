@@ -24,6 +24,7 @@ from benchmarks import (
     arena,
     demo_seeds,
     embeddings,
+    footprint,
     forgetting,
     initializers,
     kim,
@@ -409,6 +410,7 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
         "wechsel_grid": lambda: scores_table("wechsel_grid"),
         "downstream": lambda: scores_table("downstream"),
         "arena": lambda: arena.table(*_results("arena")),
+        "footprint": lambda: footprint.table(*_results("footprint")),
         **{
             name: lambda name=name: studies.table(*_results("studies"), name)
             for name in ("freezing", "relearning", "size", "low_resource")
