@@ -190,7 +190,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
     height = max(5.2, 0.235 * max(len(found["runs"]) for found in languages.values()))
     figure, panels = pyplot.subplots(1, len(languages), figsize=(8.8 * len(languages), height), squeeze=False)
     # Grey is FullRand's.
-    palette = [*(pyplot.get_cmap("tab10")(number) for number in range(10) if number != 7), "black"]
+    palette = [*(pyplot.get_cmap("tab10")(number) for number in range(10) if number != 7), "black", "navy", "maroon"]
     starts = sorted({run["start"] for found in languages.values() for run in found["runs"].values()} - {BASELINE})
     for axes, (language, found) in zip(panels[0], languages.items(), strict=True):
         baseline = []
