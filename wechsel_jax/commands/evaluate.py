@@ -49,7 +49,7 @@ def define(values: flags.FlagValues) -> None:
     text_field(values)
     count = {"lower_bound": 0, "upper_bound": 1 << 30, "flag_values": values}
     flags.DEFINE_integer("window", 0, "Tokens that are read at once; 0: 1,024, or as many as the model can.", **count)
-    stride = "Tokens of a window that are predicted; 0: half of it; as many as the window: the cheap way."
+    stride = "Of a causal model: tokens of a window that are predicted; 0: half of it; as many as the window: the cheap way."
     flags.DEFINE_integer("stride", 0, stride, **count)
     sources(values, "choice", "Items of forced choice (MultiBLiMP, XCOPA, ARC, ...), as FILE or NAME=FILE")
     flags.DEFINE_string("form", "", "What the items are, where the fields do not tell: arc, xcopa:sw, ...", flag_values=values)
