@@ -8,7 +8,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from wechsel_jax.data import TokenBlocks, prepare
+from wechsel_jax.data import TokenBlocks, prepare, prepare_split
 from wechsel_jax.errors import UserError
 from wechsel_jax.text.parts import read_documents
 from wechsel_jax.tokens import encoding
@@ -128,6 +128,15 @@ def test_other_inputs_are_refused_and_named(tmp_path, tokenizers, text):
     with pytest.raises(UserError, match=r"out: was prepared from other text than other\.txt holds now"):
         prepare([text, other], tokenizers["gpt2"], output)
     assert (output / "tokens.bin").read_bytes() == before
+
+
+def test_what_was_prepared_as_one_is_not_two_and_the_other_way_round(tmp_path, tokenizers, text):
+    prepare([text], tokenizers["gpt2"], tmp_path / "one")
+    with pytest.raises(UserError, match=r"one: was prepared without validation_fraction; choose another output or delete it$"):
+        prepare_split([text], tokenizers["gpt2"], tmp_path / "one", validation_fraction=0.5)
+    prepare_split([text], tokenizers["gpt2"], tmp_path / "two", validation_fraction=0.5)
+    with pytest.raises(UserError, match=r"two: was prepared with validation_fraction; choose another output or delete it$"):
+        prepare([text], tokenizers["gpt2"], tmp_path / "two")
 
 
 def test_a_directory_of_something_else_is_left_alone(tmp_path, tokenizers, text):

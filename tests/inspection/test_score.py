@@ -104,6 +104,9 @@ def test_a_record_without_anything_else(tmp_path):
     (tmp_path / "transfer.json").write_text(json.dumps(record))
     found = score(tmp_path)
     assert {finding["about"] for finding in found["findings"]} == {"random rows", "similarity"} and found["coverage"] is None
+    (tmp_path / "transfer.json").write_text(json.dumps(record | {"method": "mean", "settings": {"noise": "mean"}}))
+    (text,) = [finding["text"] for finding in score(tmp_path)["findings"] if finding["about"] == "random rows"]
+    assert text.startswith("80 % of the rows are the mean row")
     (tmp_path / "transfer.json").write_text(json.dumps({"method": "wechsel", "counts": [1]}))
     with pytest.raises(UserError, match=r"transfer\.json: field counts is .*; expected an object"):
         score(tmp_path)

@@ -122,6 +122,14 @@ def test_rows_of_a_regression_without_vectors_are_not_taken_for_known():
     assert (plain.severity, plain.about) == ("ok", "random rows")
 
 
+def test_mean_rows_are_equal_because_the_method_knows_nothing_of_them():
+    facts = {"counts": {"copied": 90, "mixed": 0, "random": 910}, "duplicates": {"share": 0.91}, "noise": "mean"}
+    texts = {finding.about: finding.text for finding in verdict(facts)}
+    assert texts["random rows"].startswith("91 % of the rows are the mean row: the method knows nothing of them")
+    assert "they are the mean row, of which the method knows nothing" in texts["duplicates"]
+    assert "neighbors" not in texts["duplicates"]
+
+
 def test_what_is_not_known_is_not_judged():
     assert verdict({}) == () and summary(()) == "Nothing could be judged."
     assert verdict({"counts": None, "tables": None, "alignment": None, "perplexity": {"reason": "no such model"}}) == ()

@@ -125,6 +125,12 @@ def test_transformers_loads_the_same_tokenizer(trained):
         assert json.loads((directory / "tokenizer_config.json").read_text())["tokenizer_class"] == "PreTrainedTokenizerFast"
 
 
+def test_how_a_tokenizer_was_loaded_is_not_saved_with_it(trained, tmp_path):
+    _, directory = trained["byte_bpe", "roberta"]
+    load_tokenizer(directory).save_pretrained(tmp_path)
+    assert {"local_files_only", "is_local"}.isdisjoint(json.loads((tmp_path / "tokenizer_config.json").read_text()))
+
+
 SNIPPETS = ["Haus", " ", "  ", "\n", "ü", "日", "<0x41>", "<0x", "A>", "<", "😀"]
 
 

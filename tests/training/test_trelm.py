@@ -184,6 +184,9 @@ def test_killed_in_every_phase_and_between_them_it_goes_on_exactly(runs, setting
             run = runs.start(config, workdir, at=[f"os.rename .{name}.*.partial", 1])
         assert run.wait() == -signal.SIGKILL, run.output
         assert [place for place in made if (workdir / place).exists()] == [*made[:count]]
+        if name == "backward":
+            # What a phase begins with moves with it.
+            workdir = workdir.rename(tmp_path / "moved")
     runs.finish(config, workdir)
     assert_same(whole, workdir)
     assert (workdir / "trelm.json").exists()
@@ -245,6 +248,26 @@ def test_what_does_not_fit_the_model_is_found_before_the_first_phase(settings, f
     config.forward.phases = ({"name": "forward", "fraction": 1.0, "layers": "0:1"},)
     with pytest.raises(UserError, match=r"forward: phases: trains the layers 0:1 of 2, of which 1: are taken .* set depth=2"):
         train_trelm(config, tmp_path / "run")
+    # The last phase trains an ordinary encoder with the TRILayer as a third layer.
+    for trained, message in (
+        ({"trainable": "^nothing$"}, r"language: phases: trainable '\^nothing\$' matches no parameter"),
+        ({"layers": "1:4"}, "language: phases: layers '1:4' of a model with 3 layers"),
+        ({"trainable": "tri_layer"}, "language: phases: trainable 'tri_layer' matches no parameter"),
+    ):
+        config = settings()
+        config.language.phases = ({"name": "language", "fraction": 1.0, **trained},)
+        with pytest.raises(UserError, match=message):
+            train_trelm(config, tmp_path / "run")
+    for name in ("forward", "language"):
+        config = settings()
+        config[name].optimizer.groups = ({"match": "^nothing/", "rate": 2.0},)
+        with pytest.raises(UserError, match=rf"{name}: optimizer\.groups\[0\]\.match: '\^nothing/' finds no parameter"):
+            train_trelm(config, tmp_path / "run")
+    config = settings()
+    config.source, config.tri_layer, config.forward.objective = str(tmp_path / "run" / "start"), False, "tlm"
+    config.commonality.objective = config.backward.objective = "tlm"
+    with pytest.raises(UserError, match=r"tri_layer: is False, and .*start has a TRILayer; expected True, or the encoder"):
+        train_trelm(config, tmp_path / "other")
     config = settings()
     config.forward.block_length = 17
     with pytest.raises(UserError, match="forward: block_length: 17 is more than the model's 16 positions"):

@@ -76,6 +76,8 @@ def test_where_the_model_cannot_be_run_its_tokenizer_decides(given, world, monke
     assert own["measure"] == "tokens per byte" and own["ratio"] == pytest.approx(1) and own["method"] == "fvt"
     other = choice.choose_method(checkpoint, tokenizer, vocabulary, [english], [german], **options)
     assert other["ratio"] > 1.5 and other["method"] == "anker"
+    # The ratio is of what the texts hold, not of their bytes.
+    assert f"of target text, per byte that bzip2 leaves of it {other['ratio']:.2f} times those of" in other["because"]
 
 
 def test_too_little_text_says_nothing(given, tmp_path):

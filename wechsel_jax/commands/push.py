@@ -24,7 +24,9 @@ def define(values: flags.FlagValues) -> None:
     flags.DEFINE_boolean("private", False, "Make a new repository private; refuse a public one.", flag_values=values)
     flags.DEFINE_string("revision", None, "Branch, made where it does not exist; main by default.", flag_values=values)
     flags.DEFINE_boolean("dry_run", False, "Only list the files and their sizes.", flag_values=values)
-    flags.DEFINE_string("license", None, "Licence, e.g. apache-2.0, for a card that states none.", flag_values=values)
+    flags.DEFINE_string(
+        "license", None, "Licence, e.g. apache-2.0, for a card that states none; at every push.", flag_values=values
+    )
     flags.DEFINE_list("language", [], "Languages, e.g. de, for a card that states none.", flag_values=values)
 
 

@@ -9,13 +9,14 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from wechsel_jax.comparison.settings import SAMPLE, TEXT, helper_config, needs_of_all
+from wechsel_jax.comparison.settings import OWN, SAMPLE, TEXT, helper_config, needs_of_all
 from wechsel_jax.data.sample import write_sample
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file, temporary_directory
 from wechsel_jax.files.json import NUMBER, mismatch, read_json
 from wechsel_jax.records.names import EXPORT
 from wechsel_jax.training import train
+from wechsel_jax.training.workdir import follow
 from wechsel_jax.vectors import train_vectors
 
 # As FOCUS trains its token vectors (deepfocus 1.0.1), but for dimensions and epochs.
@@ -47,7 +48,9 @@ def make_inputs(config: ConfigDict, workdir: Path) -> dict[str, str]:
         inputs["helper"] = config.helper.checkpoint
         if not config.helper.checkpoint:
             with timed(workdir, "helper"):
-                train(helper_config(config, workdir), workdir / "helper")
+                settings = helper_config(config, workdir)
+                follow(settings, workdir / "helper", *OWN)
+                train(settings, workdir / "helper")
             inputs["helper"] = str(workdir / "helper" / EXPORT)
     return inputs
 

@@ -13,7 +13,7 @@ from wechsel_jax.comparison.candidates import probe_directory, transfer_by_probe
 from wechsel_jax.comparison.check import settle, validate_comparison
 from wechsel_jax.comparison.inputs import make_inputs, prepared_as, read_as, seconds_spent, timed
 from wechsel_jax.comparison.scoring import score_models, score_starts
-from wechsel_jax.comparison.settings import AUTO, base_method, named_method, training_config, transfer_settings
+from wechsel_jax.comparison.settings import AUTO, OWN, base_method, named_method, training_config, transfer_settings
 from wechsel_jax.comparison.tuning import tune, with_rates
 from wechsel_jax.data import prepare, prepare_split
 from wechsel_jax.errors import UserError
@@ -27,7 +27,7 @@ from wechsel_jax.tokens import load_tokenizer
 from wechsel_jax.tokens.training import train_tokenizer
 from wechsel_jax.training import train
 from wechsel_jax.training.config import as_dict
-from wechsel_jax.training.workdir import has_begun, only_run
+from wechsel_jax.training.workdir import follow, has_begun, only_run
 from wechsel_jax.transfers.job import transfer
 
 
@@ -128,6 +128,7 @@ def _compare(config: ConfigDict, workdir: Path) -> dict:
             rate, tables, _ = min(tuned[method], key=lambda tried: tried[-1])
             training = with_rates(training, rate, tables)
         with timed(workdir, f"{method} training"):
+            follow(training, run, *OWN)
             train(training, run)
     if config.evaluation.tasks or config.evaluation.fine_tuning:
         with timed(workdir, "evaluation"):

@@ -14,6 +14,7 @@ from wechsel_jax.training import default_config as default_training_config
 from wechsel_jax.training import finetune
 from wechsel_jax.training.config import as_dict, updated
 from wechsel_jax.training.exports import export_checkpoint
+from wechsel_jax.training.workdir import follow
 
 # Of a run's workdir: its model after so many steps, a folder each.
 STAGES = "stages"
@@ -71,7 +72,10 @@ def score_models(config: ConfigDict, workdir: Path) -> None:
             settings["data"][side] = [Path(file).name for file in files] if isinstance(files, list) else files
         for label, place in places.items():
             print(f"== {label}: fine-tuning for {name}", flush=True)
-            finetune(fine_tuning_config(config, name, models[label], workdir), place)
+            tuned = fine_tuning_config(config, name, models[label], workdir)
+            for run in (place, *sorted(place.glob("seed-*"))):
+                follow(tuned, run, "model.checkpoint")
+            finetune(tuned, place)
         task = Task.of(name, "labels", given.file, training=settings)
         evaluate(models, [dataclasses.replace(task, fine_tuned=places)], output=scores, overwrite=True)
     table = write_scores([scores], workdir / "scores.md", overwrite=True)

@@ -191,6 +191,10 @@ def _unread(config: ConfigDict, name: str) -> set[str]:
     return {*TransferSettings.filled(method, **given).unused(method)} - {*own}
 
 
+# Of a training: what the comparison makes, and where.
+OWN = ("model.checkpoint", "model.tokenizer", "data.train", "data.validation")
+
+
 def training_config(config: ConfigDict, method: str, run: Path, workdir: Path) -> ConfigDict:
     training = copy.deepcopy(config.training)
     training.seed = config.seed

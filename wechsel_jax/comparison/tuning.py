@@ -8,13 +8,14 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from wechsel_jax.comparison.inputs import prepared_as, sample_as, write_training_text
-from wechsel_jax.comparison.settings import training_config
+from wechsel_jax.comparison.settings import OWN, training_config
 from wechsel_jax.data import prepare_split
 from wechsel_jax.errors import UserError
 from wechsel_jax.records import read_run
 from wechsel_jax.records.names import CHECKPOINTS, EXPORT, METRICS_FILE, RECORD_FILE
 from wechsel_jax.training import train
 from wechsel_jax.training.config import as_dict
+from wechsel_jax.training.workdir import follow
 
 # In a comparison's data/: the documents that the methods are trained on, where these are not the whole text.
 TUNING_TEXT = "tuning.jsonl"
@@ -58,6 +59,7 @@ def tune(config: ConfigDict, workdir: Path) -> dict[str, list]:
                         _prepare(config, workdir, data)
                         prepared = True
                     print(f"== {method}: rate {rate:g}, of the tables {tables * rate:g}", flush=True)
+                    follow(settings, run, *OWN)
                     train(settings, run)
                     loss = _loss_after(run, tuning.steps)
                 for name in (CHECKPOINTS, EXPORT):

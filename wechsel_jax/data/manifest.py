@@ -128,6 +128,11 @@ def reuse(output: Path, recipe: Mapping[str, Any]) -> dict[str, Any]:
     """
     advice = "choose another output or delete it"
     if not (output / MANIFEST).is_file():
+        # Prepared with one part where two were asked for, or with two and one.
+        for place, how in ((output.parent, "without"), (output / "train", "with")):
+            if (output.name in SIDES or how == "with") and (place / MANIFEST).is_file():
+                where = output.parent if how == "without" else output
+                raise MadeOtherwise(f"{where}: was prepared {how} validation_fraction; {advice}")
         # What it is nobody knows; it may be the text itself.
         raise UserError(f"{output}: exists already and holds no prepared text; choose another output")
     found = read_manifest(output)

@@ -52,7 +52,7 @@ def score(
 
     Returns:
       Ready for JSON: "directory", "method", "vocabulary_size", "counts" and "shares" of copied, mixed and random rows,
-      "redrawn" (whether all other parameters are new too), "dictionary" (as it was given), "coverage", "alignment" and
+      "redrawn" (whether all other parameters are new too), "dictionary" and "noise" (as given), "coverage", "alignment" and
       "similarity" (as recorded), "special_tokens", "mixture" (see `tables.mixture`), "duplicates" (rows of the plan that
       equal another), "tables" (see `tables.compared`), "perplexity" (see `step_zero.perplexity_at_zero`), "samples", "notes",
       and "findings": the verdict on all of it.
@@ -223,6 +223,7 @@ def _of_record(record: TransferRecord | None) -> dict[str, Any]:
         **{name: getattr(record, name, None) for name in names},
         "redrawn": record is not None and record.method in METHODS and METHODS[record.method].redraw_inner,
         "dictionary": record.settings.get("dictionary") if record else None,
+        "noise": record.settings.get("noise") if record else None,
         "coverage": record.coverage or None if record else None,
         "notes": list(record.notes) if record else [],
     }

@@ -75,7 +75,7 @@ def _random_rows(facts: Mapping[str, Any]) -> list[Finding]:
     if not counts or not sum(counts.values()):
         return []
     share = counts["random"] / sum(counts.values())
-    told = _sentence(f"{_percent(share)} of the rows are random")
+    told = _sentence(f"{_percent(share)} of the rows are {'the mean row' if facts.get('noise') == 'mean' else 'random'}")
     if share <= RANDOM_SHARE:
         # A regression gives a row to a token without a vector, too, from its frequency and word start alone.
         unknown = _without_vector(facts)
@@ -243,6 +243,8 @@ def _duplicates(facts: Mapping[str, Any]) -> list[Finding]:
     advice = "use a stricter overlap rule or more neighbors"
     if _without_vector(facts) > RANDOM_SHARE:
         advice = "they are tokens without a vector; use vectors of more of them"
+    if facts.get("noise") == "mean" and _share(facts, "random") > DUPLICATE_SHARE:
+        advice = "they are the mean row, of which the method knows nothing; choose one that mixes source rows, or other noise"
     if _by_contexts(facts):
         advice = "they are tokens that the target text does not show; give more of it, or word vectors for them"
     text = f"{told}, more than {_percent(DUPLICATE_SHARE)}, and the model cannot tell such tokens apart: {advice}."
@@ -302,6 +304,12 @@ _CHECKS: tuple[Callable[[Mapping[str, Any]], list[Finding]], ...] = (
 def _by_contexts(facts: Mapping[str, Any]) -> bool:
     """Whether tokens are compared by anchored contexts, as anker does, and not by word vectors."""
     return "anchors" in (facts.get("alignment") or {})
+
+
+def _share(facts: Mapping[str, Any], how: str) -> float:
+    """Share of the rows that were made so."""
+    counts = facts.get("counts") or {}
+    return counts.get(how, 0) / max(sum(counts.values()), 1)
 
 
 def _without_vector(facts: Mapping[str, Any]) -> float:

@@ -45,7 +45,9 @@ def transfer_sections(record: TransferRecord) -> list[Section]:
     if record.alignment or record.similarity:
         origins.append(alignment_table(record.alignment or {}, record.similarity or {}))
     if record.examples:
-        shown = tuple((Token(one.target), one.how, source_tokens(one)) for one in record.examples)
+        shown = tuple(
+            (Token(one.target), one.how, source_tokens(one, record.settings.get("noise", ""))) for one in record.examples
+        )
         origins.append(Table(("target token", "how", "source tokens (weight)"), shown, text=(0, 1, 2)))
     how: list[Block] = []
     if record.behaviour or record.notes:

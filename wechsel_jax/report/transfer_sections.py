@@ -133,7 +133,10 @@ def examples(report: Report) -> list[Section]:
     tables = [
         Table(
             ("New token", "Source tokens and weights"),
-            tuple((Token(example.target), source_tokens(example)) for example in run.transfer.examples),
+            tuple(
+                (Token(example.target), source_tokens(example, run.transfer.settings.get("noise", "")))
+                for example in run.transfer.examples
+            ),
             "examples",
             text=(0, 1),
         )
@@ -283,9 +286,11 @@ def _anchored(found: Mapping[str, Any]) -> bool:
     return isinstance(found.get("anchors"), Mapping)
 
 
-def source_tokens(example: Example) -> Text:
-    """What one new token is made of, the heaviest source tokens first."""
+def source_tokens(example: Example, noise: str = "") -> Text:
+    """What one new token is made of, the heaviest source tokens first; `noise` is how random rows were made."""
     if not example.sources:
+        if example.how == "random" and noise == "mean":
+            return "the mean of the source's rows: nothing is known of it"
         return _NO_SOURCES.get(example.how, NO_VALUE)
     parts = []
     for token, weight in example.sources[:_SHOWN]:

@@ -109,6 +109,9 @@ def _transformers(loader: type, directory: Path) -> "PreTrainedTokenizerFast":
         raise UserError(f"{directory}: transformers cannot load this tokenizer ({one_line(error)}); {_RESAVE}") from error
     if not getattr(tokenizer, "is_fast", False):
         raise UserError(f"{directory}: has no fast tokenizer; expected {_EXPECTED}; {_RESAVE}")
+    # How it was loaded here is not what it is, and would be saved with it.
+    for name in ("local_files_only", "is_local", "trust_remote_code"):
+        tokenizer.init_kwargs.pop(name, None)
     return tokenizer
 
 

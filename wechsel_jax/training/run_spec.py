@@ -152,7 +152,7 @@ def build_run(config: ConfigDict, weights: bool = True) -> RunSpec:
     if config.block_length > model.config.max_length:
         raise UserError(
             f"block_length: {config.block_length} is more than the model's {model.config.max_length} positions; "
-            f"expected at most that: block_length={model.config.max_length}"
+            f"expected at most that: --config.block_length={model.config.max_length}"
         )
     if model.target_tokenizer is not None:
         objective = TranslationObjective(model.family, model.device_config, config.dtype, config.loss_chunk)

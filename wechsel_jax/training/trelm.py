@@ -30,13 +30,14 @@ from wechsel_jax.training import distributed
 from wechsel_jax.training.config import default_config, phases, validate
 from wechsel_jax.training.distributed import broadcast_from_first
 from wechsel_jax.training.exports import write_model
+from wechsel_jax.training.groups import assign, read_groups
 from wechsel_jax.training.loop import train
 from wechsel_jax.training.optimizer import trainable_paths
 from wechsel_jax.training.placement import Placement
 from wechsel_jax.training.run_data import check_pairs, find_data, identified, open_data
 from wechsel_jax.training.run_spec import build_run, described_model, strip
 from wechsel_jax.training.step import INIT_STREAM, stream_key
-from wechsel_jax.training.workdir import check_config, has_begun, only_run, read_texts, record_config, record_texts
+from wechsel_jax.training.workdir import check_config, follow, has_begun, only_run, read_texts, record_config, record_texts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -105,7 +106,7 @@ def train_trelm(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
     own = ConfigDict({name: config[name] for name in config if name not in PHASES})
     with only_run(workdir) if first else contextlib.nullcontext():
         check_config(own, workdir)
-        model_type = _model_type(config.source, config.first)
+        model_type = _model_type(config)
         if first:
             # Before anything is made of them.
             record_config(own, workdir)
@@ -114,7 +115,7 @@ def train_trelm(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
             runs["commonality"].model.checkpoint = str(config.source)
         else:
             _once(workdir / "start", lambda place: _start(config, place))
-        _check_models(runs)
+        _check_models(runs, config.fold_first)
         results = {name: _train(name, runs, workdir) for name in PHASES[:3]}
         _once(workdir / "combined", lambda place: _combine(config, workdir, place))
         if not config.fold_first:
@@ -184,7 +185,7 @@ def _naming(phase: str) -> Iterator[None]:
         raise UserError(f"{phase}: {error}") from error
 
 
-def _check_models(runs: Mapping[str, ConfigDict]) -> None:
+def _check_models(runs: Mapping[str, ConfigDict], folded: bool) -> None:
     """Raises `UserError` where the settings of a phase do not fit the model, which would show only after days of training."""
     for name, run in runs.items():
         trial = copy.deepcopy(run)
@@ -192,9 +193,20 @@ def _check_models(runs: Mapping[str, ConfigDict]) -> None:
         with _naming(name):
             model = build_run(trial, weights=False).model
             check_pairs(trial, model)
-            # The model of the last phase has a layer more.
-            for phase in phases(trial) if name != "language" else ():
-                trainable_paths(model.family, model.family.shapes(model.device_config), phase.trainable, phase.layers)
+            of_phase, described = model.family, model.device_config
+            if name == "language" and folded:
+                # An ordinary encoder, whose layers are one more with the TRILayer.
+                of_phase = family(described.model_type.removeprefix(PREFIX))
+                layers = described.layers + described.tri_layer
+                described = dataclasses.replace(
+                    described, model_type=of_phase.name, layers=layers, tri_layer=False, language_count=0
+                )
+            shapes = of_phase.shapes(described)
+            if trial.optimizer.groups:
+                given = {"tokens": len(model.vocabulary), "checkpoint": trial.model.checkpoint}
+                assign(read_groups(trial.optimizer.groups), of_phase, described, shapes, **given)
+            for phase in phases(trial):
+                trainable_paths(of_phase, shapes, phase.trainable, phase.layers)
                 middle = model.config.layers // 2
                 half = {"forward": f"{middle}:", "backward": f":{middle}"}.get(name)
                 if half and phase.layers not in ("", half):
@@ -229,16 +241,24 @@ def _once(place: Path, make: Callable[[Path], None]) -> None:
 def _train(name: str, runs: Mapping[str, ConfigDict], workdir: Path) -> dict[str, Any]:
     if distributed.is_first():
         print(f"== {name}", flush=True)
+        follow(runs[name], workdir / name, "model.checkpoint")
+    distributed.barrier(f"{name} follows")
     return train(runs[name], workdir / name)
 
 
-def _model_type(source: str, first: str) -> str:
+def _model_type(config: ConfigDict) -> str:
     """The type of the source; `UserError` where it or the model of the first language alone is none to begin with."""
+    source, first = config.source, config.first
     described = Checkpoint.open(source).config
     found = str(described.get("model_type"))
     if PREFIX + found.removeprefix(PREFIX) not in FAMILIES:
         known = [name for name in FAMILIES if PREFIX + name in FAMILIES]
         raise UserError(f"source: {source}: a model of type {found}; expected an encoder: {', '.join(known)}")
+    if found.startswith(PREFIX) and family(found).config(described).tri_layer != config.tri_layer:
+        raise UserError(
+            f"tri_layer: is {config.tri_layer}, and {source} has {'no' if config.tri_layer else 'a'} TRILayer; expected "
+            f"{not config.tri_layer}, or the encoder that it was made of"
+        )
     if first:
         if found.startswith(PREFIX):
             raise UserError(f"first: goes with an ordinary encoder as source; expected none, as {source} is a {found}")

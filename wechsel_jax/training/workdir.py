@@ -1,6 +1,7 @@
 """What a workdir says of its run: who is at work there, its settings, its text and tokenizer, and the machines it ran on."""
 
 import contextlib
+import copy
 import errno
 import fcntl
 import hashlib
@@ -126,6 +127,31 @@ def record_config(config: ConfigDict, workdir: str | Path) -> None:
     with new_file(Path(workdir) / CONFIG_FILE, "w") as handle:
         json.dump(as_dict(config), handle, indent=1, sort_keys=True)
         handle.write("\n")
+
+
+def follow(config: ConfigDict, workdir: Path, *fields: str) -> None:
+    """Records where a run now finds what the program around it made for it: that moves with the workdir of them all.
+
+    Args:
+      config: settings of the run as they are now.
+      workdir: of the run; where none has begun there is nothing to do.
+      fields: which are places that the program sets and its user cannot, such as "model.checkpoint".
+
+    Raises:
+      UserError: the recorded settings are damaged.
+    """
+    file = workdir / CONFIG_FILE
+    if not file.exists():
+        return
+    recorded = read_json(file, "the settings of an earlier run", "use another workdir")
+    now, before = json.loads(json.dumps(as_dict(config))), copy.deepcopy(recorded)
+    for group, field in (name.split(".") for name in fields):
+        if isinstance(recorded.get(group), dict):
+            recorded[group][field] = now[group][field]
+    if recorded != before:
+        with new_file(file, "w") as handle:
+            json.dump(recorded, handle, indent=1, sort_keys=True)
+            handle.write("\n")
 
 
 def check_config(config: ConfigDict, workdir: str | Path) -> None:

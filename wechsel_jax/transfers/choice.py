@@ -86,7 +86,7 @@ def choose_method(
         source_ids, own = read(source_text)
         measure, value, threshold = "tokens per byte", len(ids) / len(text), _MORE_TOKENS
         ratio = value / _packed(text) * len(own) / len(source_ids) * _packed(own)
-        compared = f"{ratio:.2f} times those of source text"
+        compared = f"per byte that bzip2 leaves of it {ratio:.2f} times those of source text"
     reads = ratio <= threshold
     where = f"{value:.2f} {measure} of target text, {compared}; up to {threshold:g} times counts as reading"
     because = f"the source model {'reads' if reads else 'hardly reads'} the target language ({where})"
