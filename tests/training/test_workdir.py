@@ -15,7 +15,7 @@ from wechsel_jax.files import RECORD, new_directory, refuse_workdir
 from wechsel_jax.records.names import LOCK_FILE
 from wechsel_jax.training import one_phase, record_config, train
 from wechsel_jax.training.metrics import read_metrics
-from wechsel_jax.training.workdir import differences, has_begun, only_run
+from wechsel_jax.training.workdir import check_config, differences, follow, has_begun, only_run
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +30,18 @@ def _flip(path: Path) -> None:
     raw = bytearray(path.read_bytes())
     raw[len(raw) // 2] ^= 1
     path.write_bytes(raw)
+
+
+def test_what_was_made_for_a_run_moves_with_it_and_nothing_else_changes(make_config, tmp_path):
+    first, now = make_config(model__checkpoint="a/start"), make_config(model__checkpoint="b/start", seed=1)
+    follow(now, tmp_path, "model.checkpoint")
+    assert not [*tmp_path.iterdir()]
+    record_config(first, tmp_path)
+    with pytest.raises(UserError, match=r'model\.checkpoint was "a/start", now "b/start"; seed was 0, now 1'):
+        check_config(now, tmp_path)
+    follow(now, tmp_path, "model.checkpoint", "model.tokenizer")
+    with pytest.raises(UserError, match="other settings: seed was 0, now 1; expected"):
+        check_config(now, tmp_path)
 
 
 @pytest.mark.slow
