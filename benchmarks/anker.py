@@ -45,6 +45,7 @@ NAMES = {
     "sw": "Swahili",
     "zh": "Chinese",
     "vi": "Vietnamese",
+    "hi": "Hindi",
     "mg": "Malagasy",
     "su": "Sundanese",
     "ug": "Uyghur",

@@ -188,11 +188,14 @@ def draw(result: dict[str, Any], path: Path) -> None:
     languages = result["languages"]
     # The names, a line each, are as high as the curves.
     height = max(5.2, 0.235 * max(len(found["runs"]) for found in languages.values()))
-    figure, panels = pyplot.subplots(1, len(languages), figsize=(8.8 * len(languages), height), squeeze=False)
+    # The first language, which has the most, takes the height; the others stand beside it, one below another.
+    figure = pyplot.figure(figsize=(8.8 * min(2, len(languages)), max(height, 3.2 * (len(languages) - 1))))
+    grid = figure.add_gridspec(max(1, len(languages) - 1), min(2, len(languages)))
+    panels = [figure.add_subplot(grid[:, 0]), *(figure.add_subplot(grid[row, 1]) for row in range(len(languages) - 1))]
     # Grey is FullRand's.
     palette = [*(pyplot.get_cmap("tab10")(number) for number in range(10) if number != 7), "black", "navy", "maroon"]
     starts = sorted({run["start"] for found in languages.values() for run in found["runs"].values()} - {BASELINE})
-    for axes, (language, found) in zip(panels[0], languages.items(), strict=True):
+    for axes, (language, found) in zip(panels, languages.items(), strict=True):
         baseline = []
         for run in sorted(found["runs"].values(), key=lambda run: -_mean(run, -1)):
             seeds = [own["curve"] for own in run["seeds"].values()]
