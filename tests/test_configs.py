@@ -154,7 +154,9 @@ def test_arena_tunes_every_start_alike_and_trains_full_rand_longer(tmp_path):
     )
     assert config.training.soft_targets.share == 0
     # What decides about a rate is not what the arena is scored on.
+    runs["anker"].profile_steps = "100:110"
     tuned = tuning_config(config, runs["anker"], tmp_path / "tuning", 2e-3, 2.5)
+    assert tuned.steps < 100 and tuned.profile_steps == ""
     assert tuned.data.validation == (str(tmp_path / "tuning" / "validation"),) != runs["anker"].data.validation
     assert tuned.optimizer.peak_learning_rate == 2e-3 and tuned.optimizer.groups == ({"match": "embeddings", "rate": 2.5},)
     with pytest.raises(UserError, match="lang=sw without data="):

@@ -99,7 +99,7 @@ def tuning_config(config: ConfigDict, base: ConfigDict, data: Path, rate: float,
     training.data.train, training.data.validation = (str(data / "train"),), (str(data / "validation"),)
     training.steps = training.eval_every = training.checkpoint_every = config.tuning.steps
     # As in a run of this length.
-    training.soft_targets.steps = 0
+    training.soft_targets.steps, training.profile_steps = 0, ""
     training.eval_batches = config.tuning.eval_batches
     training.keep, training.keep_every, training.keep_best, training.patience = 1, 0, False, 0
     # A rate that is too high is something to be seen, no mistake.
