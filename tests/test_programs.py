@@ -169,7 +169,7 @@ def test_models_of_every_stage_are_fine_tuned(compared, tmp_path):
     score_models(config, workdir)
     assert before == {path: path.stat().st_mtime_ns for path in (workdir / "fine_tuning").rglob("model.safetensors")}
     config.evaluation.during = (0.3,)
-    with pytest.raises(UserError, match=r"evaluation\.during: 0\.3 of \d+ steps has no checkpoint that stays"):
+    with pytest.raises(UserError, match=r"evaluation\.during: 0\.3 of \d+ steps has no checkpoint of full_rand that stays"):
         validate_comparison(config, workdir)
     config.unlock()
     for name, other in (("full_rand_50", "full_rand 50 %"), ("source", "source")):

@@ -87,9 +87,6 @@ def run(module: str, function: str, defaults: str = "default_config") -> None:
         if flags.FLAGS["config"].present and not _CONFIG.value:
             raise UserError("--config: get_config() returns no settings; expected those of default_config(), changed or not")
         settings = getattr(importlib.import_module(module), defaults)
-        if flags.FLAGS["config"].value and (missing := [field for field in settings() if field not in _CONFIG.value]):
-            whose = next((what for field, what in _PROGRAMS.items() if field in _CONFIG.value), "none of the programs here")
-            raise UserError(f"--config: holds settings of {whose}, without {missing[0]}; expected those of {name}")
         if listed:
             from wechsel_jax.training.config import described
 
@@ -99,6 +96,9 @@ def run(module: str, function: str, defaults: str = "default_config") -> None:
             if not flags.FLAGS[flag].value:
                 what = "is required" if flags.FLAGS[flag].value is None else "is empty (an unset variable of the shell?)"
                 raise UserError(f"--{flag} {what}; see {name} --help")
+        if missing := [field for field in settings() if field not in _CONFIG.value]:
+            whose = next((what for field, what in _PROGRAMS.items() if field in _CONFIG.value), "none of the programs here")
+            raise UserError(f"--config: holds settings of {whose}, without {missing[0]}; expected those of {name}")
         getattr(importlib.import_module(module), function)(_CONFIG.value, _WORKDIR.value)
 
     # What the flags warn of is a mistake here, and one line.

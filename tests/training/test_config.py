@@ -120,7 +120,8 @@ def test_none_is_a_value_on_the_command_line(tmp_path):
     """In a process of its own: the flags of a program are global."""
     (tmp_path / "settings.py").write_text("from wechsel_jax.training import default_config as get_config\n", encoding="utf-8")
     shown = "config.optimizer.clip_norm, config.optimizer.b1, config.eval_batches, config.keep"
-    (tmp_path / "shows.py").write_text(f"def show(config, workdir):\n    print({shown})\n", encoding="utf-8")
+    program = f"from settings import get_config as default_config\ndef show(config, workdir):\n    print({shown})\n"
+    (tmp_path / "shows.py").write_text(program, encoding="utf-8")
     given = ("optimizer.clip_norm=none", "optimizer.b1=0.5", "eval_batches=None", "keep=3")
     done = subprocess.run(
         [
