@@ -24,6 +24,8 @@ from wechsel_jax.report.card_sections import HUB_ID
 from wechsel_jax.report.markdown import one_line
 
 _CARD = "README.md"
+# In its front matter.
+_LICENSED = re.compile(rb"\A(?:\xef\xbb\xbf)?---\r?\n(?:(?!---)[^\n]*\n)*?license:[ \t]*\S")
 _REVISION = re.compile(r"(?!.*(?:\.\.|\.lock(?:/|$)))\w[\w.-]*(?:/\w[\w.-]*)*(?<!\.)", re.ASCII)
 # The first wait is one second; each is twice the one before. What the hub asks for with Retry-After is waited instead.
 TRIES = 6
@@ -87,6 +89,9 @@ def push(
     for name in sorted(sizes):
         made = " (made now)" if name == _CARD and name not in files else ""
         say(f"  {one_line(name)}  {_size(sizes[name])}{made}")
+    if card is not None and not _LICENSED.search(card):
+        # One that an earlier push named is gone with the card that it was in.
+        say("note: the card states no licence; name it with --license, at every push, or in the card itself")
     total = f"{len(sizes)} files, {_size(sum(sizes.values()))}"
     client = Client(repo, token, endpoint, say)
     address = client.address + (f"/tree/{revision}" if revision else "")

@@ -107,6 +107,25 @@ def test_the_rest_of_a_card_stays(tmp_path, card, expected):
     assert completed_card(path, "mit") == expected.encode() and completed_card(path) == card.encode()
 
 
+@pytest.mark.parametrize(
+    ("card", "states"),
+    [
+        ("# A model\n", False),
+        ("---\ntags:\n- a\nlicense: mit\n---\n# A model\n", True),
+        ("---\r\nlicense: mit\r\n---\r\n", True),
+        ("---\ntags: [a]\n---\nlicense: mit\n", False),
+    ],
+)
+def test_a_card_without_a_licence_is_told(hub, linked, card, states):
+    """An earlier push may have named one, whose card this one replaces."""
+    (linked / "README.md").write_bytes(card.encode())
+    told = [line for line in upload(hub, linked) if "licence" in line]
+    assert told == (
+        [] if states else ["note: the card states no licence; name it with --license, at every push, or in the card itself"]
+    )
+    assert states or not any("licence" in line for line in upload(hub, linked, license="mit"))
+
+
 @pytest.mark.parametrize("card", ["---\n- a\n---\n", "---\na: [\n---\n", "\udcff"])
 def test_a_card_that_cannot_be_read_is_named(tmp_path, card):
     (tmp_path / "README.md").write_bytes(card.encode(errors="surrogateescape"))
