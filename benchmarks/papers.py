@@ -154,9 +154,11 @@ def studied(name: str, methods: Iterable[str]) -> tuple[dict[str, Score], int]:
 
 def little_text() -> list[Comparison]:
     """Tables 4 and 11: few megabytes of text, and samples of a larger one; the smallest two of the paper's, and of ours."""
-    ours, steps = studied("low_resource/ug", WECHSEL)
-    measured = ("best perplexity", f"of {steps} steps")
-    found = [Comparison("4", "ug", measured, "perplexity", find(("4",), "text", "ug", "best"), ours)]
+    found = []
+    for language in ("ug", "mg"):
+        ours, steps = studied(f"low_resource/{language}", WECHSEL)
+        measured = ("best perplexity", f"of {steps} steps")
+        found.append(Comparison("4", language, measured, "perplexity", find(("4",), "text", language, "best"), ours))
     for papers, size in (("16 MiB", 262_144), ("64 MiB", 1_048_576)):
         printed = find(("11",), "text", "fr", papers)
         ours, _ = studied(f"size/{size}", printed)
