@@ -39,10 +39,8 @@ def measure(models: dict[str, Path], data: Path) -> dict[str, Any]:
     texts = {name: gzip.decompress((data / text).read_bytes()).decode().splitlines() for name, (text, _) in TARGETS.items()}
     new = {name: load_tokenizer(data / tokenizer) for name, (_, tokenizer) in TARGETS.items()}
     for model, directory in models.items():
-        config, old = (
-            read_json(directory / "config.json", "a model's config.json", "name its directory"),
-            load_tokenizer(directory),
-        )
+        config = read_json(directory / "config.json", "a model's config.json", "name its directory")
+        old = load_tokenizer(directory)
         targets = {
             name: {
                 "tokens": _mean_length(old, texts[name]),
