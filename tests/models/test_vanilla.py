@@ -255,6 +255,9 @@ def test_which_model_a_config_describes():
         ({"nhead": 3}, "hidden size 20 is no multiple of 3"),
         ({"num_decoder_layers": 0}, "decoder_layers 0; expected at least 1"),
         ({"d_model": "wide"}, "d_model is 'wide'"),
+        ({"norm_first": True}, "norm_first is True, which is not implemented; expected False"),
+        ({"bias": False}, "bias is False, which is not implemented; expected True"),
+        ({"tie_word_embeddings": True}, "tie_word_embeddings is True, which is not implemented"),
     ],
 )
 def test_what_makes_no_model_is_one_line(change, message):

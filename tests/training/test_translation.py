@@ -164,6 +164,9 @@ def test_training_goes_on_from_an_export(settings, trained, sentences, tmp_path)
     config = settings(**start, model__tokenizer="", model__target_tokenizer="", steps=1, optimizer__peak_learning_rate=1e-9)
     result = train(config, tmp_path / "run")
     assert result["loss"] == pytest.approx(trained[2]["loss"], abs=1e-4)
+    other = settings(**start, model__tokenizer="", model__target_tokenizer=str(sentences / "source"))
+    with pytest.raises(UserError, match=r"model\.target_tokenizer: .*source: \d+ of its first 14 tokens are others than in"):
+        train(other, tmp_path / "other")
 
 
 @pytest.mark.slow
@@ -207,6 +210,9 @@ def test_a_classifier_learns_from_a_table(settings, sentences, tmp_path):
             "objective: translation does not fit a gpt2; expected a model_type",
         ),
         ({"model__config": ConfigDict(MODEL | {"decoder_vocab_size": 13})}, "target: has 14 tokens and the decoder only 13"),
+        ({"task__tokenize": "zh"}, r"task\.tokenize: is 'zh'; expected '13a': it is how task\.bleu counts"),
+        ({"task__labels": ("a", "b")}, r"task\.labels: is \['a', 'b'\]; expected none: translations have no labels"),
+        ({"objective": "classification", "task__bleu": True}, r"task\.bleu: is True; expected False: BLEU is of translations"),
         ({"task__bleu": True, "task__tokenize": "klingon"}, r"task\.tokenize: klingon: sacrebleu has no such tokenizer"),
         ({"task__bleu": True, "task__tokenize": "ja-mecab"}, r"task\.tokenize: ja-mecab: .*pip install sacrebleu\[ja\]"),
         ({"model__target_embeddings": "source"}, r"source.safetensors: expected a tensor 'embeddings' of shape \(14, 16\)"),

@@ -52,6 +52,7 @@ def read_config(hf: Mapping[str, Any]) -> ModelConfig:
     decoder_vocab_size.
     """
     fields = Fields(hf, _DEFAULTS)
+    fields.refuse(norm_first=False, bias=True, tie_word_embeddings=False)
     width, dropout = fields.number("d_model"), fields.number("dropout", float)
     if fields["positions"] not in POSITIONS:
         raise UserError(f"config.json: positions are {fields['positions']!r}; expected one of {', '.join(POSITIONS)}")

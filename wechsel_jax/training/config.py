@@ -443,6 +443,11 @@ def _check_task(config: ConfigDict) -> None:
         _check("epochs", config.epochs, not config.epochs, "0: passes are counted of labelled examples; set steps")
         return
     least, most = {"classification": (1, 2), "translation": (2, 2)}.get(config.objective, (1, 1))
+    translating = config.objective == "translation"
+    _check("task.bleu", task.bleu, translating or not task.bleu, "False: BLEU is of translations")
+    usual = default_config().task.tokenize
+    _check("task.tokenize", task.tokenize, task.bleu or task.tokenize == usual, f"{usual!r}: it is how task.bleu counts")
+    _check("task.labels", as_dict(task.labels), not (translating and len(task.labels)), "none: translations have no labels")
     count = len(task.texts)
     _check("task.texts", as_dict(task.texts), least <= count <= most, f"the names of {least} to {most} columns or fields")
     if config.objective == "answers":

@@ -256,20 +256,10 @@ def named_model(config: ConfigDict) -> ModelSpec:
     checkpoint = Checkpoint.open(config.model.checkpoint) if config.model.checkpoint else None
     place = config.model.tokenizer or str(checkpoint.directory)
     tokenizer = load_tokenizer(place)
-    if checkpoint and config.model.tokenizer:
-        own = ()
-        # It may have none, or a damaged one that this one stands in for.
-        with contextlib.suppress(UserError):
-            own = Vocabulary.from_tokenizer(load_tokenizer(checkpoint.directory)).strings
-        pairs = list(zip(own, Vocabulary.from_tokenizer(tokenizer).strings, strict=False))
-        # Single bytes have the same ids in many; and some, such as reserved ones, may have been given other names.
-        said = [one == other for one, other in pairs if max(len(one), len(other)) > 1]
-        if 2 * sum(said) < len(said):
-            raise UserError(
-                f"model.tokenizer: {place}: {len(said) - sum(said):,} of its first {len(pairs):,} tokens are others than in "
-                f"{checkpoint.directory}; expected the model's own tokenizer; `wechsel-jax transfer` gives a model another one"
-            )
     if checkpoint:
+        for name, own in (("tokenizer", checkpoint.directory), ("target_tokenizer", checkpoint.directory / TARGET_TOKENIZER)):
+            if config.model[name]:
+                _require_own_tokenizer(f"model.{name}: {config.model[name]}", load_tokenizer(config.model[name]), own)
         described, hf_config = checkpoint.directory / "config.json", checkpoint.config
         generation_config = checkpoint.generation_config
     else:
@@ -302,6 +292,22 @@ def named_model(config: ConfigDict) -> ModelSpec:
             "tokenizer of the model's translations"
         )
     return model
+
+
+def _require_own_tokenizer(named: str, tokenizer: "PreTrainedTokenizerFast", own: Path) -> None:
+    """Raises `UserError` where most tokens are others than those of the tokenizer at `own`."""
+    strings = ()
+    # There may be none, or a damaged one that this one stands in for.
+    with contextlib.suppress(UserError):
+        strings = Vocabulary.from_tokenizer(load_tokenizer(own)).strings
+    pairs = list(zip(strings, Vocabulary.from_tokenizer(tokenizer).strings, strict=False))
+    # Single bytes have the same ids in many; and some, such as reserved ones, may have been given other names.
+    said = [one == other for one, other in pairs if max(len(one), len(other)) > 1]
+    if 2 * sum(said) < len(said):
+        raise UserError(
+            f"{named}: {len(said) - sum(said):,} of its first {len(pairs):,} tokens are others than in {own}; expected the "
+            "model's own tokenizer; `wechsel-jax transfer` gives a model another one"
+        )
 
 
 def described_model(
