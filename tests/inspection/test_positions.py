@@ -76,6 +76,8 @@ def test_a_probe_finds_what_is_there_for_words_that_it_has_not_seen():
 def test_a_probe_needs_rows_and_scikit_learn(monkeypatch):
     with pytest.raises(UserError, match="t: 20 rows are too few for a probe"):
         probe(TableRows.of(table(20), "t"), sinusoidal("paired", LENGTH, DIMENSION), LENGTH)
+    with pytest.raises(UserError, match="t: 30 rows are too few to tell 1,000,000 positions apart; expected a smaller length"):
+        probe(TableRows.of(table(30), "t"), Positions("rotary", None), 1_000_000)
     monkeypatch.setitem(sys.modules, "sklearn.linear_model", None)
     with pytest.raises(UserError, match=r"sklearn: not installed; .* for --probe; .*'wechsel-jax\[eval\]'"):
         probe(TableRows.of(table(), "t"), sinusoidal("paired", LENGTH, DIMENSION), LENGTH)

@@ -89,6 +89,7 @@ def test_the_start_that_learns_best_is_chosen(starts, texts, tmp_path, capsys):
         ("--text=nowhere.txt", "nowhere.txt"),
         ("--validation=nowhere.txt", "nowhere.txt"),
         ("--rates=", "rates: is empty; expected at least one"),
+        ("--rates=0.001234561,0.001234562", "new-muon_soap-0.00123456: stands for two runs; expected"),
         ("--recipes=", "recipes: is empty; expected at least one"),
     ],
 )

@@ -94,6 +94,51 @@ def test_an_interruption_loses_nothing_and_leaves_no_output(given, tmp_path, mon
     assert [place.name for place in tmp_path.iterdir()] == ["out"]
 
 
+def test_text_that_changes_meanwhile_is_not_taken_for_what_was_read(given, tmp_path, monkeypatch):
+    def interrupted(starts, text, workdir, **settings):
+        workdir.mkdir()
+        raise KeyboardInterrupt
+
+    def before_it(starts, text, workdir, **settings):
+        raise KeyboardInterrupt
+
+    text, lines = tmp_path / "german.txt", given["target_text"].read_text().splitlines(keepends=True)
+    given = given | {"target_text": text}
+    for count, probe in ((len(lines), before_it), (len(lines) // 2, interrupted)):
+        monkeypatch.setattr(candidates, "probe", probe)
+        text.write_text("".join(lines[:count]))
+        with pytest.raises(KeyboardInterrupt):
+            transfer_by_probe(output=tmp_path / "out", **given, **QUIET)
+    # Before the first training, what was made of the old text is made again.
+    transfer(output=tmp_path / "named", method="anker", **{key: given[key] for key in given if key != "steps"}, **QUIET)
+    rows = [(place / "model.safetensors").read_bytes() for place in (tmp_path / "out.probe" / "anker", tmp_path / "named")]
+    assert rows[0] == rows[1]
+    # After it, the trainings are of text that is gone.
+    text.write_text("".join(lines))
+    with pytest.raises(UserError, match=r'sha256_of_files was "\w+", now "\w+"; expected the same; .* remove .*out\.probe'):
+        transfer_by_probe(output=tmp_path / "out", **given, **QUIET)
+
+
+def test_a_candidate_that_was_being_removed_is_made_again(given, tmp_path, monkeypatch):
+    """Killed while it clears up, a call leaves its output and whole candidates or none."""
+
+    def killed(place, *arguments, **named):
+        if Path(place).name == "removed" and Path(place).exists():
+            (Path(place) / "anker" / "config.json").unlink()
+            raise KeyboardInterrupt
+        return remove(place, *arguments, **named)
+
+    remove = shutil.rmtree
+    monkeypatch.setattr(candidates, "probe", probed(anker=2.5, fvt=2.25, anker_residual2=3.0))
+    monkeypatch.setattr(shutil, "rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        transfer_by_probe(output=tmp_path / "out", **given, **QUIET)
+    assert (tmp_path / "out" / "transfer.json").exists()
+    monkeypatch.setattr(shutil, "rmtree", remove)
+    assert transfer_by_probe(output=tmp_path / "out", overwrite=True, **given, **QUIET)["method"] == "fvt"
+    assert [place.name for place in tmp_path.iterdir()] == ["out"]
+
+
 class Training(Exception):
     pass
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import hashlib
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,8 @@ from wechsel_jax.models import family
 from wechsel_jax.records import TransferRecord
 from wechsel_jax.records.names import CONFIG_FILE, LOCK_FILE
 from wechsel_jax.report.card import model_card
-from wechsel_jax.text.sources import find_sources
+from wechsel_jax.text.files import LONGEST_DOCUMENT
+from wechsel_jax.text.sources import file_hash, find_sources, identify
 from wechsel_jax.tokens import load_tokenizer
 from wechsel_jax.training import record_config
 from wechsel_jax.training.config import as_dict
@@ -35,6 +37,8 @@ from wechsel_jax.transfers.settings import TransferSettings, described_settings,
 # better differs from case to case: docs/anker.md.
 CANDIDATES = {name: (name, {}) for name in ("anker", "fvt", "wechsel", "focus", "clp", "trans_tokenization")}
 CANDIDATES["anker_residual2"] = ("anker", {"residual": 2.0})
+
+_REMOVED = "removed"
 
 
 def transfer_by_probe(
@@ -84,7 +88,10 @@ def transfer_by_probe(
     with only_run(place):
         models = {"source": os.fspath(source), "target_tokenizer": os.fspath(target_tokenizer)}
         trained = {"rates": [*rates], "recipes": recipes if isinstance(recipes, Mapping) else [*recipes]}
-        described = ConfigDict({**models, "steps": steps, **trained, "settings": as_dict(given)})
+        read = _contents([Checkpoint.open(source).directory, target_tokenizer, *files], given)
+        described = ConfigDict({**models, "steps": steps, **trained, "settings": as_dict(given), "sha256_of_files": read})
+        # What an earlier call was about to remove.
+        shutil.rmtree(place / _REMOVED, ignore_errors=True)
         try:
             record_config(described, place)
         except UserError as error:
@@ -124,8 +131,11 @@ def transfer_by_probe(
             )
             record.write(directory)
             (directory / "README.md").write_text(model_card(record), encoding="utf-8")
+    (place / _REMOVED).mkdir()
+    # Whole or not at all: what has lost a file would be taken for a candidate by the next call.
     for name in (*candidates, "probe"):
-        shutil.rmtree(place / name)
+        (place / name).rename(place / _REMOVED / name)
+    shutil.rmtree(place / _REMOVED)
     for name in (CONFIG_FILE, LOCK_FILE):
         (place / name).unlink(missing_ok=True)
     with contextlib.suppress(OSError):
@@ -138,6 +148,19 @@ def transfer_by_probe(
 def probe_directory(output: str | os.PathLike) -> Path:
     """Where `transfer_by_probe` works until its output is there."""
     return Path(output).with_name(f"{Path(output).name}.probe")
+
+
+def _contents(places: Sequence[str | os.PathLike], given: Mapping[str, Any]) -> str:
+    """One sha256 of all that is read from files: text, and what lies at the other places."""
+    named = [text for name in ("source_text", "target_text") for text in given.get(name, ())]
+    hashes = []
+    if named:
+        sources = find_sources(named, given.get("text_field", "text"), given.get("max_document_bytes", LONGEST_DOCUMENT))
+        hashes = [text["sha256"] for text in identify(sources, os.cpu_count() or 1)[1]]
+    for place in (Path(place) for place in places if os.fspath(place) not in named):
+        files = sorted(place.rglob("*")) if place.is_dir() else [place]
+        hashes += [file_hash(file) for file in files if file.is_file()]
+    return hashlib.sha256("".join(hashes).encode()).hexdigest()
 
 
 def _given(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -197,6 +197,11 @@ def probe(rows: TableRows, positions: Positions, length: int, scale: float = 1.0
     else:
         met += positions.table[places]
     seen = np.isin(ids, order[: 2 * len(chosen) // 3])
+    if len(np.unique(places[seen])) == seen.sum():
+        raise UserError(
+            f"{rows.name}: {len(chosen)} rows are too few to tell {length:,} positions apart; expected a smaller length, or "
+            "leave --probe out"
+        )
     # The penalty is chosen among the words that are trained on; with a fixed one the result would depend on the scale. Of
     # linear classifiers the discriminant knows best how words spread around each position; logistic regression finds less.
     number, named = (make_pipeline(StandardScaler(), kind) for kind in (RidgeCV(_RIDGES), LinearDiscriminantAnalysis()))

@@ -122,6 +122,8 @@ def probe(
                 config.compilation_cache = str(workdir / "compiled")
                 validate(config)
                 name = f"{label}-{recipe}-{rate:g}"
+                if name in configs:
+                    raise UserError(f"{name}: stands for two runs; expected starts, recipes and rates that differ by name")
                 configs[name], start_of[name] = config, label
     if len({config.objective for config in configs.values()}) > 1:
         raise UserError("starts: causal and masked models cannot be compared; expected one kind")
