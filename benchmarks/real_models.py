@@ -57,13 +57,15 @@ class Target:
 class Variant:
     """One row of the table: a method and how it is called.
 
-    `helper` asks for the other model as the target-language model, `same_text` for text of the target language on both sides.
+    `helper` asks for the other model as the target-language model, `same_text` for text of the target language on both sides,
+    `fitted` for text of the target language to fit new rows on.
     """
 
     method: str
     options: dict = dataclasses.field(default_factory=dict)
     helper: bool = False
     same_text: bool = False
+    fitted: bool = False
 
 
 ENGLISH = "text/en.wikipedia_mlqa_xquad.txt.xz"
@@ -110,6 +112,8 @@ METHODS = {
     "salt, other model as helper, covariance noise": Variant("salt", COVARIANCE, helper=True),
     "fvt": Variant("fvt"),
     "fvt, source tokens kept": Variant("fvt", {"keep_source": True}),
+    "fvt, attention matched": Variant("fvt", {"match_attention": 150}, fitted=True),
+    "focus, attention matched": Variant("focus", WORDS | {"match_attention": 150}, fitted=True),
 }
 
 
@@ -187,6 +191,8 @@ def inputs(variant: Variant, target: Target, data: Path, vectors: Path) -> dict:
     if method == "anker":
         options |= {"source_text": data / ENGLISH_CORPUS, "target_text": data / target.corpus}
         options["dictionary"] = data / target.dictionary
+    if variant.fitted:
+        options["target_text"] = data / target.corpus
     if variant.same_text:
         options |= {"source_text": options["target_text"], "dictionary": "identical"}
     if method in ("wechsel", "wechsel_tfr", "ofa"):

@@ -10,7 +10,7 @@ from wechsel_jax.initializers.method import Method
 from wechsel_jax.training import default_config as default_training_config
 from wechsel_jax.training.config import as_dict, updated
 from wechsel_jax.transfers.choice import DEFAULT
-from wechsel_jax.transfers.settings import INPUTS, TransferSettings, described_settings
+from wechsel_jax.transfers.settings import FITTED, INPUTS, TransferSettings, described_settings
 
 # As the target vectors of a variant: those of words in the documents that are trained on, see `training.data.max_bytes`.
 SAMPLE = "sample"
@@ -168,7 +168,7 @@ def transfer_settings(config: ConfigDict, name: str, inputs: dict[str, str]) -> 
         settings.setdefault(wanted, inputs.get(wanted))
     if method.takes_words and config.dictionary:
         settings.setdefault("dictionary", config.dictionary)
-    if settings["calibrate"] != "none" or settings["distill"] or settings["tune_coefficients"]:
+    if settings["calibrate"] != "none" or any(settings[fitted] for fitted in FITTED):
         settings.setdefault("target_text", inputs["target_text"])
     if settings.get("regression") and "regression" in method.settings and config.text.source:
         settings |= {side: settings.get(side) or inputs[side] for side in ("source_text", "target_text")}

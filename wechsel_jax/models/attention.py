@@ -47,7 +47,8 @@ def attention(
         rows = slice(i * length // count, (i + 1) * length // count)
         keys = rows.stop if causal else key.shape[1]
         of_rows = visible_keys(visible, causal, rows, keys)
-        parts.append(_attend(query[:, rows], key[:, :keys], value[:, :keys], of_rows, scale, limit, dropout))
+        shares = dropout(probabilities(query[:, rows], key[:, :keys], of_rows, scale, limit))
+        parts.append(jnp.einsum("bkgqs,bskc->bqkgc", shares, value[:, :keys]).reshape(query[:, rows].shape))
     return parts[0] if count == 1 else jnp.concatenate(parts, axis=1)
 
 
@@ -66,23 +67,28 @@ def visible_keys(visible: jax.Array | None, causal: bool, rows: slice, keys: int
     return earlier if visible is None else visible & earlier
 
 
-def _attend(
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    visible: jax.Array | None,
-    scale: float,
-    limit: float | None,
-    dropout: Dropout,
+def probabilities(
+    query: jax.Array, key: jax.Array, visible: jax.Array | None, scale: float, limit: float | None = None
 ) -> jax.Array:
+    """How much each query attends to each key.
+
+    Args:
+      query: (B, L, heads, c).
+      key: (B, S, groups, c).
+      visible: bool, broadcastable to (B, 1, L, S), see `visible_keys`; None: all.
+      scale: of the scores.
+      limit: what `cap` keeps them within.
+
+    Returns:
+      (B, groups, heads / groups, L, S) of the queries' type; the S of a query add up to 1.
+    """
     grouped = query.reshape(*query.shape[:2], key.shape[2], -1, query.shape[3])
     scores = scale * jnp.einsum("bqkgc,bskc->bkgqs", grouped, key, preferred_element_type=jnp.float32)
     scores = cap(scores, limit)
     if visible is not None:
         # A finite number: a query that sees nothing (left padding) gets a uniform row instead of NaN.
         scores = jnp.where(visible[:, :, None], scores, jnp.finfo(jnp.float32).min)
-    probabilities = dropout(jax.nn.softmax(scores, axis=-1).astype(query.dtype))
-    return jnp.einsum("bkgqs,bskc->bqkgc", probabilities, value).reshape(query.shape)
+    return jax.nn.softmax(scores, axis=-1).astype(query.dtype)
 
 
 def blocks_of_queries(length: int) -> int:

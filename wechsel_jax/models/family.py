@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec
 from wechsel_jax.errors import UserError
 from wechsel_jax.models.cache import Cache
 from wechsel_jax.models.config import ModelConfig
+from wechsel_jax.models.layers import WATCHED
 from wechsel_jax.models.weights import TensorNames, flatten
 
 Params = dict[str, Any]
@@ -130,6 +131,29 @@ class Family:
             raise UserError(f"a block of {tokens.shape[1]} tokens is too long; expected at most {config.max_length}")
         given = (tokens, mask) if crossing is None and types is None else (tokens, mask, types, crossing)
         return self.apply(params, config, *given, method="hidden", dropout_key=dropout_key, dtype=dtype)
+
+    def attended(
+        self, params: Params, config: ModelConfig, tokens: jax.Array, layers: int, *, dtype: Any = jnp.float32
+    ) -> tuple[jax.Array, jax.Array]:
+        """Runs the first layers of a decoder and returns what the last of them attends to.
+
+        Args:
+          params: parameters of all layers.
+          config: the model's configuration.
+          tokens: int32 (B, L).
+          layers: how many are run, 1 to N.
+          dtype: what matrix products compute in.
+
+        Returns:
+          The probabilities (B, heads, L, L), of a query for each key, and the values (B, heads, L, c) of the keys; heads that
+          share their values each have a copy.
+        """
+        few = config.override(layers=layers, windowed=config.windowed[:layers])
+        own = {**params, "layers": jax.tree.map(lambda leaf: leaf[:layers], params["layers"])}
+        watched = self.apply(own, few, tokens, None, method="hidden", dtype=dtype, mutable=[WATCHED])[1][WATCHED]
+        shares, values = (watched["layers"]["attention"][name][0][-1] for name in ("probabilities", "values"))
+        values = jnp.repeat(jnp.moveaxis(values, 2, 1), shares.shape[2], axis=1)
+        return shares.reshape(*values.shape[:3], tokens.shape[1]), values
 
     def extend(
         self,

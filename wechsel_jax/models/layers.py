@@ -12,12 +12,14 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax.sharding import PartitionSpec
 
-from wechsel_jax.models.attention import attention
+from wechsel_jax.models.attention import attention, probabilities, visible_keys
 from wechsel_jax.models.cache import Cache
 from wechsel_jax.models.config import ModelConfig
 from wechsel_jax.models.dropout import Dropout
 from wechsel_jax.models.rotary import rotate
 
+# The collection of what `Family.attended` asks for; it is made only where a caller names it as mutable.
+WATCHED = "watched"
 ACTIVATION_FUNCTIONS = {
     "gelu": partial(jax.nn.gelu, approximate=False),
     "gelu_python": partial(jax.nn.gelu, approximate=False),
@@ -169,6 +171,10 @@ class Attention(nn.Module):
         causal = self.causal and cache is None
         if cache is not None:
             cache, key, value = cache.store(layer, key, value)
+        if self.is_mutable_collection(WATCHED) and not self.is_initializing():
+            seen = visible_keys(visible, causal, slice(0, x.shape[1]), key.shape[1])
+            self.sow(WATCHED, "probabilities", probabilities(query, key, seen, scale, config.score_cap))
+            self.sow(WATCHED, "values", value)
         mixed = attention(query, key, value, visible, causal=causal, scale=scale, dropout=dropout, limit=config.score_cap)
         settings = {"dtype": dtype, "kernel_init": normal(config.residual_range), "use_bias": config.output_bias}
         if config.fused_qkv:
@@ -222,7 +228,7 @@ def stack(block: type[nn.Module], config: ModelConfig, dtype: Any, deterministic
     """
     looped = nn.scan(
         saving(block, config, config.scan_layers or config.layers == 1),
-        variable_axes={"params": 0},
+        variable_axes={"params": 0, WATCHED: 0},
         split_rngs={"params": True, "dropout": True},
         in_axes=nn.broadcast,
         length=config.layers,

@@ -57,18 +57,23 @@ def read_token_ids(
     Raises:
       UserError: a file is missing, empty, damaged or not UTF-8, a document is too long, or there is none in all of them.
     """
+    encoder = _Encoder(plain_backend(tokenizer))
+    arrays = [ids for documents in read_texts(text_files, max_bytes, field, longest) for ids in encoder(documents)]
+    return np.concatenate(arrays + encoder.rest())
+
+
+def read_texts(
+    text_files: Sequence[str | os.PathLike] | str | os.PathLike, max_bytes: int, field: str, longest: int
+) -> Iterator[list[str]]:
+    """Yields the documents of a text, many at a time; all is as in `read_token_ids`.
+
+    Raises:
+      UserError: as there, also behind the last document, where there was none.
+    """
     if max_bytes < 0:
         raise UserError(f"max_bytes {max_bytes}: expected 0 (all of the text) or a number of bytes")
     texts = [text_files] if isinstance(text_files, str | os.PathLike) else list(text_files)
-    encoder = _Encoder(plain_backend(tokenizer))
-    arrays = [ids for documents in _documents(find_sources(texts, field, longest), max_bytes) for ids in encoder(documents)]
-    arrays += encoder.rest()
-    if not arrays:
-        raise UserError(f"{', '.join(map(str, texts))}: no text in it; expected text in UTF-8; name other files")
-    return np.concatenate(arrays)
-
-
-def _documents(sources: Sequence[Source], max_bytes: int) -> Iterator[list[str]]:
+    sources, empty = find_sources(texts, field, longest), True
     sizes = [source.size for source in sources]
     known = sum(sizes)
     for source, size in zip(sources, sizes, strict=True):
@@ -80,8 +85,11 @@ def _documents(sources: Sequence[Source], max_bytes: int) -> Iterator[list[str]]
                 documents, left = _within(documents, left)
             if documents:
                 yield documents
+                empty = False
             if left == 0:
                 break
+    if empty:
+        raise UserError(f"{', '.join(map(str, texts))}: no text in it; expected text in UTF-8; name other files")
 
 
 def _parts(source: Source, most: int | None) -> Iterator[Part]:

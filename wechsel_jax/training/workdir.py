@@ -53,7 +53,7 @@ _LATER = {name: as_dict(default_config()[name]) for name in ("epochs", "seeds", 
 }
 _LATER |= {"target_tokenizer": "", "target_embeddings": "", "bleu": False, "tokenize": "13a", "directory": "", "probe_steps": 0}
 # Of a comparison.
-_LATER |= {"parallel": [], "pivots": 300, "distill": 0, "tune_coefficients": 0, "residual": 0.5}
+_LATER |= {"parallel": [], "pivots": 300, "distill": 0, "match_attention": 0, "tune_coefficients": 0, "residual": 0.5}
 _LATER |= {"tuning": {"rates": [], "tables": [1.0], "steps": 60, "held_out": 0.02, "eval_batches": 20}}
 
 

@@ -57,15 +57,15 @@ class Snippets(NamedTuple):
         return Snippets(*(field[places] for field in self))
 
 
-def require_reader(source: Checkpoint) -> "tuple[Family, ModelConfig]":
-    """Returns the implementation of the source model.
+def causal_family(source: Checkpoint, setting: str) -> "tuple[Family, ModelConfig]":
+    """Returns the implementation of the source model, which is run because of `setting`.
 
     Raises:
       UserError: there is none, it does not read this checkpoint, or is of models that do not predict the next token.
     """
-    family, config = require_family(source, "distill")
+    family, config = require_family(source, setting)
     if not family.causal:
-        raise UserError(f"distill: a {source.architecture} model does not predict the next token; expected one that does")
+        raise UserError(f"{setting}: a {source.architecture} model does not predict the next token; expected one that does")
     return family, config
 
 
@@ -173,12 +173,12 @@ def distill(
       {"tokens": how many were fitted, "snippets", "held_out", "loss": before and after on held-out snippets, "kept"}.
 
     Raises:
-      UserError: as `require_reader`, there is no phrase, or hardly one occurs in the text.
+      UserError: as `causal_family`, there is no phrase, or hardly one occurs in the text.
     """
     # With the models, in the extra `train`.
     import optax
 
-    family, config = require_reader(source)
+    family, config = causal_family(source, "distill")
     length = min(_LENGTH, config.max_length - 1)
     wanted = {token: np.asarray(phrase, np.int32) for token, phrase in enumerate(phrases) if len(phrase) > 1}
     if not wanted:
@@ -265,7 +265,7 @@ def distance(
     table = model["token_embedding"]["embedding"]
     inputs = table[jnp.take_along_axis(tokens, old, axis=1)]
     inputs = jnp.where((places == start[:, None])[..., None], rows[token][:, None], inputs)
-    teacher, student = (_hidden(family, config, model, vectors) for vectors in (table[tokens], inputs))
+    teacher, student = (family.hidden(*from_vectors(config, model, vectors)) for vectors in (table[tokens], inputs))
     wanted = jnp.take_along_axis(jax.lax.stop_gradient(teacher), old[..., None], axis=1)
     counted = behind & (places + size[:, None] - 1 < length[:, None])
     return (jnp.square(student - wanted).mean(axis=-1) * counted).sum() / counted.sum()
@@ -274,8 +274,8 @@ def distance(
 _loss = jax.jit(distance, static_argnums=(1, 2))
 
 
-def _hidden(family: "Family", config: "ModelConfig", model: Any, vectors: jax.Array) -> jax.Array:
-    """Last hidden states (B, L, d) of the rows `vectors` (B, L, d): each is a token of its own."""
+def from_vectors(config: "ModelConfig", model: Any, vectors: jax.Array) -> "tuple[Any, ModelConfig, jax.Array]":
+    """A model that reads rows `vectors` (B, L, d), each a token of its own: its parameters, its configuration, its tokens."""
     rows, length, dimension = vectors.shape
     own = {**model, "token_embedding": {"embedding": vectors.reshape(rows * length, dimension)}}
-    return family.hidden(own, config.override(vocabulary_size=rows * length), jnp.arange(rows * length).reshape(rows, length))
+    return own, config.override(vocabulary_size=rows * length), jnp.arange(rows * length).reshape(rows, length)

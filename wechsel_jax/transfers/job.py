@@ -19,11 +19,12 @@ from wechsel_jax.records.names import PLAN_FILE
 from wechsel_jax.records.transfer import TransferRecord
 from wechsel_jax.report.card import model_card
 from wechsel_jax.tokens.files import reloads_alike
+from wechsel_jax.transfers.attention_matching import match_attention
 from wechsel_jax.transfers.calibration import calibrate, require_family
 from wechsel_jax.transfers.choice import DEFAULT, choose_method
 from wechsel_jax.transfers.coefficients import tune_coefficients
 from wechsel_jax.transfers.coverage import coverage
-from wechsel_jax.transfers.distillation import distill, require_reader
+from wechsel_jax.transfers.distillation import causal_family, distill
 from wechsel_jax.transfers.inputs import Job, make_sides, open_job
 from wechsel_jax.transfers.record import Steps, behaviour, examples, to_stderr
 from wechsel_jax.transfers.settings import TransferSettings
@@ -84,8 +85,9 @@ def transfer(
     for name in ("calibrate", "tune_coefficients"):
         if getattr(filled, name) not in ("none", 0):
             require_family(job.checkpoint, name)
-    if filled.distill:
-        require_reader(job.checkpoint)
+    for name in ("distill", "match_attention"):
+        if getattr(filled, name):
+            causal_family(job.checkpoint, name)
     if filled.latent_dimension > job.checkpoint.hidden_size:
         raise UserError(
             f"latent_dimension {filled.latent_dimension}: the rows of {job.checkpoint.table} cannot have so many "
@@ -105,6 +107,7 @@ def transfer(
             )
         _tuning(job, plan, directory, steps)
         _distil(job, plan, directory, steps)
+        _match(job, plan, directory, steps)
         calibration = _calibration(job, directory, steps)
         # Reports judge by these, and need not read both models' tables again.
         measures = measure(plan, Checkpoint.open(directory), job.checkpoint, job.target, len(job.source))
@@ -262,6 +265,31 @@ def _distil(job: Job, plan: TransferPlan, directory: Path, steps: Steps) -> None
         "states on {held_out:,} others went from {loss[0]:.4g} to {loss[1]:.4g}{}.".format(
             "" if found["kept"] else ", so their rows were left as they were", **found
         )
+    )
+
+
+def _match(job: Job, plan: TransferPlan, directory: Path, steps: Steps) -> None:
+    """Fits the rows of the written model that are not copied to the source's attention, where that is asked for."""
+    settings = job.settings
+    if not settings.match_attention:
+        return
+    with steps("matching the source model's attention"):
+        found = match_attention(
+            directory,
+            job.checkpoint,
+            (job.source_tokenizer, job.target_tokenizer),
+            (job.source, job.target),
+            # What is copied means what it meant.
+            plan.copy < 0,
+            settings.target_text,
+            steps=settings.match_attention,
+            progress=steps.counter("steps"),
+            **_of_text(settings),
+        )
+    job.notes.append(
+        "Input rows of {tokens:,} tokens were fitted to the attention of the source's layer {layers} by {steps:,} steps on "
+        "{read:,} tokens ({flops:.3g} FLOPs); the mean squared difference on held-out text went from {loss[0]:.4g} to "
+        "{loss[1]:.4g}{}.".format("" if found["kept"] else ", so they were left as they were", **found)
     )
 
 

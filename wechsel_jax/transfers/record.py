@@ -160,6 +160,11 @@ def _table_rules(settings: TransferSettings) -> list[str]:
             f"Input rows of new tokens were fitted on at most {settings.distill} snippets of target_text each, to the source "
             "model's hidden states behind its own tokens (Token Distillation), as far as held-out snippets agreed."
         )
+    if settings.match_attention:
+        rules.append(
+            f"Input rows of new tokens were fitted by {settings.match_attention} steps on target_text to the source model's "
+            "attention (attention influence modelling), as far as held-out text agreed."
+        )
     if settings.calibrate != "none":
         rules.append(
             "The head was fitted so that the model's average prediction is the frequencies of tokens in target text, as far as "

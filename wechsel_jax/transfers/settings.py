@@ -25,7 +25,14 @@ INPUTS = ("source_vectors", "target_vectors", "dictionary", "helper", "source_te
 WITHOUT_DICTIONARY = ("adversarial", "similarities")
 _ALIGNMENT = ("alignment", "refine", "weighting", "normalize", "center")
 _TEXT = ("text_bytes", "text_field", "max_document_bytes")
-_WITH_TEXT = {"calibrate": "count tokens in", "distill": "find new tokens in", "tune_coefficients": "read"}
+_WITH_TEXT = {
+    "calibrate": "count tokens in",
+    "distill": "find new tokens in",
+    "match_attention": "read",
+    "tune_coefficients": "read",
+}
+# Of these, what the source model's own layers are run for.
+FITTED = ("distill", "match_attention", "tune_coefficients")
 _OVERLAP = ("overlap", "symbols", "map")
 # Settings of this module that some methods do not read.
 _SOME_READ = (*INPUTS, "token_vectors", *_ALIGNMENT, "max_words", *_OVERLAP, *_TEXT)
@@ -98,6 +105,15 @@ class TransferSettings:
         Setting(
             "Fit the input rows of new tokens to what the source model, which reads the language, makes of its own tokens, on "
             "so many snippets of target_text for each; 0: do not",
+            0,
+            1 << 20,
+        ),
+    ] = 0
+    match_attention: Annotated[
+        int,
+        Setting(
+            "Fit the input rows of new tokens by so many steps on target_text to how the source model, which reads the "
+            "language, attends with its own tokens; 0: do not",
             0,
             1 << 20,
         ),
@@ -201,7 +217,7 @@ class TransferSettings:
                 raise UserError(f"{name} {value}: changes tables that are written as factors too; expected one of the two")
             if not self.target_text:
                 raise UserError(f"{name} {value}: no target_text; expected text in the target language to {_WITH_TEXT[name]}")
-        for name in ("distill", "tune_coefficients"):
+        for name in FITTED:
             if getattr(self, name) and (self.standardize or self.shuffle):
                 raise UserError(
                     f"{name} {getattr(self, name)}: rows are fitted to the source's own tables; expected no standardize and no "
@@ -224,7 +240,7 @@ class TransferSettings:
             raise UserError(
                 f"keep_source: {method.name} draws every parameter again and keeps no token's row; choose another method"
             )
-        for name in ("distill", "tune_coefficients"):
+        for name in FITTED:
             if method.redraw_inner and getattr(self, name):
                 raise UserError(
                     f"{name} {getattr(self, name)}: {method.name} keeps nothing of the source model; choose another method"
