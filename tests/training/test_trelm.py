@@ -6,6 +6,7 @@ import random
 import shutil
 import signal
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -193,6 +194,25 @@ def test_killed_in_every_phase_and_between_them_it_goes_on_exactly(runs, setting
 
 
 @pytest.mark.slow
+def test_the_folding_is_measured_on_the_text_that_there_is(settings, whole, tmp_path):
+    """The last phase's settings may change until it begins."""
+    workdir, config = tmp_path / "run", settings()
+    shutil.copytree(whole, workdir, ignore=shutil.ignore_patterns("language"))
+    lines = Path(config.language.data.validation[0]).read_text().splitlines(keepends=True)
+    (tmp_path / "other.txt").write_text("".join(reversed(lines[len(lines) // 2 :])))
+    config.language.data.validation = (str(tmp_path / "other.txt"),)
+    before, found = (train_trelm(one, place)["folding"] for one, place in ((settings(), whole), (config, workdir)))
+    assert {*before} == {*found} == {"tri_layer", "folded"} and before["folded"] != found["folded"]
+    evaluations = [json.loads(line) for line in (workdir / "language" / "metrics.jsonl").read_text().splitlines()]
+    assert evaluations[0]["step"] == 0 and evaluations[0]["loss"] == found["folded"]
+    (whole / "folding.json").rename(tmp_path / "kept.json")
+    (whole / "folding.json").write_text('{"tri_layer": 1.0}')
+    with pytest.raises(UserError, match=r"folding\.json: .*folded.*; remove it, and it is measured again"):
+        train_trelm(settings(), whole)
+    (tmp_path / "kept.json").replace(whole / "folding.json")
+
+
+@pytest.mark.slow
 def test_finished_phases_are_kept_and_settings_that_changed_are_refused(settings, whole):
     other = settings()
     other.forward.steps = STEPS + 1
@@ -288,9 +308,56 @@ def test_what_does_not_fit_the_model_is_found_before_the_first_phase(settings, f
         with pytest.raises(UserError, match=f"backward: .*pairs: {message}"):
             train_trelm(config, tmp_path / "run")
     assert not (tmp_path / "run" / "commonality").exists()
-    # What has been made of other settings is not taken for that of these.
-    with pytest.raises(UserError, match=r"config\.json: the run there has other settings: seed was 0, now 1"):
-        train_trelm(settings(seed=1), tmp_path / "run")
+    # A mistake leaves the workdir to the corrected settings, and what was made of others is not taken for that of these.
+    before = (tmp_path / "run" / "start" / "model.safetensors").read_bytes()
+    config = settings(seed=1)
+    config.language.optimizer.groups = ({"match": "^nothing/", "rate": 2.0},)
+    with pytest.raises(UserError, match="language: optimizer"):
+        train_trelm(config, tmp_path / "run")
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["seed"] == 1
+    assert (tmp_path / "run" / "start" / "model.safetensors").read_bytes() != before
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("seed", 1 << 32, "seed: is 4294967296; expected a number from 0 to 2147483647"),
+        ("forward.seeds", 3, r"forward\.seeds: is 3; expected none: a phase is one run"),
+        ("backward.fork", "elsewhere", r"backward\.fork: is 'elsewhere'; expected none"),
+        ("forward.mesh.data", 1000, "forward: mesh: data=1000, .* and there are 8; expected at most as many"),
+        ("language.data.train", ("short.txt",), "language: .*expected at least one block of"),
+        ("language.data.validation", ("utf16.txt",), "language: .*utf16.txt: .*UTF-16"),
+    ],
+)
+def test_a_mistake_in_any_phase_is_found_before_the_first(settings, tmp_path, monkeypatch, field, value, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "short.txt").write_text("a b\n")
+    (tmp_path / "utf16.txt").write_text("a b c\n" * 100, encoding="utf-16")
+    config = settings()
+    config.update_from_flattened_dict({field: value})
+    with pytest.raises(UserError, match=message):
+        train_trelm(config, tmp_path / "run")
+    assert not (tmp_path / "run" / "commonality").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("pairs.json", "{", r"pairs\.json: .*expected the record of prepared data"),
+        ("pairs.json", "{}", r"pairs\.json: .*sha256.*; prepare it again"),
+        ("texts.json", '{"commonality": 3}', r"texts\.json: .*commonality.*put it back from a copy"),
+    ],
+)
+def test_a_damaged_record_is_one_line(settings, folder, tmp_path, file, content, message):
+    shutil.copytree(folder / "pairs", tmp_path / "pairs")
+    (tmp_path / "run").mkdir()
+    (tmp_path / ("pairs" if file == "pairs.json" else "run") / file).write_text(content)
+    config = settings()
+    config.commonality.data.train = (str(tmp_path / "pairs"),)
+    if file == "texts.json":
+        (tmp_path / "run" / ".lock").write_text("process 1\n")
+    with pytest.raises(UserError, match=message):
+        train_trelm(config, tmp_path / "run")
 
 
 @pytest.mark.slow

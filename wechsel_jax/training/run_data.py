@@ -1,7 +1,6 @@
 """The text of a run: found, prepared where it is not yet, and held against the settings and the model."""
 
 import functools
-import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from wechsel_jax.data.ngrams import NgramModel, SoftTargets
 from wechsel_jax.data.parallel import FACTS, ParallelRows, vocabulary_hash
 from wechsel_jax.data.sentences import SentencePairs, require_sentences
 from wechsel_jax.errors import UserError
+from wechsel_jax.files.json import TEXT, mismatch, read_json
 from wechsel_jax.records.run import SIDES
 from wechsel_jax.text.sources import find_sources, identify
 from wechsel_jax.tokens import load_tokenizer
@@ -107,10 +107,13 @@ def find_data(config: ConfigDict, languages: int = 0) -> None:
 
 def identified(texts: Sequence[str]) -> list[dict[str, Any]]:
     """Says of each text, or of the prepared data, which it is: {"name", "sha256"}, and of text its size."""
-    for record in (MANIFEST, FACTS):
+    for record, kind in ((MANIFEST, TEXT), (FACTS, {"*": TEXT})):
         if _is_prepared(texts, record):
             place = Path(texts[0])
-            return [{"name": place.name, "sha256": json.loads((place / record).read_bytes())["sha256"]}]
+            found = read_json(place / record, "the record of prepared data", advice := "prepare it again")
+            if problem := mismatch(found, {"sha256": kind}):
+                raise UserError(f"{place / record}: {problem}; {advice}")
+            return [{"name": place.name, "sha256": found["sha256"]}]
     return identify(find_sources(texts), len(os.sched_getaffinity(0)))[1]
 
 

@@ -17,6 +17,7 @@ from ml_collections import ConfigDict
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_directory, new_file, refuse_workdir
+from wechsel_jax.files.json import NUMBER, mismatch, read_json
 from wechsel_jax.models import ModelConfig, family
 from wechsel_jax.models.family import Params
 from wechsel_jax.models.registry import FAMILIES
@@ -34,8 +35,9 @@ from wechsel_jax.training.groups import assign, read_groups
 from wechsel_jax.training.loop import train
 from wechsel_jax.training.optimizer import trainable_paths
 from wechsel_jax.training.placement import Placement
-from wechsel_jax.training.run_data import check_pairs, find_data, identified, open_data
-from wechsel_jax.training.run_spec import build_run, described_model, strip
+from wechsel_jax.training.run_data import Data, check_pairs, find_data, identified, open_data
+from wechsel_jax.training.run_spec import RunSpec, build_run, described_model, strip
+from wechsel_jax.training.sharding import make_mesh
 from wechsel_jax.training.step import INIT_STREAM, stream_key
 from wechsel_jax.training.workdir import check_config, follow, has_begun, only_run, read_texts, record_config, record_texts
 
@@ -100,11 +102,17 @@ def train_trelm(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
             validate(run)
             find_data(run)
     distributed.start(config.commonality.distributed)
+    for name, run in runs.items():
+        with _naming(name):
+            make_mesh(run.mesh)
     first = distributed.is_first()
     if first:
         refuse_workdir(workdir, has_begun, "a TreLM training")
     own = ConfigDict({name: config[name] for name in config if name not in PHASES})
     with only_run(workdir) if first else contextlib.nullcontext():
+        if first and not any((workdir / name / CONFIG_FILE).exists() for name in PHASES):
+            _forget_other(own, workdir)
+        distributed.barrier(CONFIG_FILE)
         check_config(own, workdir)
         model_type = _model_type(config)
         if first:
@@ -116,25 +124,33 @@ def train_trelm(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
         else:
             _once(workdir / "start", lambda place: _start(config, place))
         _check_models(runs, config.fold_first)
+        with _naming("language"):
+            # A mistake in its text, too, would show only after the phases before it.
+            _language_data(
+                runs["language"], Path(config.source if config.first else runs["commonality"].model.checkpoint), workdir
+            )
         results = {name: _train(name, runs, workdir) for name in PHASES[:3]}
         _once(workdir / "combined", lambda place: _combine(config, workdir, place))
         if not config.fold_first:
             results["language"] = _train("language", runs, workdir)
         unfolded = workdir / ("combined" if config.fold_first else f"language/{EXPORT}")
         _once(workdir / "folded", lambda place: _fold(unfolded, place))
-        losses = {"tri_layer": unfolded, "folded": workdir / "folded"}
-        if not broadcast_from_first(int(first and (workdir / FOLDING).exists())):
-            losses = {name: _held_out_loss(runs["language"], place, workdir / "language") for name, place in losses.items()}
+        losses, folding = {"tri_layer": unfolded, "folded": workdir / "folded"}, _measured(runs["language"])
+        known = _read_folding(workdir / FOLDING) if first and (workdir / FOLDING).exists() else {}
+        if broadcast_from_first(int({name: known.get(name) for name in folding} == folding)):
+            folding = known
+        else:
+            folding |= {name: _held_out_loss(runs["language"], place, workdir) for name, place in losses.items()}
             if first:
                 with new_file(workdir / FOLDING, "w") as handle:
-                    json.dump(losses, handle, indent=1)
+                    json.dump(folding, handle, indent=1)
         distributed.barrier(FOLDING)
         if config.fold_first:
             results["language"] = _train("language", runs, workdir)
         found = {
             "model": f"language/{EXPORT}" if config.fold_first else "folded",
             "phases": results,
-            "folding": json.loads((workdir / FOLDING).read_text(encoding="utf-8")),
+            "folding": {name: folding[name] for name in losses} if first else {},
         }
         if first:
             with new_file(workdir / RESULTS, "w") as handle:
@@ -151,6 +167,8 @@ def phase_settings(config: ConfigDict, workdir: Path) -> dict[str, ConfigDict]:
     Raises:
       UserError: there is no source, or a phase that others follow exports rounded weights.
     """
+    if not 0 <= config.seed < 1 << 31:
+        raise UserError(f"seed: is {config.seed}; expected a number from 0 to {(1 << 31) - 1}")
     if not config.source:
         raise UserError("source: is empty; expected the directory of an encoder with the vocabulary of both languages")
     begins = {
@@ -165,6 +183,9 @@ def phase_settings(config: ConfigDict, workdir: Path) -> dict[str, ConfigDict]:
         if run.model.checkpoint:
             raise UserError(f'{name}.model.checkpoint: is {run.model.checkpoint!r}; expected "": it follows from source')
         run.model.checkpoint, run.parity = str(place), run.parity or config.parity
+        if run.seeds > 1 or run.fork:
+            field = "fork" if run.fork else "seeds"
+            raise UserError(f"{name}.{field}: is {run[field]!r}; expected none: a phase is one run from the model before it")
         if run.objective == "cdlm" and not config.tri_layer:
             raise UserError(
                 f"{name}.objective: is cdlm, which needs the TRILayer; expected tlm or mlm, or tri_layer to be True"
@@ -174,6 +195,15 @@ def phase_settings(config: ConfigDict, workdir: Path) -> dict[str, ConfigDict]:
         if run.export_dtype != "float32" and (name != "language" or not config.fold_first):
             raise UserError(f"{name}.export_dtype: is {run.export_dtype}; expected float32, as what follows begins with it")
     return runs
+
+
+def _forget_other(own: ConfigDict, workdir: Path) -> None:
+    """Removes what was made with other settings, where nothing has been trained on it."""
+    try:
+        check_config(own, workdir)
+    except UserError:
+        shutil.rmtree(workdir / "start", ignore_errors=True)
+        (workdir / CONFIG_FILE).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -243,7 +273,8 @@ def _train(name: str, runs: Mapping[str, ConfigDict], workdir: Path) -> dict[str
         print(f"== {name}", flush=True)
         follow(runs[name], workdir / name, "model.checkpoint")
     distributed.barrier(f"{name} follows")
-    return train(runs[name], workdir / name)
+    with _naming(name):
+        return train(runs[name], workdir / name)
 
 
 def _model_type(config: ConfigDict) -> str:
@@ -336,14 +367,35 @@ def _write(
 
 def _held_out_loss(run: ConfigDict, model: Path, workdir: Path) -> float:
     """The loss of a model on the tokens that the last phase holds out."""
-    run = copy.deepcopy(run)
-    run.model.checkpoint = str(model)
-    # Its text is prepared where the phase will look for it; held as by the phase, the directory counts as one of a run.
-    with only_run(workdir) if distributed.is_first() else contextlib.nullcontext():
-        # Heads that are new in the last phase are not measured here, so nothing is said of them.
-        spec = dataclasses.replace(build_run(run), notes=())
-        placement = Placement(run, spec, print)
-        data = open_data(run, spec.model, workdir, fresh=not (workdir / CONFIG_FILE).exists())
+    run, spec, data = _language_data(run, model, workdir)
+    placement = Placement(run, spec, print)
     with jax.set_mesh(placement.mesh):
         scores = placement.evaluate(placement.initial().params, data.validation)
     return scores["mlm_loss"] if run.objective == "mlm_nsp" else scores["loss"]
+
+
+def _language_data(run: ConfigDict, model: Path, workdir: Path) -> tuple[ConfigDict, RunSpec, Data]:
+    """The settings of the last phase as if it began with a model, what it runs, and its text, where it will look for it."""
+    run, place = copy.deepcopy(run), workdir / "language"
+    run.model.checkpoint = str(model)
+    # Held as by the phase, the directory counts as one of a run.
+    with only_run(place) if distributed.is_first() else contextlib.nullcontext():
+        # Heads that are new in the last phase are not measured here, so nothing is said of them.
+        spec = dataclasses.replace(build_run(run), notes=())
+        return run, spec, open_data(run, spec.model, place, fresh=not (place / CONFIG_FILE).exists())
+
+
+def _measured(run: ConfigDict) -> dict[str, Any]:
+    """What the loss before and after the folding is measured on, as JSON has it."""
+    text = [str(text) for text in run.data.validation]
+    settings = {name: run[name] for name in ("objective", "block_length", "mask_rate", "seed", "eval_batches")}
+    return {"validation": [entry["sha256"] for entry in identified(text)], **settings}
+
+
+def _read_folding(file: Path) -> dict[str, Any]:
+    """What folding.json holds; earlier versions did not say what was measured."""
+    advice = "remove it, and it is measured again"
+    found = read_json(file, "the losses before and after the folding", advice)
+    if problem := mismatch(found, {"tri_layer": NUMBER, "folded": NUMBER}):
+        raise UserError(f"{file}: {problem}; {advice}")
+    return found
