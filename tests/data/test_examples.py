@@ -119,6 +119,24 @@ def test_words_may_hold_spaces_where_columns_have_tabs(tmp_path):
     assert one.texts == ("Trả lời", ".") and one.target == ("VERB", "PUNCT")
 
 
+def test_a_treebank_has_labels_of_several_kinds(tmp_path):
+    file = write(tmp_path, "a.conllu", "1\tDie\tdie\tDET\tART\t_\t2\tdet\t_\t_\n2\tKatzen\tKatze\tNOUN\tNN\t_\t0\troot\t_\t_\n")
+    for task, words, labels in (
+        (TAGS, ("Die", "Katzen"), ("DET", "NOUN")),
+        (Task("tagging", label="xpos"), ("Die", "Katzen"), ("ART", "NN")),
+        (Task("tagging", ("lemma",), "deprel"), ("die", "Katze"), ("det", "root")),
+        (Task("tagging", ("w",), "l", tuple("abwlefghij")), ("die", "Katze"), ("DET", "NOUN")),
+    ):
+        (one,) = read_examples([file], task)
+        assert one.texts == words and one.target == labels
+
+
+def test_comments_between_sentences_are_no_words(tmp_path):
+    columns = ("text", "b", "c", "label")
+    file = write(tmp_path, "a.txt", "# id 12 domain=dev\nDie _ _ O\n# _ _ O\n\n# text = x y\nja _ _ O\n")
+    assert [one.texts for one in read_examples([file], Task("tagging", columns=columns))] == [("Die", "#"), ("ja",)]
+
+
 def test_columns_of_words_have_names(tmp_path):
     """CoNLL 2003 has two columns between words and labels; GermEval numbers its words."""
     file = write(tmp_path, "a.txt", "EU NNP B-NP B-ORG\nrejects VBZ B-VP O\n")
@@ -208,8 +226,12 @@ def test_questions_whose_answer_the_text_does_not_tell(tmp_path):
             TAGS,
             "a.txt",
             "EU NNP B-NP B-ORG\nrejects VBZ B-VP O\n",
-            r"a\.txt: all lines have at least 4 columns; .* task\.columns",
+            r"a\.txt: 2 of 2 lines have 3 columns or more; .* task\.columns",
         ),
+        (TAGS, "a.txt", "EU NNP O\nrejects VBZ O\nGerman JJ\n", r"a\.txt: 2 of 3 lines have 3 columns or more"),
+        (TAGS, "a.tsv", "EU\tO\nrejects\tVBZ\tO\n", r"a\.tsv: line 2: has 3 columns; expected a word and its label; name them"),
+        (TAGS, "a.tsv", "text\tlabel\nEU\tO\n", r"a\.tsv: line 1: names the columns; .*; remove the line"),
+        (Task("tagging", label="tag"), "a.conllu", "\n", r"a\.conllu: CoNLL-U has no column 'tag'"),
         (
             Task("tagging", columns=("text", "label", "x")),
             "a.txt",
@@ -231,6 +253,8 @@ def test_questions_whose_answer_the_text_does_not_tell(tmp_path):
             r"label is 1\.5; expected a text or a whole number",
         ),
         (TAGS, "a.jsonl", '{"text": ["a"], "label": ["O", "O"]}\n', r"line 1: text and label are no two lists of one length"),
+        (Task("answers"), "a.json", json.dumps(SQUAD).replace('"Wann?"', "null"), r"a\.json: .*None where text should be"),
+        (Task("answers"), "a.json", json.dumps(SQUAD).replace(": 8", ": 8.5"), r"a\.json: .*8\.5 where a whole number should"),
         (Task("answers"), "a.json", "[1, 2]", r"a\.json: cannot be read .* expected a file as SQuAD has it"),
         (
             Task("answers"),

@@ -52,12 +52,20 @@ def test_an_epoch_has_every_example_once(roberta):
 
 
 def test_batches_of_texts_of_like_length(roberta):
-    """Of every 16 steps: each row as often as without, in random order of lengths, and less padding."""
-    texts = ["x" * (1 + 37 * i % 61) for i in range(160)]
-    plain = classified(roberta, texts=texts)
-    grouped = dataclasses.replace(plain, group_by_length=True)
-    for first in (0, 16, 32):
-        steps = range(first, first + 16)
+    """Of 16 steps, or a quarter of an epoch: each row as often as without, in random order of lengths, and less padding."""
+    texts = ["x" * (1 + 37 * i % 61) for i in range(720)]
+    for count, together in ((720, 16), (160, 4)):
+        plain = classified(roberta, texts=texts[:count])
+        grouped = dataclasses.replace(plain, group_by_length=True)
+        _require_groups(plain, grouped, together)
+    few = dataclasses.replace(classified(roberta, texts=texts[:70]), group_by_length=True)
+    drawn = [few.drawn(step, 10, seed=0) for step in range(14)]
+    assert (np.bincount(np.concatenate(drawn)) == 2).all() and all(len({*rows}) == 10 for rows in drawn)
+
+
+def _require_groups(plain, grouped, together):
+    for first in range(0, 3 * together, together):
+        steps = range(first, first + together)
         drawn = [grouped.drawn(step, 10, seed=3) for step in steps]
         assert sorted(np.concatenate(drawn)) == sorted(np.concatenate([plain.drawn(step, 10, seed=3) for step in steps]))
         longest = [int(grouped.sizes(rows).max()) for rows in drawn]

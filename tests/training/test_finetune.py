@@ -241,6 +241,7 @@ def test_a_classifier_of_the_same_labels_goes_on_with_its_head(settings, classif
     shutil.copytree(workdir / "export", export)
     described = json.loads((export / "config.json").read_text())
     described |= {"id2label": {"0": "same", "1": "other"}, "label2id": {"same": 0, "other": 1}, "num_labels": 2}
+    described["problem_type"] = "multi_label_classification"
     (export / "config.json").write_text(json.dumps(described))
     config = settings("tsv", model__checkpoint=str(export), model__config=ConfigDict())
     resolved, data = open_labelled(config, tmp_path, print)
@@ -252,6 +253,8 @@ def test_a_classifier_of_the_same_labels_goes_on_with_its_head(settings, classif
     other = build_run(open_labelled(config, tmp_path, print)[0])
     assert not np.array_equal(other.load_parameters()["classifier"]["output"]["kernel"](), head)
     assert other.model.hf_config["id2label"] == {"0": "other", "1": "same"} and "num_labels" not in other.model.hf_config
+    # transformers would take the labels of a text for several.
+    assert "problem_type" not in other.model.hf_config
 
 
 @pytest.mark.slow
@@ -315,7 +318,7 @@ def test_answers_are_found_as_by_transformers(settings, labelled, tmp_path):
         for paragraph in content["data"][0]["paragraphs"][::2]:
             paragraph["qas"][0] |= {"answers": [], "is_impossible": True}
         (tmp_path / f"{side}.json").write_text(json.dumps(content))
-    config = settings("json", objective="answers", model__config=ConfigDict(ENCODER), task__stride=8, steps=12)
+    config = settings("json", objective="answers", model__config=ConfigDict(ENCODER), task__stride=40, steps=12)
     config.data.train, config.data.validation = ((str(tmp_path / f"{side}.json"),) for side in ("train", "validation"))
     result = train(config, tmp_path / "run")
     assert result["metric"] == "f1" and result["score"] >= result["exact_match"] and "no_answer" in result
@@ -323,6 +326,9 @@ def test_answers_are_found_as_by_transformers(settings, labelled, tmp_path):
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "run" / "export")
     scored = score_labelled(tmp_path / "run", [labelled / "validation.json"])
     assert "" not in scored.predicted
+    assert score_labelled(tmp_path / "run", [tmp_path / "validation.json"]).metrics["loss"] == pytest.approx(
+        result["loss"], rel=1e-5
+    )
     some = score_labelled(tmp_path / "run", [tmp_path / "validation.json"])
     examples = read_examples([labelled / "validation.json"], Task("answers"))
     for example, predicted, of_some in list(zip(examples, scored.predicted, some.predicted, strict=True))[:15]:
@@ -389,7 +395,13 @@ def test_a_score_that_is_not_finite_with_one_seed_has_no_mean(settings, tmp_path
         ({"task__skip": ("other", "same")}, r"train\.tsv: holds no example"),
         ({"objective": "tagging"}, r"task\.texts: is \['one', 'other'\]; expected the names of 1 to 1 columns"),
         ({"task__language": "tlh"}, r"task\.language: is 'tlh'"),
-        ({"objective": "parsing", "task__texts": ("text",)}, r"train\.tsv: line 1: has 3 columns; expected the 10 of CoNLL-U"),
+        ({"task__stride": 7}, r"task\.stride: is 7; expected 64: it is for answers"),
+        ({"objective": "answers", "task__texts": ("text",)}, r"task\.columns: is \['one', 'other', 'label'\]; expected \[\]"),
+        ({"data__rows": "tlm"}, r"data\.rows: is 'tlm'; expected no value"),
+        (
+            {"objective": "parsing", "task__texts": ("text",), "task__columns": ()},
+            r"train\.tsv: line 1: has 3 columns; expected the 10 of CoNLL-U",
+        ),
         ({"objective": "clm"}, r"objective: clm needs no labels; expected one of classification, tagging, answers"),
         ({"objective": "clm", "epochs": 2.0}, r"epochs: is 2\.0; expected 0"),
         ({"seed": 2**31 - 1, "seeds": 2}, r"seed: is 2147483648; expected"),

@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +22,9 @@ SQUAD = 'a file as SQuAD has it: {"data": [{"paragraphs": [{"context", "qas": [.
 # Bytes of a line of such a file, which is often the whole file: SQuAD's own has 30 MB.
 _LONGEST_SQUAD = 1 << 28
 _DOCUMENT = "-DOCSTART-"
+_UNIVERSAL = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
+# Lines between sentences that say which follows, as CoNLL-U and MultiCoNER have them.
+_COMMENT = re.compile(r"#\s*(id|sent_id|text|newdoc|newpar|global\.columns)\b[^\t]*$")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,8 +74,9 @@ def read_examples(names: Sequence[str | os.PathLike], task: Task) -> list[Exampl
     Args:
       names: as `find_sources` takes them. `.csv`, or text with tabs between columns (nothing is quoted there); JSON lines;
         Parquet and data sets. For tagging also a word and its label a line, with blank lines between sentences, and `.conllu`,
-        where labels are UPOS; for answers files as SQuAD has them; for parsing CoNLL-U alone; for roles columns as CoNLL 2005,
-        2009 and 2012 have them; for translation "SOURCE::TARGET", two texts with a sentence a line.
+        where labels are UPOS by default, or what `task.label` names; for answers files as SQuAD has them; for parsing CoNLL-U
+        alone; for roles columns as CoNLL 2005, 2009 and 2012 have them; for translation "SOURCE::TARGET", two texts with a
+        sentence a line.
       task: what they are.
 
     Raises:
@@ -144,12 +149,20 @@ def _tagged(source: Source, task: Task) -> Iterator[Example]:
                 raise UserError(f"{place}: {task.label} has {wrong[0]!r}; expected a text or a whole number for each word")
             yield Example(place, tuple(words), tuple(map(str, labels)))
         return
-    columns = task.columns
-    missing = [name for name in (task.texts[0], task.label) if columns and name not in columns]
-    if missing:
-        raise UserError(f"task.columns: has no {missing[0]!r}; expected the names of all columns, words and labels among them")
-    fewest = None
+    columns, names, lines, wide = task.columns, (task.texts[0], task.label), 0, 0
     universal = ".conllu" in Path(source.place).suffixes
+    if universal:
+        columns = columns or _UNIVERSAL
+        usual = (Task.texts[0], Task.label)
+        names = tuple(
+            own if name == default else name for name, default, own in zip(names, usual, ("form", "upos"), strict=True)
+        )
+    missing = [name for name in names if columns and name not in columns]
+    if missing:
+        where = (
+            f"task.columns: has no {missing[0]!r}" if task.columns else f"{source.name}: CoNLL-U has no column {missing[0]!r}"
+        )
+        raise UserError(f"{where}; expected the names of all columns, words and labels among them")
     words: list[str] = []
     labels: list[str] = []
     first = 1
@@ -159,7 +172,7 @@ def _tagged(source: Source, task: Task) -> Iterator[Example]:
                 yield Example(f"{source.name}: line {first}", tuple(words), tuple(labels))
             words, labels = [], []
             continue
-        if line.startswith(_DOCUMENT) or (universal and line.startswith("#")):
+        if line.startswith(_DOCUMENT) or (universal and line.startswith("#")) or (not words and _COMMENT.match(line)):
             continue
         first = first if words else number
         if universal:
@@ -171,21 +184,31 @@ def _tagged(source: Source, task: Task) -> Iterator[Example]:
             if not fields[0].isdecimal():
                 # A range such as 3-4, whose words follow, or a word that is not written.
                 continue
-            word, label = fields[1], fields[3]
+            word, label = (fields[columns.index(name)] for name in names)
         else:
-            fields = line.split("\t") if "\t" in line else line.split()
-            fewest = min(fewest or len(fields), len(fields))
+            tabs = "\t" in line
+            fields = line.split("\t") if tabs else line.split()
+            lines, wide = lines + 1, wide + (len(fields) > 2)
             if columns and len(fields) != len(columns):
                 raise UserError(
                     f"{source.name}: line {number}: has {len(fields)} columns; expected the {len(columns)} of task.columns: "
                     f"{', '.join(columns)}; mend the line"
                 )
             if columns:
-                word, label = (fields[columns.index(name)].strip() for name in (task.texts[0], task.label))
+                word, label = (fields[columns.index(name)].strip() for name in names)
+            elif tabs and len(fields) > 2:
+                raise UserError(
+                    f"{source.name}: line {number}: has {len(fields)} columns; expected a word and its label; name them, the "
+                    f"words {names[0]!r} and the labels {names[1]!r}, with task.columns"
+                )
             else:
                 # A word may have blanks in it, such as a number.
-                word, *rest = fields if "\t" in line else line.rsplit(None, 1)
+                word, *rest = fields if tabs else line.rsplit(None, 1)
                 label = rest[-1].strip() if rest else ""
+                if lines == 1 and (word, label) == names:
+                    raise UserError(
+                        f"{source.name}: line {number}: names the columns; expected a word and its label; remove the line"
+                    )
         if not label or not word:
             missing = "label" if word else "word"
             raise UserError(
@@ -194,10 +217,10 @@ def _tagged(source: Source, task: Task) -> Iterator[Example]:
             )
         words.append(word)
         labels.append(label)
-    if fewest and fewest > 2 and not columns:
+    if 2 * wide > lines and not columns:
         raise UserError(
-            f"{source.name}: all lines have at least {fewest} columns; expected a word and its label; name them, the words "
-            f"{task.texts[0]!r} and the labels {task.label!r}, with task.columns"
+            f"{source.name}: {wide:,} of {lines:,} lines have 3 columns or more; expected a word and its label; name them, the "
+            f"words {names[0]!r} and the labels {names[1]!r}, with task.columns"
         )
     if words:
         yield Example(f"{source.name}: line {first}", tuple(words), tuple(labels))
@@ -243,9 +266,9 @@ def _squad(source: Source) -> Iterator[tuple[str, str, str, str, list[tuple[str,
             (
                 f"{source.name}: question {asked.get('id', number)}",
                 str(asked.get("id", "")),
-                str(asked["question"]),
-                str(context),
-                [(str(answer["text"]), int(answer["answer_start"])) for answer in asked["answers"]],
+                _text(asked["question"]),
+                _text(context),
+                [(_text(answer["text"]), _place(answer["answer_start"])) for answer in asked["answers"]],
                 asked.get("is_impossible") is True,
             )
             for number, (context, asked) in enumerate(questions)
@@ -257,10 +280,25 @@ def _question_rows(source: Source, task: Task) -> Iterator[tuple[str, str, str, 
     for place, row in _rows(source, task, ("question", "context", "answers")):
         with parsing(place, "question, context and answers (text, answer_start), as SQuAD's data set has them"):
             texts, starts = row["answers"]["text"], row["answers"]["answer_start"]
-            answers = [(str(text), int(start)) for text, start in zip(texts, starts, strict=True)]
+            answers = [(_text(text), _place(start)) for text, start in zip(texts, starts, strict=True)]
+            question, context = _text(row["question"]), _text(row["context"])
         # The data set of SQuAD 2 has nothing else that says it.
         identifier = str(row.get("id", ""))
-        yield f"{place} ({identifier})", identifier, str(row["question"]), str(row["context"]), answers, not answers
+        yield f"{place} ({identifier})", identifier, question, context, answers, not answers
+
+
+def _text(value: Any) -> str:
+    """The value, which is text; else `ValueError`, which `parsing` tells."""
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} where text should be")
+    return value
+
+
+def _place(value: Any) -> int:
+    """Likewise of a whole number."""
+    if isinstance(value, bool) or int(value) != value:
+        raise ValueError(f"{value!r} where a whole number should be")
+    return int(value)
 
 
 _READERS: dict[str, Callable[[Source, Task], Iterator[Example]]] = {

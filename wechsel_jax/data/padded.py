@@ -14,8 +14,9 @@ from wechsel_jax.data.batches import ALL_ROWS, Batch, Rows, training_indices
 from wechsel_jax.data.order import permuted
 
 _SHORTEST = 16
-# Batches that share out their rows by length: few, so that an epoch's end and a run's hardly differ from those of other runs.
-_TOGETHER = 16
+# Batches that share out their rows by length, at most, and parts of an epoch that they are: few, so that hardly a batch has
+# copies of a row and the end of a run leaves few rows out.
+_TOGETHER, _PARTS = 16, 4
 
 
 def fitting_length(longest: int, most: int | None = None) -> int:
@@ -32,7 +33,8 @@ class PaddedRows(abc.ABC):
 
     Attributes:
       length: L.
-      group_by_length: whether the batches of every 16 steps share out their rows by length, in random order.
+      group_by_length: whether the batches of some steps, 16 or a quarter of an epoch where that is shorter, share out their
+        rows by length, in random order.
     """
 
     length: int
@@ -53,10 +55,11 @@ class PaddedRows(abc.ABC):
         """int64 (B,): the rows of one step's batch, as `training_batch` draws them or `group_by_length` says."""
         if not self.group_by_length:
             return training_indices(len(self), step, batch_size, seed)
-        group, place = divmod(step, _TOGETHER)
-        rows = training_indices(len(self), group, _TOGETHER * batch_size, seed)
-        (batch,) = permuted(np.asarray([place]), _TOGETHER, seed, group)
-        return rows[np.argsort(self.sizes(rows), kind="stable")].reshape(_TOGETHER, batch_size)[batch]
+        together = max(1, min(_TOGETHER, len(self) // (_PARTS * batch_size)))
+        group, place = divmod(step, together)
+        rows = training_indices(len(self), group, together * batch_size, seed)
+        (batch,) = permuted(np.asarray([place]), together, seed, group)
+        return rows[np.argsort(self.sizes(rows), kind="stable")].reshape(together, batch_size)[batch]
 
     def batch(self, step: int, batch_size: int, seed: int, rows: Rows = ALL_ROWS) -> Batch:
         """The batch of one step: what `padded` returns for the rows of `drawn`."""

@@ -37,7 +37,7 @@ from wechsel_jax.records.run import exported_model
 # Tokens of an answer, as the scripts of transformers have it.
 _LONGEST_ANSWER = 30
 # Of a row, for a model that does not say how it was trained.
-_LENGTH = 512
+_LENGTH, _STRIDE = 512, 64
 # Universal Dependencies: the relation of the root's one word, and one that nothing more is known of.
 _ROOT, _UNKNOWN = "root", "dep"
 # What the trainer records of an evaluation, the most important first.
@@ -236,7 +236,10 @@ def score_labelled(
     fields = {name: settings[name] for name in ("label",) if name in settings}
     fields |= {name: tuple(settings[name]) for name in ("texts", "columns", "skip") if name in settings}
     examples = read_examples(names, Task(form, **fields))
-    longest = min(settings.get("length") or _LENGTH, model.config.max_length)
+    most = model.config.max_length
+    longest = settings.get("length") or min(_LENGTH, most)
+    if longest > most:
+        raise UserError(f"length: is {longest}; expected at most the {most} tokens that {model.directory} can read")
     rows = encode_examples(
         examples,
         model.tokenizer,
@@ -245,7 +248,7 @@ def score_labelled(
         length=longest,
         pad_id=padding_id(model.config.pad_token_id, model.tokenizer),
         segments=model.config.type_vocabulary_size > 1,
-        stride=min(settings.get("stride", 64), longest // 2),
+        stride=settings.get("stride", min(_STRIDE, longest // 2)),
     )
     objective = label_objective(model.family, model.config, dtype, form)
     placed = rows.evaluation_batches(model.rows_for(batch_size))

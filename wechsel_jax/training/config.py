@@ -139,8 +139,8 @@ def default_config() -> ConfigDict:
     config.task.stride = 64
     # answers: whose rules compare them: "" (SQuAD's, for any language) or a language of MLQA's.
     config.task.language = ""
-    # Whether the batches of every 16 steps share out their texts by length: less padding, so faster steps; else they are
-    # random.
+    # Whether the batches of 16 steps, or a quarter of an epoch, share out their texts by length: less padding, so faster steps;
+    # else they are random.
     config.task.group_by_length = False
     # translation: evaluations also translate, greedily, and score BLEU, which needs the extra eval.
     config.task.bleu = False
@@ -432,6 +432,17 @@ def _check_soft_targets(config: ConfigDict) -> None:
         raise UserError(f"soft_targets.share: is {soft.share:g} with objective={config.objective}; expected 0: they are of clm")
 
 
+# Settings of labelled examples that not every objective reads.
+_READ_BY = {
+    "stride": ("answers",),
+    "language": ("answers",),
+    "skip": ("classification",),
+    "label": ("classification", "tagging"),
+    "columns": ("classification", "tagging", "roles", "translation"),
+    "texts": ("classification", "tagging", "translation"),
+}
+
+
 def _check_task(config: ConfigDict) -> None:
     """That the settings of labelled examples fit what is to be predicted."""
     task = config.task
@@ -445,15 +456,22 @@ def _check_task(config: ConfigDict) -> None:
     least, most = {"classification": (1, 2), "translation": (2, 2)}.get(config.objective, (1, 1))
     translating = config.objective == "translation"
     _check("task.bleu", task.bleu, translating or not task.bleu, "False: BLEU is of translations")
-    usual = default_config().task.tokenize
-    _check("task.tokenize", task.tokenize, task.bleu or task.tokenize == usual, f"{usual!r}: it is how task.bleu counts")
-    _check("task.labels", as_dict(task.labels), not (translating and len(task.labels)), "none: translations have no labels")
+    tokenize = default_config().task.tokenize
+    right = task.bleu or task.tokenize == tokenize
+    _check("task.tokenize", task.tokenize, right, f"{tokenize!r}: it is how task.bleu counts")
+    free = translating or config.objective == "answers"
+    _check("task.labels", as_dict(task.labels), not (free and len(task.labels)), f"none: {config.objective} have no labels")
+    usual = default_config().task
+    for name, readers in _READ_BY.items():
+        given, default = as_dict(task[name]), as_dict(usual[name])
+        right = config.objective in readers or given == default
+        _check(f"task.{name}", given, right, f"{default!r}: it is for {' and '.join(readers)}")
     count = len(task.texts)
     _check("task.texts", as_dict(task.texts), least <= count <= most, f"the names of {least} to {most} columns or fields")
     if config.objective == "answers":
         _check("task.stride", task.stride, task.stride < config.block_length, "less than block_length")
     check_language(task.language)
-    for name in ("validation_fraction", "max_bytes", "deduplicate"):
+    for name in ("validation_fraction", "max_bytes", "deduplicate", "rows"):
         _check(f"data.{name}", config.data[name], not config.data[name], "no value: it is for text without labels")
 
 

@@ -55,6 +55,10 @@ if TYPE_CHECKING:
 TABLE = "embeddings"
 
 
+# What a config.json says of the labels of an earlier head.
+_OF_A_HEAD = ("id2label", "label2id", "num_labels", "problem_type", ROLES)
+
+
 @dataclasses.dataclass(frozen=True)
 class ModelSpec:
     """A model without its weights: what training builds, and what an export writes besides them.
@@ -339,10 +343,7 @@ def described_model(
         labels = tuple(config.task.labels)
         # An answer has a start and an end.
         model_family = with_head(model_family, config.objective, len(labels) or 2)
-        # What an earlier head said of its labels.
-        hf_config = {
-            name: value for name, value in hf_config.items() if name not in ("id2label", "label2id", "num_labels", ROLES)
-        }
+        hf_config = {name: value for name, value in hf_config.items() if name not in _OF_A_HEAD}
         hf_config["architectures"] = [model_family.architecture]
         if config.objective == "roles":
             hf_config[ROLES] = True
