@@ -6,6 +6,7 @@ import re
 import jax
 import numpy as np
 import pytest
+import tokenizers
 import torch
 import transformers
 
@@ -37,8 +38,8 @@ def cut_at_random(generator, characters, share):
 def test_segments_end_where_both_tokenizations_do():
     generator = np.random.default_rng(0)
     old, new = cut_at_random(generator, 2000, 0.5), cut_at_random(generator, 2000, 0.3)
-    of_old, of_new, matched = segments(old, new)
-    # The slow way: two characters are of one segment where a token of either side has both.
+    of_old, of_new = segments(old, new)
+    # The slow way: two characters are of one stretch where a token of either side has both.
     joined = np.zeros(2001, bool)
     covered = np.zeros((2, 2000), bool)
     for side, tokens in enumerate((old, new)):
@@ -50,11 +51,27 @@ def test_segments_end_where_both_tokenizations_do():
         if covered[:, place].any():
             number += not (joined[place] and place)
             numbers[place] = number
-    np.testing.assert_array_equal(of_old, numbers[old.start])
-    np.testing.assert_array_equal(of_new, numbers[new.start])
-    both = [set(numbers[covered[side]]) for side in range(2)]
-    assert set(np.flatnonzero(matched)) == both[0] & both[1]
-    assert 100 < matched.sum() < len(matched)
+    # What one side alone has belongs to the next stretch of both.
+    matched = sorted(set(numbers[covered[0]]) & set(numbers[covered[1]]) - {-1})
+    assert 100 < len(matched) <= number
+    for found, tokens in ((of_old, old), (of_new, new)):
+        expected = np.searchsorted(matched, numbers[tokens.start])
+        np.testing.assert_array_equal(found, np.minimum(expected, len(matched) - 1))
+        assert set(found) == {*range(len(matched))}
+
+
+@pytest.mark.parametrize("trims", [False, True])
+def test_a_tokenizer_agrees_with_itself(world, trims):
+    """Also one that leaves spaces out of the stretches of its tokens, as RoBERTa's does by default."""
+    tokenizer = load_tokenizer(world.tokenizer("english", "gpt2"))
+    tokenizer.backend_tokenizer.post_processor = tokenizers.processors.ByteLevel(trim_offsets=trims)
+    documents = ["a 东 b", "a  b", " x", "y "]
+    both = [tokens_in_text(tokenizer, documents, 0) for _ in range(2)]
+    one, other = segments(*both)
+    np.testing.assert_array_equal(one, other)
+    plain = tokens_in_text(load_tokenizer(world.tokenizer("german", "gpt2")), documents, 0)
+    of_old, of_new = segments(both[0], plain)
+    assert set(of_old) == set(of_new) == {*range(of_old.max() + 1)} and of_old.max() > 8
 
 
 def test_rows_hold_whole_segments_of_real_tokenizers(world):
@@ -88,11 +105,13 @@ def test_rows_hold_whole_segments_of_real_tokenizers(world):
 
 
 def test_a_segment_longer_than_a_row_is_left_out():
+    nothing = Tokens(*(np.zeros(0, kind) for kind in (np.int32, np.int64, np.int64)))
     short = Tokens(np.array([1, 2, 3], np.int32), np.array([0, 1, 11]), np.array([1, 11, 12]))
     long = Tokens(np.arange(12, dtype=np.int32), np.arange(12), np.arange(1, 13))
     rows = cut_rows(short, long, 6, ([], []))
     assert [row[row > 0].tolist() for row in rows.old] == [[1], [3]]
     assert rows.new_last[:, :2].tolist() == [[0, -1], [0, -1]]
+    assert len(cut_rows(short, nothing, 6, ([], [])).old) == 0
 
 
 def torch_states(model, vectors, segment, last, layers):
@@ -229,7 +248,13 @@ def test_rows_of_the_written_model_are_torchs_after_the_same_steps(world, source
     note = next(note for note in record["notes"] if "fitted to the attention" in note)
     numbers = [float(number) for number in re.findall(r"from ([\d.e-]+) to ([\d.e-]+)\.$", note)[0]]
     np.testing.assert_allclose(numbers, losses, rtol=0.01)
-    assert losses[1] < losses[0] and f"of {len(moved)} tokens" in note and f"layer {layers} by 6 steps" in note
+    read = sum((texts.new_segment[places] >= 0).sum() for places in shuffled[: 6 * 4])
+    assert (
+        f"on {read:,} tokens" in note
+        and losses[1] < losses[0]
+        and f"of {len(moved)} tokens" in note
+        and f"layer {layers} by 6 steps" in note
+    )
     assert any("attention influence modelling" in rule for rule in record["behaviour"])
     assert json.loads((fitted / "transfer.json").read_text())["settings"]["match_attention"] == 6
 

@@ -6,6 +6,7 @@ attention probabilities, is matched by gradient steps on the input rows. A layer
 layers below it are run.
 """
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from tokenizers import processors
 
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.errors import UserError
@@ -37,6 +39,8 @@ _HELD_OUT, _MOST_HELD_OUT = 10, 4 * _BATCH
 _DEPTH = 1 / 3
 # Text that is read for a token of the steps, at most; of what is more, parts from everywhere.
 _BYTES = 8
+# Characters of a document that are read as one, and documents that are encoded at once.
+_PIECE, _GROUP = 1 << 14, 64
 
 
 class Rows(NamedTuple):
@@ -74,22 +78,26 @@ class Tokens(NamedTuple):
 def tokens_in_text(tokenizer: "PreTrainedTokenizerFast", documents: Iterable[str], end: int | None) -> Tokens:
     """Encodes documents; characters are counted on from one to the next, and one more stands for `end`, where there is one."""
     backend, base, parts = plain_backend(tokenizer), 0, []
-    for document in documents:
-        encoding = backend.encode(document, add_special_tokens=False)
-        places = np.array(encoding.offsets, np.int64).reshape(-1, 2) + base
-        base += len(document) + 1
-        last = np.array([[base - 1, base]] if end is not None else [], np.int64).reshape(-1, 2)
-        parts.append((np.array([*encoding.ids, *([end] * len(last))], np.int32), np.concatenate([places, last])))
+    # A byte-level one may leave the space out of the stretch of the token that holds it.
+    backend.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B", special_tokens=[])
+    documents = iter(documents)
+    while group := list(itertools.islice(documents, _GROUP)):
+        for document, encoding in zip(group, backend.encode_batch(group, add_special_tokens=False), strict=True):
+            places = np.array(encoding.offsets, np.int64).reshape(-1, 2) + base
+            base += len(document) + 1
+            last = np.array([[base - 1, base]] if end is not None else [], np.int64).reshape(-1, 2)
+            parts.append((np.array([*encoding.ids, *([end] * len(last))], np.int32), np.concatenate([places, last])))
     ids, places = (np.concatenate(part) for part in zip(*parts, strict=True))
     return Tokens(ids, *places.T)
 
 
-def segments(old: Tokens, new: Tokens) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def segments(old: Tokens, new: Tokens) -> tuple[np.ndarray, np.ndarray]:
     """Numbers the shortest stretches of text at whose ends both tokenizations have an end, in the order of the text.
 
+    A tokenizer may leave characters out: what it has no token for belongs to the next stretch, at the end to the last one.
+
     Returns:
-      int (n_old,), int (n_new,), the stretch of each token, and bool (S,), whether both have tokens there: a tokenizer may
-      leave characters out.
+      int (n_old,) and int (n_new,), the stretch of each token. Each stretch has tokens of both.
     """
     start, stop = np.concatenate([old.start, new.start]), np.concatenate([old.stop, new.stop])
     order = np.argsort(start, kind="stable")
@@ -100,7 +108,9 @@ def segments(old: Tokens, new: Tokens) -> tuple[np.ndarray, np.ndarray, np.ndarr
     of_old, of_new = number[: len(old.ids)], number[len(old.ids) :]
     both = np.zeros((2, begins.sum()), bool)
     both[0, of_old], both[1, of_new] = True, True
-    return of_old, of_new, both.all(axis=0)
+    matched = both.all(axis=0)
+    kept = np.minimum(np.cumsum(matched) - matched, max(matched.sum() - 1, 0))
+    return kept[of_old], kept[of_new]
 
 
 def cut_rows(old: Tokens, new: Tokens, length: int, before: tuple[Sequence[int], Sequence[int]]) -> Rows:
@@ -115,29 +125,26 @@ def cut_rows(old: Tokens, new: Tokens, length: int, before: tuple[Sequence[int],
     Returns:
       The rows; a segment that is longer than a row is left out.
     """
-    of_old, of_new, matched = segments(old, new)
+    of_old, of_new = segments(old, new)
     sides = ((old, of_old, before[0]), (new, of_new, before[1]))
+    count = min(of_old.max(initial=-1), of_new.max(initial=-1)) + 1
     # Where the tokens of each segment begin, and where those of the last one end.
-    edges = [np.searchsorted(number, np.arange(len(matched) + 1)) for _, number, _ in sides]
+    edges = [np.searchsorted(number, np.arange(count + 1)) for _, number, _ in sides]
     room = [length - len(special) for _, _, special in sides]
     rows, first = [], 0
-    while first < len(matched):
+    while first < count:
         last = min(int(np.searchsorted(edge, edge[first] + most, "right")) - 1 for edge, most in zip(edges, room, strict=True))
         if last > first:
             rows.append((first, last))
         first = max(last, first + 1)
     fields = [np.full((len(rows), length), fill, np.int32) for fill in (0, 0, -1, -1, -1, -1)]
     for i, (first, last) in enumerate(rows):
-        # Only what both have is matched; it is counted from the beginning of the row.
-        counted = np.where(matched[first:last], np.cumsum(matched[first:last]) - 1, -1)
         for side, (tokens, number, special) in enumerate(sides):
             part = slice(edges[side][first], edges[side][last])
-            found = counted[number[part] - first]
-            size = len(special) + len(found)
+            size = len(special) + len(tokens.ids[part])
             fields[side][i, :size] = [*special, *tokens.ids[part]]
-            fields[2 + side][i, len(special) : size] = found
-            # The last token of a segment is written last.
-            fields[4 + side][i, found[found >= 0]] = np.flatnonzero(found >= 0) + len(special)
+            fields[2 + side][i, len(special) : size] = number[part] - first
+            fields[4 + side][i, : last - first] = edges[side][first + 1 : last + 1] - edges[side][first] + len(special) - 1
     return Rows(*fields)
 
 
@@ -196,7 +203,8 @@ def match_attention(
     layers, length = int(np.ceil(_DEPTH * config.layers)), min(_LENGTH, config.max_length)
     wanted = steps * _BATCH * length * _BYTES
     parts = read_texts(text, min(text_bytes or wanted, wanted), text_field, max_document_bytes)
-    documents = [document for part in parts for document in part]
+    # A tokenizer's record of a text is many times as large.
+    documents = [text[i : i + _PIECE] for part in parts for text in part for i in range(0, len(text), _PIECE)]
     both = [
         tokens_in_text(tokenizer, documents, vocabulary.id_with_role("eos"))
         for tokenizer, vocabulary in zip(tokenizers, vocabularies, strict=True)
@@ -239,24 +247,24 @@ def match_attention(
         return float(np.mean([_loss(rows, family, config, layers, model, fixed, place, batch) for batch in batches(judged)]))
 
     before, state = loss(rows), optimizer.init(rows)
-    number = 0
+    number = read = 0
     while number < steps:
         for batch in batches(generator.permutation(fitted))[: steps - number]:
             rows, state = _step(optimizer, family, config, layers, rows, state, model, fixed, place, batch)
             # Steps that are only queued are not done.
             jax.block_until_ready(rows)
-            number += 1
+            number, read = number + 1, read + int((batch.new_segment >= 0).sum())
             progress(number, steps)
     after = loss(rows)
     kept = after < before
     if kept:
         table[tokens] = np.asarray(rows).astype(table.dtype)
         stored.overwrite(table)
-    read, few = steps * _BATCH * length, config.override(layers=layers, windowed=config.windowed[:layers])
+    few = config.override(layers=layers, windowed=config.windowed[:layers])
     # Of the student, of the teacher's forward pass, and of the products of `distance`, forward and backward.
     flops = family.flops_per_token(few, length, 0.0, frozen=True) + family.flops_per_token(few, length, 0.0) / 3
     flops += 18.0 * config.heads * length * (config.head_features + length)
-    counts = {"tokens": len(tokens), "steps": steps, "read": read, "layers": layers, "flops": float(read * flops)}
+    counts = {"tokens": len(tokens), "steps": steps, "read": read, "layers": layers, "flops": steps * _BATCH * length * flops}
     return {**counts, "loss": [before, after], "kept": kept}
 
 
@@ -308,7 +316,8 @@ def distance(
     olds, news = (old, old_values, text.old_segment), (new, new_values, text.new_segment)
     squares = (product(*olds, *olds) - 2 * product(*olds, *news) + product(*news, *news)) * there[:, None]
     count = there.sum(axis=1)
-    return squares.sum() / ((count * (count + 1) // 2).sum() * config.heads * config.head_features)
+    # Nearly equal, they may differ by less than the sums round.
+    return jnp.maximum(squares.sum(), 0.0) / ((count * (count + 1) // 2).sum() * config.heads * config.head_features)
 
 
 _loss = jax.jit(distance, static_argnums=(1, 2, 3))
