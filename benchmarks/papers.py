@@ -124,13 +124,16 @@ def of_seeds(values: Sequence[float]) -> Score:
 
 
 def entities() -> list[Comparison]:
-    """Table 2, and of Table 10 WECHSEL-TFR: Swahili entities, with half of the interval over the sentences as ±."""
-    scores, found = ScoresRecord.read(FOLDER / "downstream.json"), []
-    steps = read_results(FOLDER / "studies.json")["downstream/sw"]["runs"]["wechsel"]["planned_steps"]
-    for setting, suffix, share in (("0", " untrained", 0), ("25k", " 10 %", 0.1), ("250k", "", 1)):
-        ours = scored(scores, "NER", {name: name + suffix for name in WECHSEL})
-        measured = (f"NER at step {setting}", f"step {share * steps:.0f} of {steps}")
-        found.append(Comparison("2, 10", "sw", measured, "%", find(("2", "10"), "NER", "sw", setting), ours))
+    """Table 2, and of Table 10 WECHSEL-TFR: French and Swahili entities, ± half of the interval over the sentences."""
+    found = []
+    for language, file in (("fr", "downstream_fr.json"), ("sw", "downstream.json")):
+        scores = ScoresRecord.read(FOLDER / file)
+        steps = read_results(FOLDER / "studies.json")[f"downstream/{language}"]["runs"]["wechsel"]["planned_steps"]
+        for setting, suffix, share in (("0", " untrained", 0), ("25k", " 10 %", 0.1), ("250k", "", 1)):
+            ours = scored(scores, "NER", {name: name + suffix for name in WECHSEL})
+            measured = (f"NER at step {setting}", f"step {share * steps:.0f} of {steps}")
+            printed = find(("2", "10"), "NER", language, setting)
+            found.append(Comparison("2, 10", language, measured, "%", printed, ours))
     return found
 
 

@@ -409,6 +409,7 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
         "salt_knowledge": lambda: scores_table("salt_knowledge"),
         "wechsel_grid": lambda: scores_table("wechsel_grid"),
         "downstream": lambda: scores_table("downstream"),
+        "downstream_fr": lambda: scores_table("downstream_fr"),
         "arena": lambda: arena.table(*_results("arena")),
         "footprint": lambda: footprint.table(*_results("footprint")),
         **{
