@@ -135,22 +135,21 @@ def train_trelm(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
             results["language"] = _train("language", runs, workdir)
         unfolded = workdir / ("combined" if config.fold_first else f"language/{EXPORT}")
         _once(workdir / "folded", lambda place: _fold(unfolded, place))
-        losses, folding = {"tri_layer": unfolded, "folded": workdir / "folded"}, _measured(runs["language"])
-        known = _read_folding(workdir / FOLDING) if first and (workdir / FOLDING).exists() else {}
-        if broadcast_from_first(int({name: known.get(name) for name in folding} == folding)):
-            folding = known
-        else:
-            folding |= {name: _held_out_loss(runs["language"], place, workdir) for name, place in losses.items()}
+        models, measured = {"tri_layer": unfolded, "folded": workdir / "folded"}, _measured(runs["language"])
+        known = _read_folding(workdir / FOLDING) if (workdir / FOLDING).exists() else {}
+        if not broadcast_from_first(int({name: known.get(name) for name in measured} == measured)):
+            losses = {name: _held_out_loss(runs["language"], place, workdir) for name, place in models.items()}
             if first:
                 with new_file(workdir / FOLDING, "w") as handle:
-                    json.dump(folding, handle, indent=1)
+                    json.dump(measured | losses, handle, indent=1)
         distributed.barrier(FOLDING)
+        folding = _read_folding(workdir / FOLDING)
         if config.fold_first:
             results["language"] = _train("language", runs, workdir)
         found = {
             "model": f"language/{EXPORT}" if config.fold_first else "folded",
             "phases": results,
-            "folding": {name: folding[name] for name in losses} if first else {},
+            "folding": {name: folding[name] for name in models},
         }
         if first:
             with new_file(workdir / RESULTS, "w") as handle:

@@ -102,7 +102,7 @@ def segments(old: Tokens, new: Tokens) -> tuple[np.ndarray, np.ndarray]:
     start, stop = np.concatenate([old.start, new.start]), np.concatenate([old.stop, new.stop])
     order = np.argsort(start, kind="stable")
     reached = np.maximum.accumulate(stop[order])
-    begins = np.concatenate([[True], start[order][1:] >= reached[:-1]])
+    begins = np.concatenate([[True], start[order][1:] >= reached[:-1]])[: len(start)]
     number = np.empty(len(start), np.int64)
     number[order] = np.cumsum(begins) - 1
     of_old, of_new = number[: len(old.ids)], number[len(old.ids) :]
