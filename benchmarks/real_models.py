@@ -113,7 +113,6 @@ METHODS = {
     "fvt": Variant("fvt"),
     "fvt, source tokens kept": Variant("fvt", {"keep_source": True}),
     "fvt, attention matched": Variant("fvt", {"match_attention": 150}, fitted=True),
-    "focus, attention matched": Variant("focus", WORDS | {"match_attention": 150}, fitted=True),
 }
 
 
