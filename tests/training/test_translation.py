@@ -211,7 +211,7 @@ def test_a_classifier_learns_from_a_table(settings, sentences, tmp_path):
         ),
         ({"model__config": ConfigDict(MODEL | {"decoder_vocab_size": 13})}, "target: has 14 tokens and the decoder only 13"),
         ({"task__tokenize": "zh"}, r"task\.tokenize: is 'zh'; expected '13a': it is how task\.bleu counts"),
-        ({"task__labels": ("a", "b")}, r"task\.labels: is \['a', 'b'\]; expected none: translations have no labels"),
+        ({"task__labels": ("a", "b")}, r"task\.labels: is \['a', 'b'\]; expected none: they are not of translation"),
         ({"objective": "classification", "task__bleu": True}, r"task\.bleu: is True; expected False: BLEU is of translations"),
         ({"task__bleu": True, "task__tokenize": "klingon"}, r"task\.tokenize: klingon: sacrebleu has no such tokenizer"),
         ({"task__bleu": True, "task__tokenize": "ja-mecab"}, r"task\.tokenize: ja-mecab: .*pip install sacrebleu\[ja\]"),

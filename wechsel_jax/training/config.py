@@ -460,7 +460,7 @@ def _check_task(config: ConfigDict) -> None:
     right = task.bleu or task.tokenize == tokenize
     _check("task.tokenize", task.tokenize, right, f"{tokenize!r}: it is how task.bleu counts")
     free = translating or config.objective == "answers"
-    _check("task.labels", as_dict(task.labels), not (free and len(task.labels)), f"none: {config.objective} have no labels")
+    _check("task.labels", as_dict(task.labels), not (free and len(task.labels)), f"none: they are not of {config.objective}")
     usual = default_config().task
     for name, readers in _READ_BY.items():
         given, default = as_dict(task[name]), as_dict(usual[name])
