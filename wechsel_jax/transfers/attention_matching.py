@@ -49,7 +49,7 @@ class Rows(NamedTuple):
     Attributes:
       old: int32 (N, L), tokens of the source, zeros behind the end.
       new: int32 (N, L), tokens of the target, likewise.
-      old_segment: int32 (N, L), the segment of each old token; -1: none.
+      old_segment: int32 (N, L), the segment of each old token; -1: a special token, or none.
       new_segment: int32 (N, L), of each new one.
       old_last: int32 (N, L), by segment where its last old token stands; -1: there is no such segment.
       new_last: int32 (N, L), the same of new ones.
@@ -231,9 +231,9 @@ def match_attention(
     table = np.array(stored.read())
     parameters = family.from_hugging_face(source.arrays(), config)
     model = jax.device_put(parameters)
-    # Which of the rows stands for a token; behind them, its row of the table.
-    place = np.searchsorted(tokens, np.arange(len(table)))
-    place = np.where(np.isin(np.arange(len(table)), tokens), place, -1).astype(np.int32)
+    # Which of the rows stands for a token; -1: that of the table.
+    place, reached = np.full(len(table), -1, np.int32), np.zeros(len(table), bool)
+    place[tokens] = np.arange(len(tokens))
     fixed = jnp.asarray(table, jnp.float32)
     rows = jnp.asarray(table[tokens], jnp.float32)
     old = np.asarray(parameters["token_embedding"]["embedding"], np.float64)
@@ -253,7 +253,9 @@ def match_attention(
             rows, state = _step(optimizer, family, config, layers, rows, state, model, fixed, place, batch)
             # Steps that are only queued are not done.
             jax.block_until_ready(rows)
-            number, read = number + 1, read + int((batch.new_segment >= 0).sum())
+            seen = batch.new[batch.new_segment >= 0]
+            reached[seen] = True
+            number, read = number + 1, read + len(seen)
             progress(number, steps)
     after = loss(rows)
     kept = after < before
@@ -264,7 +266,13 @@ def match_attention(
     # Of the student, of the teacher's forward pass, and of the products of `distance`, forward and backward.
     flops = family.flops_per_token(few, length, 0.0, frozen=True) + family.flops_per_token(few, length, 0.0) / 3
     flops += 18.0 * config.heads * length * (config.head_features + length)
-    counts = {"tokens": len(tokens), "steps": steps, "read": read, "layers": layers, "flops": steps * _BATCH * length * flops}
+    counts = {
+        "tokens": int(reached[tokens].sum()),
+        "steps": steps,
+        "read": read,
+        "layers": layers,
+        "flops": steps * _BATCH * length * flops,
+    }
     return {**counts, "loss": [before, after], "kept": kept}
 
 
@@ -302,11 +310,9 @@ def distance(
     old, old_values = jax.lax.stop_gradient(family.attended(model, config, text.old, layers))
     new, new_values = family.attended(*from_vectors(config, model, vectors), layers)
     there = text.old_last >= 0
-    pick = partial(jnp.take_along_axis, axis=2)
-    old, new = (
-        pick(shares, jnp.maximum(last, 0)[:, None, :, None])
-        for shares, last in ((old, text.old_last), (new, text.new_last))
-    )  # fmt: skip
+    # What the last token of each segment attends to.
+    old = jnp.take_along_axis(old, jnp.maximum(text.old_last, 0)[:, None, :, None], axis=2)
+    new = jnp.take_along_axis(new, jnp.maximum(text.new_last, 0)[:, None, :, None], axis=2)
 
     def product(left, left_values, left_segment, right, right_values, right_segment):
         same = (left_segment[:, :, None] == right_segment[:, None, :]) & (left_segment >= 0)[:, :, None]
