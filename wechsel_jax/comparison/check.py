@@ -221,7 +221,7 @@ def settle(config: ConfigDict, workdir: Path) -> None:
       UserError: a method has been trained with other settings or on other text, or what depends on them holds what somebody
         added. (A helper that has been trained stays; its own training refuses other settings.)
     """
-    texts, known = {name: identified(files) for name, files in config.text.items()}, read_texts(workdir)
+    texts, known = {name: identified(files) for name, files in config.text.items()}, read_texts(workdir, [{}])
     # Comparisons of earlier versions have no such file.
     other = [name for name in texts if known and known.get(name) != texts[name]]
     if (workdir / "tuning").exists() or any((workdir / method / CONFIG_FILE).exists() for method in config.methods):

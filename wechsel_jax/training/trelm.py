@@ -23,7 +23,7 @@ from wechsel_jax.models.family import Params
 from wechsel_jax.models.registry import FAMILIES
 from wechsel_jax.models.trilayer import PREFIX, begin, combine, fold
 from wechsel_jax.models.weights import flatten, unflatten
-from wechsel_jax.records.names import CONFIG_FILE, EXPORT, RECORD_FILE, TEXTS_FILE
+from wechsel_jax.records.names import CONFIG_FILE, EXPORT, RECORD_FILE
 from wechsel_jax.records.run import SIDES
 from wechsel_jax.tokens import Vocabulary, load_tokenizer
 from wechsel_jax.tokens.extension import place_beside
@@ -247,12 +247,7 @@ def _check_models(runs: Mapping[str, ConfigDict], folded: bool) -> None:
 
 def _check_texts(runs: Mapping[str, ConfigDict], workdir: Path) -> None:
     """Raises `UserError` where a phase was trained on other text or pairs than its files hold now; records what they hold."""
-    known = read_texts(workdir)
-    if problem := mismatch(known, {"*": {}}):
-        raise UserError(
-            f"{workdir / TEXTS_FILE}: {problem}; put it back from a copy, or remove it and see to it yourself that no text has "
-            "changed"
-        )
+    known = read_texts(workdir, {})
     now = {name: {side: identified([str(text) for text in run.data[side]]) for side in SIDES} for name, run in runs.items()}
     for name, texts in now.items():
         for side, found in texts.items():

@@ -19,7 +19,7 @@ from ml_collections import ConfigDict
 import wechsel_jax
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file
-from wechsel_jax.files.json import read_json
+from wechsel_jax.files.json import mismatch, read_json
 from wechsel_jax.records.machine import versions
 from wechsel_jax.records.names import CONFIG_FILE, LOCK_FILE, MACHINE_FILE, TEXTS_FILE
 from wechsel_jax.training import distributed
@@ -244,15 +244,22 @@ def check_data(
             say(f"this run began with {name} {began[name]}, now {version}: numbers may differ in the last digits")
 
 
-def read_texts(workdir: Path) -> dict[str, Any]:
+def read_texts(workdir: Path, each: Any) -> dict[str, Any]:
     """Returns what `record_texts` wrote; nothing where it never did, as in a workdir of an earlier version.
+
+    Args:
+      workdir: of the program.
+      each: what it records under each name, as `files.json.mismatch` takes it.
 
     Raises:
       UserError: it is damaged, so what has been trained on cannot be told.
     """
     file = workdir / TEXTS_FILE
     advice = "put it back from a copy, or remove it and see to it yourself that no text has changed"
-    return read_json(file, "which text was trained on", advice) if file.exists() else {}
+    found = read_json(file, "which text was trained on", advice) if file.exists() else {}
+    if problem := mismatch(found, {"*": each}):
+        raise UserError(f"{file}: {problem}; {advice}")
+    return found
 
 
 def record_texts(texts: Mapping[str, Any], workdir: Path) -> None:
