@@ -213,7 +213,8 @@ def score_labelled(
       dtype: what matrix products compute in.
 
     Raises:
-      UserError: it is no such model, an example is not what it should be, or has a label that the model has not.
+      UserError: it is no such model, it cannot read rows as long, an example is not what it should be, or has a label that the
+        model has not.
     """
     workdir, directory, settings = Path(directory), Path(exported_model(directory)), {}
     # "." has no name, and what a link leads to another one.
