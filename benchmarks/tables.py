@@ -339,6 +339,27 @@ def training_table(result: dict) -> str:
     return "\n".join(lines)
 
 
+def gpu_training_table(result: dict) -> str:
+    """Tokens a second and model FLOPs utilisation of the same training step here and in compiled PyTorch, on a GPU."""
+    heads = ["training step, bfloat16, AdamW", "tokens/s", "MFU", "memory", "PyTorch, compiled", "MFU", "memory", ""]
+    lines = ["| " + " | ".join(heads) + " |", "|---|" + "---:|" * (len(heads) - 1)]
+    names = {"gpt2": "GPT-2 124M", "roberta": "RoBERTa-base"}
+    for measured in result["results"]:
+        problem = measured["problem"]
+        cells = [f"{names[problem['model']['model_type']]}, dropout {problem['dropout']:g}"]
+        for line in (measured["contestants"][name] for name in ("wechsel-jax", "torch compiled")):
+            cells += [f"{line['tokens_per_second']:,.0f}", f"{line['mfu']:.1%}", f"{line['peak_bytes'] / 1e9:.1f} GB"]
+        lines.append("| " + " | ".join([*cells, f"{measured['speed']['wechsel-jax / torch compiled']:.2f} x"]) + " |")
+    problem, machine = result["results"][0]["problem"], result["machine"]
+    device = result["results"][0]["contestants"]["wechsel-jax"]["device"]
+    lines.append(
+        f"\n{problem['rows']} x {problem['length']} tokens, 50k vocabulary; medians of {result['rounds']} rounds in turns. "
+        f"PyTorch with scaled dot-product attention and fused AdamW. {device}, jax {machine['versions']['jax']}, "
+        f"torch {machine['versions']['torch']}."
+    )
+    return "\n".join(lines)
+
+
 def trained_model_table(result: dict) -> str:
     """Bits per byte by PyTorch before and after the training of a real model, and perplexity on the way, a line a method."""
     source, settings, methods = result["source"], result["settings"], result["methods"]
@@ -399,6 +420,7 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
         "initialization": lambda: initialization_table(*_results("initialization")),
         "times": lambda: times_table(*_results("methods")),
         "training": lambda: training_table(*_results("training")),
+        "training_gpu": lambda: gpu_training_table(*_results("training_gpu")),
         "peers": lambda: peers_table(*_results("focus", "salt")),
     },
     "docs/evaluation.md": {

@@ -34,6 +34,7 @@ import numpy as np
 from absl import app, flags
 
 from benchmarks.machine import installed, processor
+from wechsel_jax.files import new_file
 
 _DEVICE = flags.DEFINE_enum("device", "cpu", ["cpu", "gpu"], "Where to train.")
 _MODELS = flags.DEFINE_list("models", ["gpt2", "roberta"], "Models to measure: gpt2, roberta, demo.")
@@ -48,8 +49,11 @@ _SMOKE = flags.DEFINE_bool("smoke", False, "Tiny models, to see that everything 
 _OUTPUT = flags.DEFINE_string("output", None, "JSON file for the result.")
 _WORKER = flags.DEFINE_string("worker", None, "Used by the program itself: a contestant, as JSON.")
 
+OURS = "wechsel-jax"
 # Behind a contestant that trains with them.
 SOFT_TARGETS = ", soft targets"
+# Behind a contestant whose models have them.
+SETTINGS = {"remat=dots": {"remat": "dots"}, "scan_layers=False": {"scan_layers": False}}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,15 +77,16 @@ def main(argv: list[str]) -> None:
         return
     gpu = _DEVICE.value == "gpu"
     threads = _THREADS.value or len(os.sched_getaffinity(0))
-    measured = []
+    settings = {"rounds": _ROUNDS.value, "steps_a_round": steps_of_a_round()}
+    result = {"machine": machine(threads), **settings, "results": []}
     for model in _MODELS.value:
         for dropout in _DROPOUT.value or ["0.1", "0"]:
-            measured.append(measure(model, float(dropout), gpu, threads))
-            report(measured[-1])
-    result = {"machine": machine(threads), "rounds": _ROUNDS.value, "steps_a_round": steps_of_a_round(), "results": measured}
-    if _OUTPUT.value:
-        with open(_OUTPUT.value, "w", encoding="utf-8") as handle:
-            handle.write(json.dumps(result, indent=2) + "\n")
+            result["results"].append(measure(model, float(dropout), gpu, threads))
+            report(result["results"][-1])
+            # After each: an accelerator may be taken away.
+            if _OUTPUT.value:
+                with new_file(_OUTPUT.value, "w") as handle:
+                    handle.write(json.dumps(result, indent=2) + "\n")
 
 
 def steps_of_a_round() -> int:
@@ -90,20 +95,11 @@ def steps_of_a_round() -> int:
 
 def measure(model: str, dropout: float, gpu: bool, threads: int) -> dict[str, Any]:
     """Runs the contestants of one problem in turns."""
-    hf = model_fields(model, dropout, gpu)
-    demo = model == "demo"
-    rows = _ROWS.value or (2 if _SMOKE.value else 16 if demo else 32 if gpu else 8)
-    length = 16 if _SMOKE.value else 128 if demo else 512 if gpu else 256
-    case = Case("", _DEVICE.value, hf, rows, length, "bfloat16" if gpu else "float32", threads)
-    names = ["wechsel-jax", "torch compiled"] if gpu else ["wechsel-jax", "torch"]
-    if not gpu:
-        names += ["torch, memory kept"] + ["torch compiled, memory kept"] * _TORCH_COMPILE.value
-    if _MUON.value:
-        names = ["wechsel-jax", "wechsel-jax, muon", "wechsel-jax, muon_soap", f"wechsel-jax, muon_soap{SOFT_TARGETS}"]
-    workers = {name: Worker(dataclasses.replace(case, contestant=name)) for name in names}
+    case = make_case(model, dropout, gpu, threads)
+    workers = {name: Worker(dataclasses.replace(case, contestant=name)) for name in contestants(gpu, dropout)}
     try:
         facts = {name: worker.ready() for name, worker in workers.items()}
-        samples: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+        samples: dict[str, list[dict[str, float]]] = {name: [] for name in workers}
         for _ in range(_ROUNDS.value):
             for name, worker in workers.items():
                 samples[name].append(worker.round(steps_of_a_round()))
@@ -111,15 +107,29 @@ def measure(model: str, dropout: float, gpu: bool, threads: int) -> dict[str, An
     finally:
         for worker in workers.values():
             worker.close()
-    lines = {name: summary(facts[name] | last[name], samples[name], rows * length) for name in names}
-    ours = lines["wechsel-jax"]["tokens_per_second"]
-    ratios = {f"wechsel-jax / {name}": round(ours / lines[name]["tokens_per_second"], 3) for name in names[1:]}
-    cpu = {
-        f"wechsel-jax / {name}": round(lines[name]["cpu_seconds"] / lines["wechsel-jax"]["cpu_seconds"], 3)
-        for name in names[1:]
-    }
-    problem = {"model": hf, "rows": rows, "length": length, "dropout": dropout, "dtype": case.dtype}
+    lines = {name: summary(facts[name] | last[name], samples[name], case.rows * case.length) for name in workers}
+    ours, others = lines[OURS], [name for name in lines if name != OURS]
+    ratios = {f"{OURS} / {name}": round(ours["tokens_per_second"] / lines[name]["tokens_per_second"], 3) for name in others}
+    cpu = {f"{OURS} / {name}": round(lines[name]["cpu_seconds"] / ours["cpu_seconds"], 3) for name in others}
+    problem = {"model": case.hf, "rows": case.rows, "length": case.length, "dropout": dropout, "dtype": case.dtype}
     return {"problem": problem, "contestants": lines, "speed": ratios, "speed_by_cpu_time": cpu}
+
+
+def make_case(model: str, dropout: float, gpu: bool, threads: int) -> Case:
+    """The problem, without its contestant."""
+    demo = model == "demo"
+    rows = _ROWS.value or (2 if _SMOKE.value else 16 if demo else 32 if gpu else 8)
+    length = 16 if _SMOKE.value else 128 if demo else 512 if gpu else 256
+    return Case("", _DEVICE.value, model_fields(model, dropout, gpu), rows, length, "bfloat16" if gpu else "float32", threads)
+
+
+def contestants(gpu: bool, dropout: float) -> list[str]:
+    """Names of those that take turns; behind ours stand settings of its models."""
+    if _MUON.value:
+        return [OURS, f"{OURS}, muon", f"{OURS}, muon_soap", f"{OURS}, muon_soap{SOFT_TARGETS}"]
+    if gpu:
+        return [OURS, f"{OURS}, {'remat=dots' if dropout else 'scan_layers=False'}", "torch compiled"]
+    return [OURS, "torch", "torch, memory kept", *["torch compiled, memory kept"] * _TORCH_COMPILE.value]
 
 
 def summary(facts: dict[str, Any], samples: list[dict[str, float]], tokens: int) -> dict[str, Any]:
@@ -207,7 +217,7 @@ def work(case: Case) -> None:
     """One contestant: warms up, says so, then runs as many steps as each line of input asks for."""
     answers, sys.stdout = sys.stdout, sys.stderr
     start = time.perf_counter()
-    step, facts, peak = (make_ours if case.contestant.startswith("wechsel-jax") else make_torch)(case)
+    step, facts, peak = (make_ours if case.contestant.startswith(OURS) else make_torch)(case)
     first = step()
     compiled = time.perf_counter() - start
     for _ in range(2):
@@ -256,7 +266,8 @@ def make_ours(case: Case) -> tuple[Callable, dict[str, Any], Callable[[], int]]:
     if case.device == "cpu":
         devices.keep_freed_memory()
     model_family = family(case.hf["model_type"])
-    config = model_family.config(case.hf)
+    named = case.contestant.removeprefix(f"{OURS}, ")
+    config = model_family.config(case.hf, **SETTINGS.get(named, {}))
     mask = {} if model_family.causal else {"mask_token_id": case.hf["vocab_size"] - 1, "special_ids": range(5)}
     objective = make_objective("clm" if model_family.causal else "mlm", model_family, config, dtype=case.dtype, **mask)
     mesh = sharding.make_mesh({"data": 1, "fsdp": 1, "tensor": 1})
@@ -264,7 +275,6 @@ def make_ours(case: Case) -> tuple[Callable, dict[str, Any], Callable[[], int]]:
     places, _ = sharding.parameter_shardings(mesh, model_family.sharding_rules, shapes)
     structs = unflatten({path: jax.ShapeDtypeStruct(shape, np.float32) for path, shape in shapes.items()})
     grouping, rates = None, np.float32(1e-4)
-    named = case.contestant.removeprefix("wechsel-jax, ")
     recipe = named.removesuffix(SOFT_TARGETS)
     if recipe in RECIPES:
         # Coordinates come from a checkpoint, which is not part of this; what they cost is in docs/recipe.md.

@@ -1,4 +1,8 @@
-"""Eight CPU devices for every test, and the folder of real data where there is one."""
+"""Eight CPU devices for every test, and the folder of real data where there is one.
+
+WECHSEL_JAX_TEST_PLATFORM=cuda takes that machine's devices instead. Tests of several devices need as many; those that compare
+with float64 need JAX_DEFAULT_MATMUL_PRECISION=highest there, since products of float32 are rounded to 10 bits without it.
+"""
 
 import os
 import signal
@@ -11,7 +15,8 @@ import pytest
 from tests.quick import compile_quickly
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-jax.config.update("jax_platforms", "cpu")
+PLATFORM = os.environ.get("WECHSEL_JAX_TEST_PLATFORM", "cpu")
+jax.config.update("jax_platforms", PLATFORM)
 jax.config.update("jax_num_cpu_devices", 8)
 # What a program computes is what these are about. Machine code as users get it takes three to nine times as long to make.
 QUICKLY_COMPILED = {"evaluation", "initializers", "inspection", "models", "objectives", "tests", "training", "transfers"}
@@ -24,7 +29,7 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 @pytest.fixture(scope="module", autouse=True)
 def quick_compilation(request: pytest.FixtureRequest) -> Iterator[None]:
-    compile_quickly(request.path.parent.name in QUICKLY_COMPILED)
+    compile_quickly(PLATFORM == "cpu" and request.path.parent.name in QUICKLY_COMPILED)
     yield
     compile_quickly(False)
 

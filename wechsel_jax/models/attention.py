@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from wechsel_jax.models.dropout import Dropout
+from wechsel_jax.models.products import wide_product
 
 # A CPU runs one product of many heads on one core, but blocks of queries side by side; of a causal model a block leaves out the
 # keys behind it. Shorter blocks cost more to start than they save. Elsewhere one block is one kernel.
@@ -83,7 +84,7 @@ def probabilities(
       (B, groups, heads / groups, L, S) of the queries' type; the S of a query add up to 1.
     """
     grouped = query.reshape(*query.shape[:2], key.shape[2], -1, query.shape[3])
-    scores = scale * jnp.einsum("bqkgc,bskc->bkgqs", grouped, key, preferred_element_type=jnp.float32)
+    scores = scale * wide_product("bqkgc,bskc->bkgqs", grouped, key)
     scores = cap(scores, limit)
     if visible is not None:
         # A finite number: a query that sees nothing (left padding) gets a uniform row instead of NaN.

@@ -16,6 +16,7 @@ from wechsel_jax.models.attention import attention, probabilities, visible_keys
 from wechsel_jax.models.cache import Cache
 from wechsel_jax.models.config import ModelConfig
 from wechsel_jax.models.dropout import Dropout
+from wechsel_jax.models.products import wide_product
 from wechsel_jax.models.rotary import rotate
 
 # The collection of what `Family.attended` asks for; it is made only where a caller names it as mutable.
@@ -91,7 +92,7 @@ class Embedding(nn.Module):
 
 def attend(hidden: jax.Array, table: jax.Array, dtype: Any) -> jax.Array:
     """Scores of every row of a table: hidden (..., d), table (V, d) -> (..., V) float32."""
-    return jnp.einsum("...d,vd->...v", hidden.astype(dtype), table.astype(dtype), preferred_element_type=jnp.float32)
+    return wide_product("...d,vd->...v", hidden.astype(dtype), table.astype(dtype))
 
 
 def layer_norm(config: ModelConfig, dtype: Any, name: str | None = None) -> nn.LayerNorm:
