@@ -1,5 +1,6 @@
 """Whole runs in this process: what they write, how they go on, what they refuse."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -297,6 +298,22 @@ def test_tokens_of_another_tokenizer_with_no_more_of_them_are_no_text_of_the_mod
     # It may stand in for one that is not there.
     bare = shutil.copytree(finished[1] / "export", tmp_path / "bare", ignore=shutil.ignore_patterns("tokenizer*"))
     named_model(make_config(**checkpoint | {"model__checkpoint": str(bare)}, model__tokenizer=str(other)))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"model_type": "gpt2", "n_emdb": 32}, r"model\.config: n_emdb: no field of a gpt2; .*is n_embd meant\?"),
+        ({"model_type": "roberta", "num_layers": 1}, r"num_layers: no field of a roberta; .*is num_hidden_layers meant\?"),
+        ({"model_type": "gpt2", "colour": "red"}, "colour: no field of a gpt2; .*leave it out"),
+        ({"model_type": "gpt2", "hidden_size": 16, "n_head": 2, "summary_type": "mean", "eos_token_id": 0}, None),
+    ],
+)
+def test_fields_that_no_model_has_are_refused(make_config, fields, message):
+    config = make_config(model__config=ConfigDict(fields))
+    with pytest.raises(UserError, match=message) if message else contextlib.nullcontext():
+        # GPT-2 calls it n_embd, and transformers takes this name, too.
+        assert named_model(config).config.hidden_size == fields.get("hidden_size")
 
 
 def test_a_new_model_begins_with_a_given_table(make_config, texts, tmp_path):

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from wechsel_jax.errors import UserError
@@ -198,6 +198,21 @@ class ModelConfig:
             raise UserError("config.json: layers have a sliding window of no size; expected sliding_window to be a number")
 
 
+class _Watched(dict):
+    """Fields that know which were asked for."""
+
+    def __init__(self, values: Mapping[str, Any]):
+        super().__init__(values)
+        self.asked: set[str] = set()
+
+
+def fields_read(read_config: Callable[[Mapping[str, Any]], Any], values: Mapping[str, Any]) -> set[str]:
+    """Returns the names of the fields that a family's `read_config` looks at; of those in `values` also their other names."""
+    watched = _Watched(values)
+    read_config(watched)
+    return watched.asked
+
+
 class Fields:
     """Reads `config.json` fields with Hugging Face's defaults and its alternative names.
 
@@ -208,13 +223,14 @@ class Fields:
     """
 
     def __init__(self, values: Mapping[str, Any], defaults: Mapping[str, Any], aliases: Mapping[str, str] | None = None):
-        renamed = {(aliases or {}).get(name, name): value for name, value in values.items()}
-        self._values = {**defaults, **renamed}
+        self._names = {name: (aliases or {}).get(name, name) for name in values}
+        self._values = {**defaults, **{self._names[name]: value for name, value in values.items()}}
+        self._given = values
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._values:
             raise UserError(f"config.json: no field {name}; expected it to be set for this model type")
-        return self._values[name]
+        return self.get(name)
 
     def number(self, name: str, kind: type = int) -> Any:
         """Returns a field as `kind` (int or float)."""
@@ -231,7 +247,7 @@ class Fields:
           **unsupported: field name = the value that is implemented. A field that is missing or None passes.
         """
         for name, supported in unsupported.items():
-            value = self._values.get(name)
+            value = self.get(name)
             if value is not None and value != supported:
                 raise UserError(
                     f"config.json: {name} is {value!r}, which is not implemented; expected {supported!r}; take another model"
@@ -250,6 +266,8 @@ class Fields:
 
     def get(self, name: str) -> Any:
         """Returns a field, None where it is absent."""
+        if isinstance(self._given, _Watched):
+            self._given.asked |= {name, *(given for given, canonical in self._names.items() if canonical == name)}
         return self._values.get(name)
 
     def padding(self, vocabulary_size: int) -> int | None:

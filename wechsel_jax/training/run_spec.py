@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import difflib
 import functools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -14,6 +15,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from wechsel_jax.checkpoint import Checkpoint
+from wechsel_jax.checkpoint.model_config import ROLES as SPECIAL
 from wechsel_jax.checkpoint.model_config import check_config
 from wechsel_jax.checkpoint.tensors import read_header
 from wechsel_jax.data import evaluation_batches
@@ -29,6 +31,7 @@ from wechsel_jax.evaluation.labels import label_scores
 from wechsel_jax.evaluation.loaded import TARGET_TOKENIZER, tokenizer_note
 from wechsel_jax.evaluation.translation import greedy_bleu
 from wechsel_jax.models import Family, ModelConfig, family
+from wechsel_jax.models.config import fields_read
 from wechsel_jax.models.heads import (
     NEXT_SENTENCE,
     PRETRAINING,
@@ -55,6 +58,8 @@ if TYPE_CHECKING:
 TABLE = "embeddings"
 
 
+# What the config.json of any model may say.
+_OF_ANY_MODEL = ("model_type", "architectures", "transformers_version", *(f"{role}_token_id" for role in SPECIAL))
 # What a config.json says of the labels of an earlier head.
 _OF_A_HEAD = ("id2label", "label2id", "num_labels", "problem_type", ROLES)
 
@@ -284,6 +289,8 @@ def named_model(config: ConfigDict) -> ModelSpec:
         field = str(error).removeprefix("config.json: ")
         raise UserError(str(error) if field == str(error) else f"{described}: {field}") from None
     _check_numbers(dataclasses.asdict(model.config), described)
+    if not checkpoint:
+        _refuse_unknown(model, as_dict(config.model.config))
     if len(model.vocabulary) > model.config.vocabulary_size:
         raise UserError(
             f"{place}: has {len(model.vocabulary)} tokens and the model only {model.config.vocabulary_size}; "
@@ -296,6 +303,19 @@ def named_model(config: ConfigDict) -> ModelSpec:
             "tokenizer of the model's translations"
         )
     return model
+
+
+def _refuse_unknown(model: ModelSpec, given: Mapping[str, Any]) -> None:
+    """Raises `UserError` for a field of a new model that neither its family reads nor `transformers` knows: a slip."""
+    from transformers import CONFIG_MAPPING
+
+    name = model.hf_config["model_type"]
+    known = {*CONFIG_MAPPING[name]().to_dict()} if name in CONFIG_MAPPING else set()
+    known |= fields_read(model.family.read_config, model.hf_config)
+    if unknown := sorted(given.keys() - known - {*_OF_ANY_MODEL}):
+        close = difflib.get_close_matches(unknown[0], known, 1)
+        hint = f"is {close[0]} meant?" if close else "leave it out"
+        raise UserError(f"model.config: {unknown[0]}: no field of a {name}; expected those of its config.json; {hint}")
 
 
 def _require_own_tokenizer(named: str, tokenizer: "PreTrainedTokenizerFast", own: Path) -> None:
