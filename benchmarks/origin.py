@@ -15,6 +15,8 @@ from wechsel_jax.records.run import SIDES
 
 # Of groups and phases; a "/" in them stands between a parameter's names.
 _REGEXES = ("match", "trainable")
+# Settings of transfers that are younger than results that were gathered, with the value that says what all did before.
+_YOUNGER = {"match_attention": 0}
 # What runs must share for their numbers to stand under one name.
 SHARED = {
     "train": "another text to train on",
@@ -65,7 +67,11 @@ def with_seed(known: Mapping[str, Mapping[str, Any]], run: RunRecord, *, tuned: 
         groups = [{name: value for name, value in group.items() if name != "rate"} for group in optimizer.get("groups", ())]
         # Tuning makes a group for the tables where there was none, with a rate alone.
         config["optimizer"] = optimizer | {"groups": [group for group in groups if group.keys() != {"match"}]}
-    settings = {name: value for name, value in run.transfer.settings.items() if name != "seed"} if run.transfer else None
+    settings = run.transfer and {
+        name: value
+        for name, value in run.transfer.settings.items()
+        if name != "seed" and not (name in _YOUNGER and value == _YOUNGER[name])
+    }
     found = origin(run) | {"unseeded": _hashed({"run": config, "transfer": settings})}
     for earlier, one in known.items():
         require_same(one, found, str(run.path), f"seed {earlier}")

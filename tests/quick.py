@@ -1,5 +1,9 @@
 """Machine code that is soon made, for tests of what a program computes and not of how fast."""
 
+import contextlib
+import functools
+from typing import Any
+
 import jax
 
 try:
@@ -9,13 +13,25 @@ except ImportError:
     compiler = None
 
 # XLA's older generator takes a quarter of the newer one's time, and programs as small as these are not worth many parts.
-_OPTIONS = [("xla_cpu_use_fusion_emitters", False), ("xla_cpu_parallel_codegen_split_count", 1)]
+_OPTIONS = {"xla_cpu_use_fusion_emitters": False, "xla_cpu_parallel_codegen_split_count": 1}
 _plain = getattr(compiler, "get_compile_options", None)
+
+
+@functools.cache
+def _known() -> list[tuple[str, Any]]:
+    """Those of the options that this version of XLA has."""
+    program = jax.jit(lambda x: x).lower(1.0)
+    found = []
+    for name, value in _OPTIONS.items():
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            program.compile(compiler_options={name: value})
+            found.append((name, value))
+    return found
 
 
 def _quick(*arguments, **named):
     options = _plain(*arguments, **named)
-    options.env_option_overrides = [*_OPTIONS, *options.env_option_overrides]
+    options.env_option_overrides = [*_known(), *options.env_option_overrides]
     return options
 
 
@@ -23,4 +39,6 @@ def compile_quickly(quick: bool) -> None:
     """Programs that are compiled from now on get plain machine code, or what users get."""
     jax.config.update("jax_disable_most_optimizations", quick)
     if _plain is not None:
+        if quick:
+            _known()
         compiler.get_compile_options = _quick if quick else _plain

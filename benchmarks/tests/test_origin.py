@@ -1,5 +1,6 @@
 """What `benchmarks/origin.py` says of runs, and the results that are gathered with it."""
 
+import contextlib
 import json
 import math
 
@@ -181,6 +182,17 @@ def test_only_where_rates_are_tuned_may_those_of_seeds_differ(tmp_path):
     set_up(other, optimizer={**optimizer, "groups": [{"match": "embeddings", "rate": 2.5, "kind": "soap"}]})
     with pytest.raises(UserError, match="has other settings"):
         with_seed(tuned, read_run(other), tuned=True)
+
+
+def test_a_setting_that_is_younger_than_a_result_makes_no_difference_where_it_is_off(tmp_path):
+    known = with_seed({}, read_run(comparison(tmp_path / "0", names=("wechsel",)) / "wechsel"))
+    other = comparison(tmp_path / "1", names=("wechsel",), seed=1) / "wechsel"
+    (record,) = other.rglob("transfer.json")
+    transfer = json.loads(record.read_text())
+    for value, message in ((0, None), (50, "has other settings")):
+        record.write_text(json.dumps(transfer | {"settings": transfer["settings"] | {"match_attention": value}}))
+        with pytest.raises(UserError, match=message) if message else contextlib.nullcontext():
+            assert {*with_seed(known, read_run(other))} == {"0", "1"}
 
 
 def test_a_helper_beside_the_runs_is_no_run(tmp_path, monkeypatch):
