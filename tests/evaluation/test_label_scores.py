@@ -14,7 +14,7 @@ from torchmetrics.functional.text import squad as torchmetrics_squad
 from wechsel_jax.data.examples import Task, read_examples
 from wechsel_jax.errors import UserError
 from wechsel_jax.evaluation.answers import answer_scores, best_answers, best_span, normalized
-from wechsel_jax.evaluation.label_scores import classification_scores, tagging_scores
+from wechsel_jax.evaluation.label_scores import classification_scores, has_entities, tagging_scores
 from wechsel_jax.evaluation.labels import score_labelled
 
 ENTITIES = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
@@ -62,6 +62,34 @@ def test_entities_are_counted_as_the_conll_script_does():
     assert scores["accuracy"] == pytest.approx(np.mean(same))
     numerators, denominators = zip(*scores["items"], strict=True)
     assert len(numerators) == len(gold) and sum(numerators) / sum(denominators) == pytest.approx(scores["f1"])
+
+
+def test_bilou_is_counted_as_seqeval_does_where_it_is_told_the_scheme():
+    seqeval_metrics, scheme = pytest.importorskip("seqeval.metrics"), pytest.importorskip("seqeval.scheme").BILOU
+    generator = random.Random(2)
+
+    def sentence():
+        tags = []
+        while len(tags) < 9:
+            kind, size = generator.choice(["PER", "LOC", None]), generator.randint(1, 3)
+            named = [f"U-{kind}"] if size == 1 else [f"B-{kind}", *[f"I-{kind}"] * (size - 2), f"L-{kind}"]
+            tags += named if kind else ["O"]
+        return tags
+
+    gold, predicted = ([sentence() for _ in range(100)] for _ in range(2))
+    predicted = [(one if generator.random() < 0.4 else other)[: len(one)] for one, other in zip(gold, predicted, strict=True)]
+    predicted = [[*other, *["O"] * (len(one) - len(other))] for one, other in zip(gold, predicted, strict=True)]
+    assert has_entities(["O", "U-PER"])
+    scores = tagging_scores(gold, predicted, True)
+    assert 0.2 < scores["f1"] < 0.9
+    # A sentence that was cut ends without its last word, which the strict count does not take for an entity.
+    whole = [pair for pair in zip(gold, predicted, strict=True) if not pair[1][-1].startswith(("B-", "I-"))]
+    scores = tagging_scores(*zip(*whole, strict=True), True)
+    given = {"mode": "strict", "scheme": scheme}
+    gold, predicted = ([list(tags) for tags in some] for some in zip(*whole, strict=True))
+    for name, score in (("f1", "f1_score"), ("precision", "precision_score"), ("recall", "recall_score")):
+        assert scores[name] == pytest.approx(getattr(seqeval_metrics, score)(gold, predicted, **given)), name
+    assert tagging_scores([["U-PER", "U-PER"]], [["B-PER", "L-PER"]], True)["f1"] == 0.0
 
 
 def test_word_classes_have_an_accuracy_alone():

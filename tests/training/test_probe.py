@@ -166,6 +166,28 @@ def test_held_out_text_is_looked_at_before_any_run(starts, texts, tmp_path, trai
     assert len(trained) == 2
 
 
+def test_other_held_out_text_leaves_a_finished_probe_as_it_is(starts, texts, tmp_path, trained):
+    given = {"starts": {"new": starts / "new"}, "text": [texts / "train.txt"], "workdir": tmp_path / "probe", "rates": (1e-3,)}
+    probe(**given, eval_bytes=300)
+    ((name, _),) = trained
+    (tmp_path / "probe" / name).mkdir()
+    # As a run that has begun has it.
+    (tmp_path / "probe" / name / "config.json").write_text("{}")
+    before = (tmp_path / "probe" / "held-out.jsonl").read_bytes()
+    for changed in ({"eval_bytes": 200}, {"eval_bytes": 300, "validation": [texts / "validation.txt"]}):
+        with pytest.raises(UserError, match=r"probe: holds a probe that is scored on other text; .*choose another --workdir"):
+            probe(**given, **changed)
+        assert (tmp_path / "probe" / "held-out.jsonl").read_bytes() == before
+    probe(**given, eval_bytes=300)
+
+
+@pytest.mark.parametrize("label", ["", ".", "..", "a/b"])
+def test_a_label_is_the_name_of_a_folder(starts, texts, tmp_path, label):
+    with pytest.raises(UserError, match="is no name of a folder; expected one such as anker"):
+        probe({label: starts / "new"}, [texts / "train.txt"], tmp_path / "probe")
+    assert not (tmp_path / "probe").exists()
+
+
 def test_one_directory_may_be_two_starts(starts, texts, tmp_path, trained):
     record = probe({label: starts / "new" for label in "ab"}, [texts / "train.txt"], tmp_path / "probe", rates=(1e-3,))
     assert {name: one["start"] for name, one in record.methods.items()} == {f"{label}-{DEFAULT}-0.001": label for label in "ab"}

@@ -140,14 +140,16 @@ def _tagged(source: Source, task: Task) -> Iterator[Example]:
     if source.kind != "text":
         for place, row in _rows(source, task, (task.texts[0], task.label)):
             words, labels = row[task.texts[0]], row[task.label]
-            lists = isinstance(words, list) and isinstance(labels, list) and len(words) == len(labels) > 0
-            if not lists or not all(isinstance(word, str) for word in words):
+            if not (isinstance(words, list) and isinstance(labels, list) and len(words) == len(labels) > 0):
                 raise UserError(
                     f"{place}: {task.texts[0]} and {task.label} are no two lists of one length; expected words and their labels"
                 )
-            if wrong := [label for label in labels if isinstance(label, bool) or not isinstance(label, str | int)]:
-                raise UserError(f"{place}: {task.label} has {wrong[0]!r}; expected a text or a whole number for each word")
-            yield Example(place, tuple(words), tuple(map(str, labels)))
+            for word, label in zip(words, labels, strict=True):
+                if not isinstance(word, str) or not word.strip():
+                    raise UserError(f"{place}: {task.texts[0]} has {word!r}; expected a word")
+                if isinstance(label, bool) or not isinstance(label, str | int) or not str(label).strip():
+                    raise UserError(f"{place}: {task.label} has {label!r}; expected a text or a whole number for each word")
+            yield Example(place, tuple(words), tuple(str(label).strip() for label in labels))
         return
     columns, names, lines, wide = task.columns, (task.texts[0], task.label), 0, 0
     universal = ".conllu" in Path(source.place).suffixes

@@ -14,13 +14,20 @@ from wechsel_jax.errors import from_extra
 Tags = Sequence[Sequence[str]]
 OUTSIDE = "O"
 _VERB, _CONTINUES = "V", "C-"
+# Last words and words alone in BILOU (Ratinov and Roth, 2009), by their names in BIOES, which seqeval knows.
+_AS_BIOES = {"L-": "E-", "U-": "S-"}
 # The role, and (first, last) word of each of its parts.
 Argument = tuple[str, tuple[tuple[int, int], ...]]
 
 
 def has_entities(labels: Sequence[str]) -> bool:
     """Whether labels say where entities begin and go on, as "B-PER" and "I-PER" do."""
-    return any(label.startswith(("B-", "I-", "S-", "E-")) for label in labels)
+    return any(label.startswith(("B-", "I-", "S-", "E-", *_AS_BIOES)) for label in labels)
+
+
+def _known(tags: Sequence[str]) -> list[str]:
+    """The labels of a sentence as seqeval reads them."""
+    return [_AS_BIOES.get(tag[:2], tag[:2]) + tag[2:] for tag in tags]
 
 
 def require_seqeval(what: str) -> None:
@@ -55,7 +62,7 @@ def tagging_scores(gold: Tags, predicted: Tags, entities: bool) -> dict[str, Any
     """Accuracy of the labels of words, and where they name entities their F1, precision and recall.
 
     An entity counts as found where its kind, its first and its last word are right (seqeval's default mode, which is that of
-    the CoNLL script).
+    the CoNLL script). Labels are of IOB1, IOB2, BIOES or BILOU.
 
     Args:
       gold: the right labels of each sentence.
@@ -76,13 +83,13 @@ def tagging_scores(gold: Tags, predicted: Tags, entities: bool) -> dict[str, Any
         from seqeval.metrics import f1_score, precision_score, recall_score
         from seqeval.metrics.sequence_labeling import get_entities
 
-        given = ([list(tags) for tags in gold], [list(tags) for tags in predicted])
+        given = ([*map(_known, gold)], [*map(_known, predicted)])
         with warnings.catch_warnings():
             # A model that finds no entity has no precision; its F1 is 0.
             warnings.simplefilter("ignore")
             for name, score in (("f1", f1_score), ("precision", precision_score), ("recall", recall_score)):
                 scores[name] = float(score(*given))
-        both = [[{*get_entities(list(tags))} for tags in pair] for pair in zip(gold, predicted, strict=True)]
+        both = [[{*get_entities(tags)} for tags in pair] for pair in zip(*given, strict=True)]
         scores["items"] = [(2.0 * len(right & found), float(len(right) + len(found))) for right, found in both]
     else:
         hits = [[one == other for one, other in zip(*pair, strict=True)] for pair in zip(gold, predicted, strict=True)]

@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 
-from wechsel_jax.errors import UserError
+from wechsel_jax.errors import UserError, from_extra
 from wechsel_jax.files import damage, new_file, seal, sync_directory
 from wechsel_jax.records.names import MANIFEST
 from wechsel_jax.training.compilation import out_of_memory
@@ -302,7 +302,8 @@ def newest_facts(directory: Path) -> dict[str, Any]:
 
 
 def _checkpointer() -> Any:
-    import orbax.checkpoint as ocp
+    with from_extra("train", "to keep checkpoints"):
+        import orbax.checkpoint as ocp
 
     return ocp.StandardCheckpointer()
 

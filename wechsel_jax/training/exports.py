@@ -11,7 +11,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from wechsel_jax.checkpoint import write_checkpoint
-from wechsel_jax.errors import UserError
+from wechsel_jax.errors import UserError, from_extra
 from wechsel_jax.evaluation.loaded import TARGET_TOKENIZER
 from wechsel_jax.files import new_directory, refuse_directory, require_directory, require_file
 from wechsel_jax.files.json import read_json, write_json
@@ -199,7 +199,8 @@ def _model(workdir: Path, config: ConfigDict) -> ModelSpec:
 
 def _parameters(workdir: Path, step: int, model: ModelSpec) -> dict[str, Any]:
     """Reads the parameters alone, as numpy arrays."""
-    import orbax.checkpoint as ocp
+    with from_extra("train", "to keep checkpoints"):
+        import orbax.checkpoint as ocp
 
     place = workdir.resolve() / CHECKPOINTS / str(step)
     shapes = model.family.shapes(model.device_config)

@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,9 @@ def probe(
     for recipe in recipes:
         if recipe not in known:
             raise UserError(f"recipes: unknown recipe {recipe!r}; expected some of {', '.join(RECIPES)}")
+    for label in starts:
+        if label in ("", ".", "..") or Path(label).name != label:
+            raise UserError(f"starts: the label {label!r} is no name of a folder; expected one such as anker")
     sources, held_out = (find_sources(texts, text_field, max_document_bytes) for texts in (text, validation))
     checkpoints = {label: Checkpoint.open(start) for label, start in starts.items()}
     configs: dict[str, ConfigDict] = {}
@@ -128,11 +132,20 @@ def probe(
     if len({config.objective for config in configs.values()}) > 1:
         raise UserError("starts: causal and masked models cannot be compared; expected one kind")
     with only_run(workdir):
-        if not any(workdir.glob(f"*/{CONFIG_FILE}")):
+        written, share = workdir / f"{_HELD_OUT}.jsonl", 1.0 if validation else _HELD_OUT_SHARE
+        if any(workdir.glob(f"*/{CONFIG_FILE}")):
+            # What runs were scored on stays as it is.
+            with tempfile.TemporaryDirectory() as folder:
+                _write_held_out(held_out or sources, share, eval_bytes, Path(folder) / written.name)
+                if not written.exists() or (Path(folder) / written.name).read_bytes() != written.read_bytes():
+                    raise UserError(
+                        f"{workdir}: holds a probe that is scored on other text; expected the same --text or --validation and "
+                        "the same --eval_bytes; choose another --workdir"
+                    )
+        else:
             # Nothing was scored on it: after a mistake, other text may take its place.
             shutil.rmtree(workdir / _HELD_OUT, ignore_errors=True)
-        written = workdir / f"{_HELD_OUT}.jsonl"
-        _write_held_out(held_out or sources, 1.0 if validation else _HELD_OUT_SHARE, eval_bytes, written)
+            _write_held_out(held_out or sources, share, eval_bytes, written)
         for place, tokenizer in prepared.values():
             # JSON may take several bytes for one.
             prepare(written, tokenizer, workdir / _HELD_OUT / place.name, max_document_bytes=(1 << 31) - 1)
