@@ -456,6 +456,7 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
         "soft": lambda: recipe.soft_table(*_results("recipe")),
         "forgetting": lambda: forgetting.table(*_results("forgetting")),
         "bound": lambda: studies.steps_table(*_results("studies"), "bound"),
+        "averaging": lambda: scores_table("averaging"),
     },
     "docs/anker.md": {name: _anker(name) for name in anker.TABLES}
     | {"probe": lambda: anker_probe.probe_table(*_results("anker_probe"))},
