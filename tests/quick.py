@@ -1,7 +1,7 @@
 """Machine code that is soon made, for tests of what a program computes and not of how fast."""
 
-import contextlib
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -18,20 +18,22 @@ _plain = getattr(compiler, "get_compile_options", None)
 
 
 @functools.cache
-def _known() -> list[tuple[str, Any]]:
-    """Those of the options that this version of XLA has."""
-    program = jax.jit(lambda x: x).lower(1.0)
-    found = []
-    for name, value in _OPTIONS.items():
-        with contextlib.suppress(jax.errors.JaxRuntimeError):
-            program.compile(compiler_options={name: value})
-            found.append((name, value))
-    return found
+def _is_known(name: str, value: Any) -> bool:
+    try:
+        jax.jit(lambda x: x).lower(1.0).compile(compiler_options={name: value})
+    except jax.errors.JaxRuntimeError:
+        return False
+    return True
+
+
+def known(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Those compiler options that this version of XLA has."""
+    return {name: value for name, value in options.items() if _is_known(name, value)}
 
 
 def _quick(*arguments, **named):
     options = _plain(*arguments, **named)
-    options.env_option_overrides = [*_known(), *options.env_option_overrides]
+    options.env_option_overrides = [*known(_OPTIONS).items(), *options.env_option_overrides]
     return options
 
 
@@ -39,6 +41,6 @@ def compile_quickly(quick: bool) -> None:
     """Programs that are compiled from now on get plain machine code, or what users get."""
     jax.config.update("jax_disable_most_optimizations", quick)
     if _plain is not None:
-        if quick:
-            _known()
+        # Before they count, since what asks for them is compiled, too.
+        known(_OPTIONS)
         compiler.get_compile_options = _quick if quick else _plain

@@ -10,6 +10,7 @@ import pytest
 from ml_collections import ConfigDict
 from orbax.checkpoint import StandardCheckpointer
 
+from tests.quick import known
 from tests.training.conftest import MODEL
 from tests.training.runs import assert_same_run
 from tests.training.test_coordinates import write_plan
@@ -134,7 +135,7 @@ def test_a_step_moves_each_group_by_its_own_rate():
         where = state_shardings(mesh, places, optimizer, chosen, structs)
         state = start_phase(jax.device_put(unflatten(params), places), 0, optimizer, chosen, where)
         step = make_train_step(objective, optimizer, chosen, where, grouping=grouping)
-        compiled = step.lower(state, batch, rate, train_key(0)).compile({"xla_cpu_use_fusion_emitters": False})
+        compiled = step.lower(state, batch, rate, train_key(0)).compile(known({"xla_cpu_use_fusion_emitters": False}))
         after = flatten(jax.device_get(compiled(state, batch, rate, train_key(0))[0].params))
         return {path: (params[path] - value) / 1e-2 for path, value in after.items()}
 

@@ -6,6 +6,7 @@ import jax
 import numpy as np
 import pytest
 
+from tests.quick import known
 from wechsel_jax.models import family
 from wechsel_jax.models.weights import flatten, unflatten
 from wechsel_jax.objectives import make_objective
@@ -72,7 +73,7 @@ def compiled_step(mesh_shape, accumulation, trainable, dropout, statistics, alik
     objective = make_objective("clm", GPT2, config)
     step = make_train_step(objective, optimizer, chosen, where, statistics=statistics)
     compiled = step.lower(first(), place(batches()[0]), np.float32(0), train_key(0)).compile(
-        {"xla_cpu_use_fusion_emitters": alike}
+        known({"xla_cpu_use_fusion_emitters": alike})
     )
     return first, place, compiled
 
@@ -245,7 +246,7 @@ def with_remat(remat, scan_layers):
     params = unflatten({path: rng.normal(0, 0.1, shape).astype(np.float32) for path, shape in shapes.items()})
     tokens = {"tokens": rng.integers(0, 320, (4, 64)).astype(np.int32)}
     gradient = jax.jit(jax.grad(lambda p: objective(p, tokens, jax.random.key(0), train=True)[0]))
-    compiled = gradient.lower(params).compile({"xla_cpu_use_fusion_emitters": False})
+    compiled = gradient.lower(params).compile(known({"xla_cpu_use_fusion_emitters": False}))
     return flatten(compiled(params)), compiled.memory_analysis().temp_size_in_bytes
 
 
