@@ -253,7 +253,7 @@ def test_questions_whose_answer_the_text_does_not_tell(tmp_path):
             r"label is 1\.5; expected a text or a whole number",
         ),
         (TAGS, "a.jsonl", '{"text": ["a", "b"], "label": ["O", " "]}\n', "line 1: label has ' '; expected a text or a whole"),
-        (TAGS, "a.jsonl", '{"text": ["a", ""], "label": ["O", "O"]}\n', "line 1: text has ''; expected a word"),
+        (TAGS, "a.jsonl", '{"text": ["a", 1], "label": ["O", "O"]}\n', "line 1: text has 1; expected a word"),
         (TAGS, "a.jsonl", '{"text": ["a"], "label": ["O", "O"]}\n', r"line 1: text and label are no two lists of one length"),
         (Task("answers"), "a.json", json.dumps(SQUAD).replace('"Wann?"', "null"), r"a\.json: .*None where text should be"),
         (Task("answers"), "a.json", json.dumps(SQUAD).replace(": 8", ": 8.5"), r"a\.json: .*8\.5 where a whole number should"),

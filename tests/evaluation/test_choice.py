@@ -349,12 +349,6 @@ def test_contexts_that_lost_their_beginning_are_counted(gpt2, tmp_path):
     assert score_choices(gpt2, path, shots=2, limit=1)[0]["cut"] == 1
 
 
-def test_a_causal_model_masks_no_words(gpt2, tmp_path):
-    path = write(tmp_path, "a.json", {"context": "q ", "choices": ["a", "b"], "answer": 0})
-    with pytest.raises(UserError, match=r"within_word: is for masked models; .* is causal"):
-        score_choices(gpt2, path, within_word=True)
-
-
 def test_a_masked_model_chooses_between_sentences(tmp_path):
     model = LoadedModel.open(save(tmp_path / "bert", "bert"))
     path = tmp_path / "a.tsv"

@@ -90,6 +90,8 @@ def test_bilou_is_counted_as_seqeval_does_where_it_is_told_the_scheme():
     for name, score in (("f1", "f1_score"), ("precision", "precision_score"), ("recall", "recall_score")):
         assert scores[name] == pytest.approx(getattr(seqeval_metrics, score)(gold, predicted, **given)), name
     assert tagging_scores([["U-PER", "U-PER"]], [["B-PER", "L-PER"]], True)["f1"] == 0.0
+    # A last word ends an entity also where nothing began, so that these are two.
+    assert tagging_scores([["L-PER", "L-PER"]], [["U-PER", "O"]], True)["precision"] == 1.0
 
 
 def test_word_classes_have_an_accuracy_alone():

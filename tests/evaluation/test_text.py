@@ -147,11 +147,6 @@ def test_what_cannot_be_scored_is_said(causal, options, documents, message):
         score_text(causal[0], documents, **options)
 
 
-def test_a_masked_model_has_no_stride(masked):
-    with pytest.raises(UserError, match=r"stride: is for causal models; .* is masked"):
-        score_text(masked[0], DOCUMENTS, stride=2)
-
-
 def test_a_text_without_a_token_is_said(masked):
     # BERT's tokenizer takes characters out that nobody sees.
     with pytest.raises(UserError, match=r"has no token that .* could predict"):

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from wechsel_jax.models.layers import products_kept
 from wechsel_jax.models.products import wide_product
 
 SUBSCRIPTS = "...d,vd->...v"
@@ -32,7 +33,7 @@ def products(function, *arguments):
         if equation.primitive.name == "dot_general":
             found.append({operand.aval.dtype.name for operand in equation.invars})
         for value in equation.params.values():
-            equations += getattr(getattr(value, "jaxpr", None), "eqns", ())
+            equations += getattr(getattr(value, "jaxpr", value), "eqns", ())
     return found
 
 
@@ -57,6 +58,19 @@ def test_gradients_of_16_bits_are_products_of_16_bits():
     for one, other in zip(gradients(wide_product, "bfloat16")(left, right), exact, strict=True):
         assert one.dtype == jnp.bfloat16
         assert np.linalg.norm(one.astype(np.float32) - other) < 0.01 * np.linalg.norm(other)
+
+
+def test_what_is_kept_for_the_backward_pass_is_kept():
+    """`remat="none"` keeps the results of products: none is computed twice."""
+    left, right = operands("bfloat16")
+
+    def total(product):
+        return lambda *x: jnp.sum(jnp.tanh(product(SUBSCRIPTS, *x)))
+
+    def kept(product):
+        return len(products(jax.grad(jax.checkpoint(total(product), policy=products_kept), argnums=(0, 1)), left, right))
+
+    assert kept(wide_product) == kept(plain) == 3
 
 
 @pytest.mark.parametrize("argument", [0, 1])

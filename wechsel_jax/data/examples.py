@@ -145,7 +145,7 @@ def _tagged(source: Source, task: Task) -> Iterator[Example]:
                     f"{place}: {task.texts[0]} and {task.label} are no two lists of one length; expected words and their labels"
                 )
             for word, label in zip(words, labels, strict=True):
-                if not isinstance(word, str) or not word.strip():
+                if not isinstance(word, str):
                     raise UserError(f"{place}: {task.texts[0]} has {word!r}; expected a word")
                 if isinstance(label, bool) or not isinstance(label, str | int) or not str(label).strip():
                     raise UserError(f"{place}: {task.label} has {label!r}; expected a text or a whole number for each word")

@@ -82,10 +82,8 @@ def score_choices(
       one), "phenomenon", and what the means are of: "acc", "acc_norm", "acc_bytes".
 
     Raises:
-      UserError: as `read_items`, `prompts`, `encode_pairs` and `pseudo_loglikelihoods` do, or a causal model gets within_word.
+      UserError: as `read_items`, `prompts`, `encode_pairs` and `pseudo_loglikelihoods` do.
     """
-    if within_word and model.family.causal:
-        raise UserError(f"within_word: is for masked models; {model.directory} is causal; leave it out")
     # Examples come from behind the limit, too.
     name, pool = read_items(path, form=form, limit=None if shots else limit)
     items = pool[:limit]

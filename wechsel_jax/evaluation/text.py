@@ -81,14 +81,12 @@ def score_text(model: LoadedModel, documents: Sequence[str], *, window: int = 0,
         way, in which the first tokens of a window have next to no context.
 
     Raises:
-      UserError: there is no text, the model cannot read windows as long, or a masked one is given a stride.
+      UserError: there is no text, or the model cannot read windows as long.
     """
     longest = model.config.max_length
     window = window or min(WINDOW, longest)
     if not 2 <= window <= longest:
         raise UserError(f"window: is {window}; expected 2 to the {longest} tokens that {model.directory} can read")
-    if stride and not model.family.causal:
-        raise UserError(f"stride: is for causal models; {model.directory} is masked: a pass for each token; leave it out")
     stride = stride or max(1, window // 2)
     if not 1 <= stride <= window:
         raise UserError(f"stride: is {stride}; expected 1 to {window}, the tokens of a window")

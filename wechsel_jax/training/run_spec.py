@@ -15,7 +15,6 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from wechsel_jax.checkpoint import Checkpoint
-from wechsel_jax.checkpoint.model_config import ROLES as SPECIAL
 from wechsel_jax.checkpoint.model_config import check_config
 from wechsel_jax.checkpoint.tensors import read_header
 from wechsel_jax.data import evaluation_batches
@@ -42,6 +41,7 @@ from wechsel_jax.models.heads import (
     with_head,
     with_next_sentence,
 )
+from wechsel_jax.models.trilayer import PREFIX
 from wechsel_jax.models.vanilla import MODEL_TYPE, TRANSLATOR
 from wechsel_jax.models.weights import flatten, unflatten
 from wechsel_jax.objectives import Objective, make_objective
@@ -58,8 +58,13 @@ if TYPE_CHECKING:
 TABLE = "embeddings"
 
 
-# What the config.json of any model may say.
-_OF_ANY_MODEL = ("model_type", "architectures", "transformers_version", *(f"{role}_token_id" for role in SPECIAL))
+# What published files also say, and no model of today's `transformers` has by these names.
+_HARMLESS = re.compile(
+    r"architectures|model_type|transformers_version|torch_dtype|num_labels|task_specific_params|n_ctx|gradient_checkpointing"
+    r"|directionality|pooler_\w+|output_past|cache_implementation|\w+_token_id"
+)
+# How alike a field must be to one that is known to be taken for a slip.
+_SLIP = 0.7
 # What a config.json says of the labels of an earlier head.
 _OF_A_HEAD = ("id2label", "label2id", "num_labels", "problem_type", ROLES)
 
@@ -290,7 +295,7 @@ def named_model(config: ConfigDict) -> ModelSpec:
         raise UserError(str(error) if field == str(error) else f"{described}: {field}") from None
     _check_numbers(dataclasses.asdict(model.config), described)
     if not checkpoint:
-        _refuse_unknown(model, as_dict(config.model.config))
+        _refuse_slips(model, as_dict(config.model.config))
     if len(model.vocabulary) > model.config.vocabulary_size:
         raise UserError(
             f"{place}: has {len(model.vocabulary)} tokens and the model only {model.config.vocabulary_size}; "
@@ -305,17 +310,23 @@ def named_model(config: ConfigDict) -> ModelSpec:
     return model
 
 
-def _refuse_unknown(model: ModelSpec, given: Mapping[str, Any]) -> None:
-    """Raises `UserError` for a field of a new model that neither its family reads nor `transformers` knows: a slip."""
+def _refuse_slips(model: ModelSpec, given: Mapping[str, Any]) -> None:
+    """Raises `UserError` for a field of a new model that nobody reads, and that looks like one that its family does."""
     from transformers import CONFIG_MAPPING
 
-    name = model.hf_config["model_type"]
-    known = {*CONFIG_MAPPING[name]().to_dict()} if name in CONFIG_MAPPING else set()
-    known |= fields_read(model.family.read_config, model.hf_config)
-    if unknown := sorted(given.keys() - known - {*_OF_ANY_MODEL}):
-        close = difflib.get_close_matches(unknown[0], known, 1)
-        hint = f"is {close[0]} meant?" if close else "leave it out"
-        raise UserError(f"model.config: {unknown[0]}: no field of a {name}; expected those of its config.json; {hint}")
+    name = model.hf_config["model_type"].removeprefix(PREFIX)
+    known = fields_read(model.family.read_config, model.hf_config)
+    if name in CONFIG_MAPPING:
+        known |= {*CONFIG_MAPPING[name]().to_dict()}
+    else:
+        # An encoder alone leaves out what is the decoder's.
+        known |= fields_read(TRANSLATOR.read_config, {"decoder_vocab_size": 1, **model.hf_config})
+    for field in sorted(given.keys() - known):
+        close = difflib.get_close_matches(field, known, 1, _SLIP)
+        if close and not _HARMLESS.fullmatch(field):
+            raise UserError(
+                f"model.config: {field}: no field of a {name}; expected {close[0]}, it seems; mend it, or leave it out"
+            )
 
 
 def _require_own_tokenizer(named: str, tokenizer: "PreTrainedTokenizerFast", own: Path) -> None:
