@@ -19,10 +19,17 @@ _plain = getattr(compiler, "get_compile_options", None)
 
 @functools.cache
 def _is_known(name: str, value: Any) -> bool:
+    now = getattr(compiler, "get_compile_options", None)
     try:
+        # What asks is compiled, too, as users' programs are.
+        if compiler is not None:
+            compiler.get_compile_options = _plain
         jax.jit(lambda x: x).lower(1.0).compile(compiler_options={name: value})
     except jax.errors.JaxRuntimeError:
         return False
+    finally:
+        if compiler is not None:
+            compiler.get_compile_options = now
     return True
 
 
@@ -32,6 +39,7 @@ def known(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _quick(*arguments, **named):
+    # Asked for by the first program, not before: a run of several processes begins before there is a device.
     options = _plain(*arguments, **named)
     options.env_option_overrides = [*known(_OPTIONS).items(), *options.env_option_overrides]
     return options
@@ -41,6 +49,4 @@ def compile_quickly(quick: bool) -> None:
     """Programs that are compiled from now on get plain machine code, or what users get."""
     jax.config.update("jax_disable_most_optimizations", quick)
     if _plain is not None:
-        # Before they count, since what asks for them is compiled, too.
-        known(_OPTIONS)
         compiler.get_compile_options = _quick if quick else _plain
