@@ -15,7 +15,7 @@ Expected: benchmarks/arena.json (seed 0), told in docs/evaluation.md: 2.066 bits
           WECHSEL-TFR, 2.288 from FullRand, which needs 3.9 and 3.3 times the tokens to reach the two; 2.037 from `anker` with
           recipe=muon_shared; with recipe=muon_soap,rates=1.5e-3+3e-3+6e-3,tables=2, three seeds, 2.024, WECHSEL-TFR 2.067,
           and with recipe=muon_soap-soft, one seed, 1.991 and 2.018. In French, lang=fr with the last recipe and its rates,
-          1.709 from `anker`, 1.759 from FOCUS and 1.766 from WECHSEL; in Hindi .923, .951 and .949.
+          two seeds, 1.710 from `anker`, 1.761 from FOCUS and 1.768 from WECHSEL; in Hindi .923, .951 and .949.
 
 Every start is trained for `tuning` steps with each of three rates of the body, each with two of the tables (inputs and
 outputs), and is given those that 2 % of the training text, held out for this alone, say are best. Then it is trained for
