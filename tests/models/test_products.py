@@ -20,7 +20,7 @@ def plain(subscripts, left, right):
     return jnp.einsum(subscripts, left, right, preferred_element_type=jnp.float32)
 
 
-def gradients(product, dtype, argnums=(0, 1)):
+def gradients(product, argnums=(0, 1)):
     weights = jnp.asarray(np.random.default_rng(1).normal(size=(3, 5, 7)), jnp.float32)
     return jax.grad(lambda *x: jnp.sum(weights * product(SUBSCRIPTS, *x)), argnums=argnums)
 
@@ -46,16 +46,16 @@ def test_the_value_is_einsums(dtype):
 
 
 def test_gradients_in_float32_are_einsums():
-    for one, other in zip(*(gradients(p, "float32")(*operands("float32")) for p in (wide_product, plain)), strict=True):
+    for one, other in zip(*(gradients(p)(*operands("float32")) for p in (wide_product, plain)), strict=True):
         np.testing.assert_array_equal(one, other)
 
 
 def test_gradients_of_16_bits_are_products_of_16_bits():
     left, right = operands("bfloat16")
-    assert {"float32", "bfloat16"} in products(gradients(plain, "bfloat16"), left, right)
-    assert products(gradients(wide_product, "bfloat16"), left, right) == [{"bfloat16"}] * 3
-    exact = gradients(plain, "float32")(left.astype(jnp.float32), right.astype(jnp.float32))
-    for one, other in zip(gradients(wide_product, "bfloat16")(left, right), exact, strict=True):
+    assert {"float32", "bfloat16"} in products(gradients(plain), left, right)
+    assert products(gradients(wide_product), left, right) == [{"bfloat16"}] * 3
+    exact = gradients(plain)(left.astype(jnp.float32), right.astype(jnp.float32))
+    for one, other in zip(gradients(wide_product)(left, right), exact, strict=True):
         assert one.dtype == jnp.bfloat16
         assert np.linalg.norm(one.astype(np.float32) - other) < 0.01 * np.linalg.norm(other)
 
@@ -76,4 +76,4 @@ def test_what_is_kept_for_the_backward_pass_is_kept():
 @pytest.mark.parametrize("argument", [0, 1])
 def test_what_is_not_differentiated_costs_no_product(argument):
     left, right = operands("bfloat16")
-    assert len(products(gradients(wide_product, "bfloat16", argument), left, right)) == 2
+    assert len(products(gradients(wide_product, argument), left, right)) == 2

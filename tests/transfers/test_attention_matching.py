@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 
 import jax
 import numpy as np
@@ -282,6 +283,16 @@ def test_mistakes_are_named(world, source, tmp_path, given, message):
             **({"method": "fvt", "match_attention": 3, "log": lambda line: None} | given),
         )
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("setting", ["tune_coefficients", "distill", "match_attention"])
+def test_a_missing_package_is_named_before_any_work(world, source, tmp_path, monkeypatch, setting):
+    monkeypatch.setitem(sys.modules, "optax", None)
+    told = []
+    given = {"method": "fvt", "target_text": world.root / "german.txt", setting: 1, "log": told.append}
+    with pytest.raises(UserError, match=rf"optax: not installed; expected it for {setting}; run .*wechsel-jax\[train\]"):
+        transfer(source, world.tokenizer("german", "gpt2"), tmp_path / "out", **given)
+    assert not any("making" in line for line in told) and not (tmp_path / "out").exists()
 
 
 def test_a_tokenizer_without_tokens_of_its_own_has_no_rows_to_move(world, source, tmp_path):

@@ -20,7 +20,6 @@ from wechsel_jax.errors import from_extra
 
 with from_extra("train", "to run a model"):
     import flax  # noqa: F401
-    import optax  # noqa: F401
 
 from wechsel_jax.models.config import ModelConfig
 from wechsel_jax.models.family import Family

@@ -31,11 +31,8 @@ def _forward(subscripts: str, left: Any, right: Any) -> tuple[jax.Array, tuple]:
     # Structure without arrays says what is differentiated: None is not, such as a frozen table.
     wanted = tuple(() if operand.perturbed else None for operand in (left, right))
     # Not by `wide_product`, which policies of `jax.checkpoint` could not tell for a product.
-    return jnp.einsum(subscripts, left.value, right.value, preferred_element_type=jnp.float32), (
-        left.value,
-        right.value,
-        wanted,
-    )
+    result = jnp.einsum(subscripts, left.value, right.value, preferred_element_type=jnp.float32)
+    return result, (left.value, right.value, wanted)
 
 
 def _backward(subscripts: str, saved: tuple, cotangent: Any) -> tuple[jax.Array | None, jax.Array | None]:

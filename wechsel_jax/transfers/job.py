@@ -8,7 +8,7 @@ import numpy as np
 
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.checkpoint.surgery import Surgery, write_target
-from wechsel_jax.errors import UserError
+from wechsel_jax.errors import UserError, from_extra
 from wechsel_jax.files import new_directory, refuse_directory
 from wechsel_jax.files.hub import HUB_ID
 from wechsel_jax.initializers import METHODS, Side, TransferPlan, shuffle, standardize
@@ -82,6 +82,10 @@ def transfer(
     if method is None and chosen.name == DEFAULT:
         job, choice = _chosen_by_the_source(job, settings, source, target_tokenizer, steps)
         chosen, filled = job.method, job.settings
+    for name in ("tune_coefficients", "distill", "match_attention"):
+        if getattr(filled, name):
+            with from_extra("train", f"for {name}"):
+                import optax  # noqa: F401
     for name in ("calibrate", "tune_coefficients"):
         if getattr(filled, name) not in ("none", 0):
             require_family(job.checkpoint, name)
