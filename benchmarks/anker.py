@@ -57,7 +57,7 @@ SIZES = (500, 5000)
 _COUNTED_LINES = 100_000
 # What decides the vectors and the mixture, kept because defaults may change.
 _SETTINGS = ("neighbors", "temperature", "word_start", "regression", "window", "rounds", "dimensions", "text_bytes", "overlap")
-_COLOURS = {
+COLOURS = {
     "anker": "#b3213f",
     "wechsel": "#0063ab",
     "wechsel_tfr": "#4a46b0",
@@ -414,9 +414,9 @@ def draw(panels: Sequence[tuple[str, dict, list[str]]], path: Path) -> None:
     for axes in grid.flat[len(panels) :]:
         axes.axis("off")
     for axes, (title, seeds, names) in zip(grid.flat, panels, strict=False):
-        taken = {_COLOURS.get(name) for name in names}
+        taken = {COLOURS.get(name) for name in names}
         ends, others = {}, itertools.cycle([one for one in _OTHERS if one not in taken])
-        colours = {name: _COLOURS.get(name) or next(others) for name in names}
+        colours = {name: COLOURS.get(name) or next(others) for name in names}
         for method in names:
             curves = [methods[method]["evaluations"] for methods in seeds.values() if method in methods]
             for curve in curves:
@@ -441,16 +441,16 @@ def panels_of(languages: dict) -> Iterator[tuple[str, dict, list[str]]]:
     """Yields (title, runs by seed, methods) for each language as usual."""
     for language, seeds in languages.items():
         if language in NAMES:
-            yield f"English to {title_of(language)}", seeds, [name for name in _methods(seeds) if name in _COLOURS]
+            yield f"English to {title_of(language)}", seeds, [name for name in _methods(seeds) if name in COLOURS]
 
 
 def more_panels_of(languages: dict) -> Iterator[tuple[str, dict, list[str]]]:
     """Yields the same for another model, length or schedule, and anker with its variants where some were trained."""
     for language, seeds in languages.items():
         names = _methods(seeds)
-        others = [name for name in names if name not in _COLOURS]
+        others = [name for name in names if name not in COLOURS]
         if language not in NAMES and len(names) > 1:
-            yield f"English to {title_of(language)}", seeds, [name for name in names if name in _COLOURS]
+            yield f"English to {title_of(language)}", seeds, [name for name in names if name in COLOURS]
         for title, shown in (
             ("less or other text", [name for name in others if name.startswith(_OTHER_TEXT)]),
             ("parts and controls", [name for name in others if not name.startswith(_OTHER_TEXT)]),

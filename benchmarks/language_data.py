@@ -21,13 +21,15 @@ since some have licences that do not allow it; each comes from a public place:
 `corpora/dict/wechsel_wiktionary/LANGUAGE.tsv` are the English dictionaries `dicts/data/LANGUAGE.txt` of github CPJKU/wechsel.
 
 The last 5 % of the lines of every file are held out, so no novel is torn but one; lines that occur twice are kept once, and
-never on both sides. Chinese and Thai are also written as words (`zh.words.txt`). The dictionaries come to
-`data/wechsel_wiktionary/`.
+never on both sides. Chinese and Thai are also written as words (`zh.words.txt`). `zh_inference` is `zh` without the sentences
+of OCNLI's development set (`corpora/labelled/ocnli`, of github CLUEbenchmark/OCNLI), for who scores on them. The dictionaries
+come to `data/wechsel_wiktionary/`.
 """
 
 import importlib
+import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 
 from absl import app, flags
@@ -55,9 +57,13 @@ CORPORA = {
     "de_other": ("de.wikipedia_mlqa_xquad",),
     "sw_other": ("sw.bible_suv",),
     "zh_other": ("zh.bible_cuv_t2s",),
+    "zh_inference": ("zh.wikipedia_mlqa_xquad", "zh.clue_text"),
 }
+# Sentences of these are no text to train on: of a file below `labelled`, which fields.
+LEFT_OUT = {"zh_inference": ("ocnli/dev.json.gz", ("sentence1", "sentence2"))}
 # Of languages that write no spaces: the package, and its function that gives the words of a line.
-CUTTERS = {"zh": ("jieba", "jieba", "cut"), "th": ("pythainlp", "pythainlp.tokenize", "word_tokenize")}
+_JIEBA = ("jieba", "jieba", "cut")
+CUTTERS = {"zh": _JIEBA, "zh_inference": _JIEBA, "th": ("pythainlp", "pythainlp.tokenize", "word_tokenize")}
 HELD_OUT = 0.05
 VALIDATION_BYTES = 300_000
 
@@ -65,9 +71,17 @@ _DATA = flags.DEFINE_string("data", None, "Folder with text/*.txt.xz and dict/we
 _OUTPUT = flags.DEFINE_string("output", None, "Folder for LANGUAGE.train.txt and LANGUAGE.validation.txt.", required=True)
 
 
-def split(path: Path) -> tuple[list[str], list[str]]:
-    """Returns the distinct lines of a file: the first 95 %, and those of the rest that are not among them."""
-    lines = [line.strip() for _, line in read_lines(path, "a corpus")]
+def parts_of(language: str, folder: Path) -> list[tuple[list[str], list[str]]]:
+    """Returns the lines of each file of a language, to train on and held out, but for those that LEFT_OUT names."""
+    file, fields = LEFT_OUT.get(language, ("", ()))
+    labelled = [json.loads(line) for _, line in read_lines(folder / "labelled" / file, "examples")] if file else []
+    without = {item[field].strip() for item in labelled for field in fields}
+    return [split(folder / "text" / f"{name}.txt.xz", without) for name in CORPORA[language]]
+
+
+def split(path: Path, without: Set[str] = frozenset()) -> tuple[list[str], list[str]]:
+    """Returns the distinct lines of a file but for those left out: the first 95 %, and those of the rest not among them."""
+    lines = [line for _, given in read_lines(path, "a corpus") if (line := given.strip()) not in without]
     cut = round(len(lines) * (1 - HELD_OUT))
     train = dict.fromkeys(line for line in lines[:cut] if line)
     held_out = dict.fromkeys(line for line in lines[cut:] if line and line not in train)
@@ -83,8 +97,8 @@ def main(argv: list[str]) -> None:
             raise UserError(f"{dictionaries}: no dictionaries there; expected LANGUAGE.tsv; see benchmarks/language_data.py")
         for file in files:
             _write(output / "wechsel_wiktionary" / file.name, (line for _, line in read_lines(file, "a dictionary")))
-        for language, names in CORPORA.items():
-            parts = [split(Path(_DATA.value, "text", f"{name}.txt.xz")) for name in names]
+        for language in CORPORA:
+            parts = parts_of(language, Path(_DATA.value))
             known = {line for train, _ in parts for line in train}
             # Each file gives its share of the held-out text.
             most = VALIDATION_BYTES // len(parts)

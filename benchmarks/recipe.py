@@ -1,4 +1,4 @@
-"""Gathers runs of configs/recipe.py into recipe.json: what each start reaches with each optimizer and set of rates.
+"""Gathers runs of configs/recipe.py into recipe.json: what each start reaches by each recipe; draws docs/recipe.png.
 
     python -m train.compare --config=configs/recipe.py:seed=0 --workdir=runs/recipe-0
     python -m benchmarks.recipe de=runs/recipe-0 de=runs/recipe-1 sw=runs/recipe-sw
@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.anker import COLOURS
 from benchmarks.origin import with_seed
 from benchmarks.results import named_places, read_results, write_results
 from configs.recipe import SOFT
@@ -40,7 +41,24 @@ from wechsel_jax.training.coordinates import OWN
 from wechsel_jax.training.groups import RECIPES
 
 OUTPUT = Path(__file__).with_name("recipe.json")
+PICTURE = Path(__file__).parents[1] / "docs" / "recipe.png"
 CONTROLS = ("shuffled", "rows")
+# What docs/recipe.md answers first, and in which languages: start, recipe, steps.
+ANSWERED = {"fr": "French", "hi": "Hindi"}
+ANSWER = (
+    ("wechsel", "adamw", 800),
+    ("wechsel", "two_rates", 800),
+    ("anker", "two_rates", 800),
+    ("wechsel", f"muon_soap{SOFT}", 400),
+    ("focus", f"muon_soap{SOFT}", 400),
+    ("anker", "muon_soap", 400),
+    ("anker", f"muon_soap{SOFT}", 400),
+    ("anker", f"muon_soap{SOFT}", 532),
+    ("wechsel", f"muon_soap{SOFT}", 800),
+    ("focus", f"muon_soap{SOFT}", 800),
+    ("anker", "muon_soap", 800),
+    ("anker", f"muon_soap{SOFT}", 800),
+)
 
 
 def known_recipe(run: str) -> str:
@@ -167,6 +185,58 @@ def soft_table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _answers(result: dict[str, Any], language: str) -> dict[tuple[str, str, int], dict[str, Any]]:
+    """Those runs of ANSWER that there are; of several rates the best."""
+    found: dict[tuple[str, str, int], dict[str, Any]] = {}
+    for run in result["runs"].values():
+        key = (run["start"], run["recipe"], run["steps"])
+        if run["language"] == language and key in ANSWER:
+            found[key] = min(run, found.get(key, run), key=lambda one: means(one)[one["steps"]])
+    return {key: found[key] for key in ANSWER if key in found}
+
+
+def answer_table(result: dict[str, Any]) -> str:
+    """A line a start, recipe and length: perplexity at the end, and bits per byte, in the languages of ANSWERED."""
+    lines = [f"| start | recipe | steps | {' | '.join(ANSWERED.values())} |", "|---|---|---:|" + "---:|" * len(ANSWERED)]
+    runs = {language: _answers(result, language) for language in ANSWERED}
+    for start, recipe, steps in ANSWER:
+        cells = []
+        for found in runs.values():
+            run = found.get((start, recipe, steps))
+            bits = run and statistics.fmean(curve[-1][2] for curve in run["seeds"].values())
+            cells.append(f"{means(run)[steps]:,.0f} ({bits:.3f})" if run else "")
+        if any(cells):
+            lines.append(f"| `{start}` | {recipe} | {steps} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def draw(result: dict[str, Any], path: Path) -> None:
+    """A panel a language of ANSWERED: bits per byte by step, a line a run, and what WECHSEL's with AdamW ends with."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, grid = pyplot.subplots(1, len(ANSWERED), figsize=(7.2 * len(ANSWERED), 3.9))
+    for axes, (language, title) in zip(grid, ANSWERED.items(), strict=True):
+        found = _answers(result, language)
+        for (start, recipe, steps), run in sorted(found.items(), key=lambda item: -means(item[1])[item[1]["steps"]]):
+            # Before training all lie far above.
+            curves = [[point for point in curve if point[0]] for curve in run["seeds"].values()]
+            curve = [(points[0][0], statistics.fmean(point[2] for point in points)) for points in zip(*curves, strict=True)]
+            style = {"adamw": ":", "two_rates": ":", "muon_soap": "--"}.get(recipe, "-")
+            look = {"color": COLOURS[start], "linewidth": 1.4, "marker": "o", "markersize": 2.5}
+            label = f"{start}, {recipe}, {steps} steps  {curve[-1][1]:.3f}"
+            axes.plot(*zip(*curve, strict=True), style, label=label, **look)
+        asked = found["wechsel", "two_rates", 800]["seeds"].values()
+        axes.axhline(statistics.fmean(curve[-1][2] for curve in asked), color="0.7", linewidth=0.8, zorder=0)
+        axes.set(title=f"English to {title}", xlabel="training steps", ylabel="bits per byte of held-out text", xlim=(0, None))
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+
+
 def table(result: dict[str, Any]) -> str:
     """A line a run, the best of a language and length last: perplexity at each quarter, means of the seeds, and its end."""
     lines = [
@@ -226,6 +296,7 @@ def main(arguments: Sequence[str]) -> None:
         case _:
             gathered = gather(named_places(arguments), read_results(OUTPUT))
             write_results(OUTPUT, gathered)
+            draw(gathered, PICTURE)
             print(table(gathered), soft_table(gathered), sep="\n\n")
 
 

@@ -452,6 +452,7 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
         for name in sorted(path.stem for path in FOLDER.glob("trelm*.json"))
     },
     "docs/recipe.md": {
+        "answer": lambda: recipe.answer_table(*_results("recipe")),
         "recipe": lambda: recipe.table(*_results("recipe")),
         "soft": lambda: recipe.soft_table(*_results("recipe")),
         "forgetting": lambda: forgetting.table(*_results("forgetting")),
@@ -471,6 +472,7 @@ PICTURES: dict[str, Callable[[Path], None]] = {
     "demo": lambda path: anker.draw([demo_seeds.panel(*_results("demo"))], path),
     "initializers": lambda path: initializers.draw(*_results("initializers"), path),
     "kim": lambda path: kim.draw(*_results("kim"), path),
+    "recipe": lambda path: recipe.draw(*_results("recipe"), path),
     "studies": lambda path: anker.draw(studies.panels(*_results("studies")), path),
 }
 

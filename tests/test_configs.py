@@ -273,7 +273,7 @@ def test_unknown_arguments_are_refused(arguments, named):
 @pytest.mark.parametrize(
     ("name", "arguments", "named"),
     [
-        ("wechsel_downstream", "tasks=ner+Pos", r"--config: tasks=ner\+Pos: 'ner' is not known; expected some of NER\+POS"),
+        ("wechsel_downstream", "tasks=ner+Pos", r"--config: tasks=ner\+Pos: 'ner' is not known; .* some of NLI\+NER\+POS"),
         ("wechsel_downstream", "tasks=NER+Pos", "'Pos' is not known"),
         *((name, "steps=0", "--config: steps=0 behind the colon; expected at least 1")
           for name in ("anker", "compare_initializers", "smollm2", "wechsel_downstream", "wechsel_freezing", "wechsel_size")),
@@ -295,6 +295,18 @@ def test_arguments_without_sense_or_effect_are_refused(name, arguments, named):
 def test_no_methods_are_those_of_the_file():
     for name in ("wechsel_low_resource", "wechsel_downstream"):
         assert load(name, "methods=").methods == load(name).methods == ("anker", "wechsel", "trans_inner", "full_rand")
+
+
+def test_inference_is_xnlis_from_the_hub_and_in_chinese_ocnlis_without_its_sentences_in_the_text():
+    tuned = load("wechsel_downstream", "lang=sw,tasks=NLI+POS").evaluation.fine_tuning
+    assert [*tuned] == ["NLI", "POS"] and tuned.NLI.data.train == ("hf://facebook/xnli:train#sw",)
+    assert tuned.NLI.file == "corpora/labelled/xnli/test-sw.tsv.gz" and tuned.NLI.task.texts == ("premise", "hypothesis")
+    assert (tuned.NLI.epochs, tuned.NLI.batch_size, tuned.POS.epochs, tuned.POS.batch_size) == (2.0, 128, 10.0, 32)
+    chinese, without = load("wechsel_downstream", "lang=zh,tasks=NLI"), load("wechsel_downstream", "lang=zh")
+    assert chinese.evaluation.fine_tuning.NLI.file == "corpora/labelled/ocnli/dev.json.gz"
+    texts = [[*config.text.train, *config.text.validation, *config.text.words] for config in (chinese, without)]
+    assert texts[0] == [f"data/zh_inference.{end}.txt" for end in ("train", "validation", "words")]
+    assert texts[1] == [f"data/zh.{end}.txt" for end in ("train", "validation", "words")]
 
 
 def test_arguments_have_the_type_of_their_default():
