@@ -2,7 +2,7 @@
 
     python -m benchmarks.papers
 
-prints the tables of docs/evaluation.md. papers.json holds the papers' figures as they are printed, also of what was not run
+prints the tables of docs/papers.md. papers.json holds the papers' figures as they are printed, also of what was not run
 here, such as other languages, and SALT's Table 5 (three helpers, of which one was tried); ours are read from the other results.
 Figures of Kim et al. and of TreLM are in docs/translation.md and docs/trelm.md.
 """

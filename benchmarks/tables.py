@@ -423,7 +423,7 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
         "training_gpu": lambda: gpu_training_table(*_results("training_gpu")),
         "peers": lambda: peers_table(*_results("focus", "salt")),
     },
-    "docs/evaluation.md": {
+    "docs/papers.md": {
         "papers": papers.table,
         "target_and_source": lambda: target_and_source.table(*_results("target_and_source")),
         "salt": lambda: studies.steps_table(*_results("studies"), "salt"),

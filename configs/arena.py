@@ -11,7 +11,7 @@ Command:  for seed in 0 1 2; do
           of docs/recipe.md in place of AdamW, with -soft behind it soft targets besides)
 Cost:     of a seed 36 runs of 50 steps and 8 of 200 to 800, 4,200 steps of about a CPU second: an hour on 2 cores without
           other work. The same command goes on where it stopped.
-Expected: benchmarks/arena.json (seed 0), told in docs/evaluation.md: 2.066 bits per byte from `anker`, 2.094 from
+Expected: benchmarks/arena.json (seed 0), told in docs/papers.md: 2.066 bits per byte from `anker`, 2.094 from
           WECHSEL-TFR, 2.288 from FullRand, which needs 3.9 and 3.3 times the tokens to reach the two; 2.037 from `anker` with
           recipe=muon_shared; with recipe=muon_soap,rates=1.5e-3+3e-3+6e-3,tables=2, three seeds, 2.024, WECHSEL-TFR 2.067,
           and with recipe=muon_soap-soft, one seed, 1.991 and 2.018. In French, lang=fr with the last recipe and its rates,

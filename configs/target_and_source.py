@@ -5,7 +5,7 @@ Command:  python -m benchmarks.language_data --data=corpora --output=data
           (lang: de, fr, sw, zh, vi, th; methods=anker+wechsel for some of them; seed=1; the committed result: steps=120,
           methods=anker+wechsel+focus+fvt+full_rand)
 Cost:     25 minutes for German, five methods of 120 steps, on 2 CPU cores with other work; word vectors 12 minutes more.
-Expected: benchmarks/target_and_source.json, told in docs/evaluation.md.
+Expected: benchmarks/target_and_source.json, told in docs/papers.md.
 
 The protocol of Gren and Kurfali (EACL SRW 2026): text is scored in bits per byte, since perplexities of two tokenizers cannot
 be compared, grammar by minimal pairs or, where a language has none here, by XCOPA; both on the target language and on the

@@ -7,7 +7,7 @@ Command:  python -m benchmarks.language_data --data=corpora --output=data
           configs/masked_english.py)
 Cost:     not measured alone: the committed results (steps=400,tasks=NER,seeds=1 and
           --config.evaluation.fine_tuning.NER.epochs=5.0, in French 0.25) were made beside other work, French in an hour.
-Expected: benchmarks/downstream.json and downstream_fr.json, told in docs/evaluation.md. The paper's Swahili figures (score
+Expected: benchmarks/downstream.json and downstream_fr.json, told in docs/papers.md. The paper's Swahili figures (score
           at 0, 25 and 250 thousand steps): NER, F1: WECHSEL 74.4, 87.6, 87.4; TransInner 64.5, 80.3, 87.1; FullRand 62.4,
           83.5, 87.3; NLI, accuracy: 60.3, 73.9, 75.1; 54.7, 58.9, 74.1; 50.6, 63.8, 70.3.
 

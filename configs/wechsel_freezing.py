@@ -7,7 +7,7 @@ Command:  python -m train.compare --config=configs/wechsel_freezing.py --workdir
           (German on bundled text, offline; other languages with lang= and data=, the folder of
           `python -m benchmarks.language_data`; steps= and seed=; the paper's scale: scale=paper,data=data)
 Cost:     six runs of 200 steps of about a CPU second, 20 minutes on 2 CPU cores; relearning three.
-Expected: benchmarks/studies.json, told in docs/evaluation.md. The paper: TransInner needs the freezing and WECHSEL does not,
+Expected: benchmarks/studies.json, told in docs/papers.md. The paper: TransInner needs the freezing and WECHSEL does not,
           and shuffled rows (Zoph et al., 2016) end slightly worse than TransInner's random ones. With nothing but the
           embeddings training, perplexity still falls far.
 

@@ -5,7 +5,7 @@ Command:  python -m benchmarks.language_data --data=corpora --output=data
           wechsel-jax report runs/grid-de/scores.json --output=grid.png --grid=neighbors,temperature
           (lang: de, fr, zh; method=wechsel_tfr for words without n-grams, the other grid of the paper's first version)
 Cost:     not measured alone: the committed result was made beside other work.
-Expected: benchmarks/wechsel_grid.json, told in docs/evaluation.md: for word classes the paper's best, k = 10 and tau = .1. The
+Expected: benchmarks/wechsel_grid.json, told in docs/papers.md: for word classes the paper's best, k = 10 and tau = .1. The
           paper's German figures for RoBERTa-base: NLI 55.8 (k = 1, tau = 1), 58.9 (10, .1), 57.5 (10, 1), 55.4 (50, .1), 53.6
           (50, 1), random 44.5; POS 72.7, 76.0, 75.4, 75.4, 69.5, 49.1.
 

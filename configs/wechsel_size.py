@@ -6,7 +6,7 @@ Command:  for bytes in 262144 1048576 4194304; do
           (German on bundled text, offline; others with spaces between words by lang= and data=, the folder of
           `python -m benchmarks.language_data`; steps= and seed=; the paper's scale: scale=paper,lang=fr,data=data)
 Cost:     of a size four runs of at most 1,000 steps of about a CPU second, 30 minutes on 2 CPU cores.
-Expected: benchmarks/studies.json (steps=400, and 300 for 1 MiB), told in docs/evaluation.md; the paper's best perplexities in
+Expected: benchmarks/studies.json (steps=400, and 300 for 1 MiB), told in docs/papers.md; the paper's best perplexities in
           French with 16, 64, 256 and 1,024 MiB: WECHSEL 78.33, 44.75, 31.63, 24.66 with public vectors and 97.42, 49.50,
           32.88, 24.75 with those of the sample; FullRand 281.46, 83.43, 43.08, 27.09; TransInner 216.37, 77.71, 35.27, 25.15.
 
