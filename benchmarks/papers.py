@@ -158,7 +158,7 @@ def studied(name: str, methods: Iterable[str]) -> tuple[dict[str, Score], int]:
 def little_text() -> list[Comparison]:
     """Tables 4 and 11: few megabytes of text, and samples of a larger one; the smallest two of the paper's, and of ours."""
     found = []
-    for language in ("ug", "mg"):
+    for language in ("ug", "mg", "su"):
         ours, steps = studied(f"low_resource/{language}", WECHSEL)
         measured = ("best perplexity", f"of {steps} steps")
         found.append(Comparison("4", language, measured, "perplexity", find(("4",), "text", language, "best"), ours))

@@ -4,7 +4,7 @@ Command:  python -m benchmarks.language_data --data=corpora --output=data
           python -m train.compare --config=configs/wechsel_low_resource.py:lang=ug,data=data --workdir=runs/low-ug
           (lang: ug, mg, su; methods=, steps= and seed= for others)
 Cost:     of a language four runs of at most 2,000 steps of about a CPU second, two hours on 2 CPU cores at most.
-          Run with steps=400, lang=ug and mg (docs/papers.md): 20 minutes a language.
+          Run with steps=400 (docs/papers.md): 20 minutes a language.
 Expected: the paper's best perplexities: Uyghur 34.3 (WECHSEL), 39.1 (TransInner), 42.8 (FullRand); Malagasy 14.0, 14.9, 15.9;
           Sundanese 111.7, 151.9, 149.5.
 
