@@ -44,7 +44,7 @@ def measure(arguments: list[str], tokenizer: Path) -> dict:
         given = [f"--source={demo.path('english-gpt2')}", f"--target_tokenizer={tokenizer}", f"--output={output}"]
         started = time.perf_counter()
         process = subprocess.Popen(
-            [sys.executable, "-m", "wechsel_jax.cli", "transfer", *given, *arguments], stdout=subprocess.DEVNULL
+            [sys.executable, "-m", "wechsel_jax", "transfer", *given, *arguments], stdout=subprocess.DEVNULL
         )
         _, status, usage = os.wait4(process.pid, 0)
         seconds = time.perf_counter() - started

@@ -241,7 +241,7 @@ def tables(task: Task, given: argparse.Namespace) -> None:
 
 
 def verb(*arguments: str) -> None:
-    subprocess.run([sys.executable, "-m", "wechsel_jax.cli", *arguments], check=True, cwd=ROOT)
+    subprocess.run([sys.executable, "-m", "wechsel_jax", *arguments], check=True, cwd=ROOT)
 
 
 def run(name: str, init: str, setting: str, seed: int, given: argparse.Namespace) -> dict:

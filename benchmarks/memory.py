@@ -113,7 +113,7 @@ def make_tokenizer(directory: Path, letter: str) -> None:
 def measure(source: Path, tokenizer: Path, output: Path, method: str) -> dict:
     """Runs the command in a process of its own."""
     flagged = {"source": source, "target_tokenizer": tokenizer, "output": output, "method": method}
-    command = [sys.executable, "-m", "wechsel_jax.cli", "transfer", *(f"--{name}={value}" for name, value in flagged.items())]
+    command = [sys.executable, "-m", "wechsel_jax", "transfer", *(f"--{name}={value}" for name, value in flagged.items())]
     began = time.perf_counter()
     with subprocess.Popen(command) as process:
         anonymous = 0

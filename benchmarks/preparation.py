@@ -107,7 +107,7 @@ def floor(text: Path) -> dict[str, float]:
 def prepare(text: Path, output: Path) -> dict[str, float]:
     arguments = [f"--input={text}", f"--tokenizer={_TOKENIZER.value}", f"--output={output}", f"--processes={_THREADS.value}"]
     started = time.perf_counter()
-    child = subprocess.Popen([sys.executable, "-m", "wechsel_jax.cli", "prepare", *arguments], stdout=subprocess.DEVNULL)
+    child = subprocess.Popen([sys.executable, "-m", "wechsel_jax", "prepare", *arguments], stdout=subprocess.DEVNULL)
     peak = 0
     # The system's own record of the peak counts what the process that started it had, too.
     while not (ended := os.wait4(child.pid, os.WNOHANG))[0]:

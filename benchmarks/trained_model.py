@@ -133,7 +133,7 @@ def inputs(method: str) -> tuple[str, ...]:
 
 def library(*arguments: str) -> None:
     """Runs a verb of the library."""
-    run_program("wechsel_jax.cli", *arguments)
+    run_program("wechsel_jax", *arguments)
 
 
 def run_program(name: str, *arguments: str) -> None:

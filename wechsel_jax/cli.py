@@ -29,7 +29,7 @@ VERBS = {
     "inspect": "show what a checkpoint or a transfer holds, and score it before any training",
     "generate": "write text with a causal model",
     "translate": "translate with an encoder-decoder, and score it",
-    "evaluate": "score models: held-out text, forced choice",
+    "evaluate": "score models: held-out text, forced choice, reading, labels, probes",
     "report": "write one HTML file about training runs, or tables of scores",
     "export": "write a checkpoint of a training run as a model",
     "push": "upload a model to the hub",
@@ -156,7 +156,3 @@ def _usage(verb: str, command: types.ModuleType, values: flags.FlagValues) -> st
         default = "" if flag.boolean or given in (None, "") else f" (default: {given})"
         lines.append(f"  --{'[no]' if flag.boolean else ''}{name}: {' '.join(flag.help.split())}{default}")
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    main()

@@ -79,7 +79,7 @@ def test_bilou_is_counted_as_seqeval_does_where_it_is_told_the_scheme():
     gold, predicted = ([sentence() for _ in range(100)] for _ in range(2))
     predicted = [(one if generator.random() < 0.4 else other)[: len(one)] for one, other in zip(gold, predicted, strict=True)]
     predicted = [[*other, *["O"] * (len(one) - len(other))] for one, other in zip(gold, predicted, strict=True)]
-    assert has_entities(["O", "U-PER"])
+    assert has_entities(["O", "U-PER"]) and not has_entities(["NSD", "S--", "B--"])
     scores = tagging_scores(gold, predicted, True)
     assert 0.2 < scores["f1"] < 0.9
     # A sentence that was cut ends without its last word, which the strict count does not take for an entity.

@@ -306,7 +306,7 @@ def command(hub, model, tmp_path):
             "HF_HOME": str(tmp_path / "home"),
         }
         return subprocess.Popen(
-            [sys.executable, "-m", "wechsel_jax.cli", "push", str(model), f"--repo={REPO}", *flags],
+            [sys.executable, "-m", "wechsel_jax", "push", str(model), f"--repo={REPO}", *flags],
             env={**os.environ, **home}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
 

@@ -348,7 +348,7 @@ def test_a_lack_of_memory_is_one_line(capsys):
 def test_a_reader_that_goes_away_ends_it_without_a_word(arguments):
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, "-m", "wechsel_jax.cli", *arguments]
+    command = [sys.executable, "-m", "wechsel_jax", *arguments]
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, timeout=60)
     os.close(writer)
     # As a shell says of a process that SIGPIPE ended: the work may be undone.
@@ -362,13 +362,13 @@ def test_output_that_cannot_be_written_is_one_line(arguments):
     # With its buffer, which is written once more when Python closes it.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     with open("/dev/full", "wb") as full:
-        command = [sys.executable, "-m", "wechsel_jax.cli", *arguments]
+        command = [sys.executable, "-m", "wechsel_jax", *arguments]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=60, env=environment)
     assert done.returncode == 2 and b"error: No space left on device; free some space" in done.stderr
     assert done.stderr.count(b"\n") == 1
 
 
 def test_output_that_was_closed_is_no_error():
-    command = f"exec {sys.executable} -m wechsel_jax.cli transfer --help >&-"
+    command = f"exec {sys.executable} -m wechsel_jax transfer --help >&-"
     done = subprocess.run(["bash", "-c", command], stderr=subprocess.PIPE, timeout=60)
     assert done.returncode == 0 and done.stderr == b""

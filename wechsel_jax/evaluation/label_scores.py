@@ -3,6 +3,7 @@
 Entities are counted as `seqeval` does, roles by the rules of CoNLL 2005 (Carreras and Màrquez, 2005, section 2.1).
 """
 
+import re
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -16,13 +17,14 @@ OUTSIDE = "O"
 _VERB, _CONTINUES = "V", "C-"
 # Last words and words alone in BILOU (Ratinov and Roth, 2009), by their names in BIOES, which seqeval knows.
 _AS_BIOES = {"L-": "E-", "U-": "S-"}
+_ENTITY = re.compile(r"[BIESLU]-\w")
 # The role, and (first, last) word of each of its parts.
 Argument = tuple[str, tuple[tuple[int, int], ...]]
 
 
 def has_entities(labels: Sequence[str]) -> bool:
-    """Whether labels say where entities begin and go on, as "B-PER" and "I-PER" do."""
-    return any(label.startswith(("B-", "I-", "S-", "E-", *_AS_BIOES)) for label in labels)
+    """Whether labels say where entities begin and go on, as "B-PER" and "I-PER" do; "S--" is a word class of Indonesian."""
+    return any(_ENTITY.match(label) for label in labels)
 
 
 def _known(tags: Sequence[str]) -> list[str]:
