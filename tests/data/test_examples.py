@@ -231,6 +231,12 @@ def test_questions_whose_answer_the_text_does_not_tell(tmp_path):
         (TAGS, "a.txt", "EU NNP O\nrejects VBZ O\nGerman JJ\n", r"a\.txt: 2 of 3 lines have 3 columns or more"),
         (TAGS, "a.tsv", "EU\tO\nrejects\tVBZ\tO\n", r"a\.tsv: line 2: has 3 columns; expected a word and its label; name them"),
         (TAGS, "a.tsv", "text\tlabel\nEU\tO\n", r"a\.tsv: line 1: names the columns; .*; remove the line"),
+        (
+            PAIRS,
+            "a.tsv",
+            "\nlabel\tone\tother\nyes\ta\tb\n",
+            r"a\.tsv: line 2: names the columns; .* task\.columns names them; remove the line",
+        ),
         (Task("tagging", label="tag"), "a.conllu", "\n", r"a\.conllu: CoNLL-U has no column 'tag'"),
         (
             Task("tagging", columns=("text", "label", "x")),

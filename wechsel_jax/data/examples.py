@@ -350,6 +350,11 @@ def _lines(source: Source, task: Task, wanted: tuple[str, ...]) -> Iterator[tupl
                 problem = f"two columns are named {twice[0]!r}; expected one; rename the other"
                 raise UserError(f"{source.name}: line {number}: {problem}")
             continue
+        if task.columns and sorted(field.strip() for field in fields) == sorted(columns):
+            raise UserError(
+                f"{source.name}: line {number}: names the columns; expected an example, since task.columns names them; remove "
+                "the line"
+            )
         if len(fields) != len(columns):
             raise UserError(
                 f"{source.name}: line {number}: has {len(fields)} columns; expected {len(columns)}: {', '.join(columns)}; "

@@ -200,7 +200,10 @@ class _Row(NamedTuple):
 def _number(numbers: Mapping[str, int], label: str, example: Example) -> int:
     if label not in numbers:
         known = ", ".join(map(repr, numbers))
-        raise UserError(f"{example.place}: label {label!r} is none of the model's; expected one of {known}; see task.labels")
+        raise UserError(
+            f"{example.place}: label {label!r} is none of the model's; expected one of {known}; see task.labels, or "
+            "task.label and task.columns, which say where labels stand"
+        )
     return numbers[label]
 
 

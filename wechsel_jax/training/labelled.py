@@ -59,6 +59,8 @@ def open_labelled(config: ConfigDict, workdir: Path, say: Callable[[str], None])
         return _open_pairs(config, workdir, say)
     examples = examples_of(config)
     config = copy.deepcopy(config)
+    if len(config.task.labels) == 1:
+        raise UserError(f"task.labels: has {config.task.labels[0]!r} alone; expected all labels of data.train, or none")
     if config.objective == "answers":
         config.task.labels = ()
     elif not config.task.labels:
@@ -73,7 +75,8 @@ def open_labelled(config: ConfigDict, workdir: Path, say: Callable[[str], None])
         raise UserError(f"task.labels: lacks {min(new)!r}; expected all labels of data.train; add it, or set none")
     if len(config.task.labels) == 1:
         raise UserError(
-            f"data.train: all examples have the label {config.task.labels[0]!r}; expected at least two labels; see task.label"
+            f"data.train: all examples of {', '.join(config.data.train)} have the label {config.task.labels[0]!r}; expected at "
+            "least two labels; see task.label"
         )
     if config.objective == "roles" or (config.objective == "tagging" and has_entities(config.task.labels)):
         require_seqeval("objective")
