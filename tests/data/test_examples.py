@@ -237,6 +237,7 @@ def test_questions_whose_answer_the_text_does_not_tell(tmp_path):
             "\nlabel\tone\tother\nyes\ta\tb\n",
             r"a\.tsv: line 2: names the columns; .* task\.columns names them; remove the line",
         ),
+        (PAIRS, "a.csv", 'a,b,yes\n\n"of\ntwo","li\nnes",\n', r"a\.csv: line 3: label is ''"),
         (Task("tagging", label="tag"), "a.conllu", "\n", r"a\.conllu: CoNLL-U has no column 'tag'"),
         (
             Task("tagging", columns=("text", "label", "x")),

@@ -337,7 +337,11 @@ def _lines(source: Source, task: Task, wanted: tuple[str, ...]) -> Iterator[tupl
         csv.field_size_limit(LONGEST_DOCUMENT)
         reader = csv.reader((line + "\n" for line in lines), strict=True)
         with parsing(source.name, "a CSV file", csv.Error):
-            numbered = [(reader.line_num, fields) for fields in reader]
+            numbered, first = [], 1
+            for fields in reader:
+                # A record may be of several lines.
+                numbered.append((first, fields))
+                first = reader.line_num + 1
     else:
         numbered = [(number, line.split("\t")) for number, line in enumerate(lines, 1)]
     columns = task.columns
