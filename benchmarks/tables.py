@@ -94,7 +94,8 @@ def verb_options() -> str:
         required = [name for name in getattr(command, "REQUIRED", ()) if not values[name].value]
         for name in sorted(values, key=lambda name: name not in required):
             flag = values[name]
-            default = "" if flag.value in (None, "", []) or (flag.boolean and not flag.value) else f"`{flag.value}`"
+            value = ",".join(map(str, flag.value)) if isinstance(flag.value, list) else flag.value
+            default = "" if value in (None, "") or (flag.boolean and not value) else f"`{value}`"
             default = "needed" if name in required else "on" if flag.value is True else default
             # absl's own words about options that may be given several times.
             help_text = " ".join(flag.help.split()).removesuffix("; repeat this option to specify a list of values")

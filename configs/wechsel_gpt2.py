@@ -11,7 +11,7 @@ Behind the colon: `schedule=trans_inner` trains the new tokens alone for the fir
 embeddings alone for the first tenth of 75,000 steps (section 5.3), `schedule=frozen` nothing but the embeddings for 75,000
 steps (first version of the paper, section 5.4.1). `low_resource=1` evaluates every 2,500 steps and stops after 10,000 without
 gain (section 5.2.2). `bytes=` takes a sample of so many bytes of the text. `steps=1000,rows=8` tries it out: so many steps of
-so many rows, evaluated and saved 20 times.
+so many rows, evaluated and saved 20 times at most.
 """
 
 from pathlib import Path
@@ -62,7 +62,7 @@ def set_scale(config: ConfigDict, steps: int | None, rows: int | None) -> None:
     """Sets other steps and rows than the paper's, where they are given, and with them what happens how often."""
     if steps is not None:
         config.steps = steps
-        config.eval_every = min(config.eval_every, max(1, config.steps // 20))
+        config.eval_every = min(config.eval_every, -(-config.steps // 20))
         config.checkpoint_every = min(config.checkpoint_every, config.eval_every)
         config.log_every = min(config.log_every, config.eval_every)
     if rows is not None:

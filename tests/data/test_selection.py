@@ -125,7 +125,7 @@ def test_impossible_choices(tmp_path, tokenizers):
     arguments = tmp_path / "a.txt", tokenizers["gpt2"], tmp_path / "out"
     with pytest.raises(UserError, match=r"leaves no document for (train|validation)"):
         prepare_split(*arguments, validation_fraction=0.5)
-    with pytest.raises(UserError, match="max_bytes: 3 is less than one document"):
+    with pytest.raises(UserError, match=r"no document fits into the 3 bytes .* \(max_bytes\)"):
         prepare(*arguments, max_bytes=3)
     with pytest.raises(UserError, match="max_bytes=-1"):
         prepare(*arguments, max_bytes=-1)

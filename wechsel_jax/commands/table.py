@@ -48,6 +48,7 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
             raise UserError(f"--{name}: is for the words of --input; expected that, or leave it out")
     record = f"{values.output.removesuffix('.safetensors')}.json"
     read = picked(values, "vectors", "source", "tokenizer", "words")
+    from wechsel_jax.initializers.transforms import POSITIONS
     from wechsel_jax.transfers.new_table import is_table, make_table
 
     for output in (values.output, record):
@@ -59,5 +60,5 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     settings = picked(values, *counted, "standardize", "shuffle", "missing", "seed")
     report = make_table(values.output, record, **read, **settings)
     print(f"{values.output}: {report['found']} of {report['tokens']} tokens have a row in the source")
-    print(f"x * sqrt(D) has deviation {report['embedding_sd']:.4g}, positions have {report['position_sd']:.4g}: ", end="")
-    print(f"{report['ratio']:.3g} times as much")
+    deviations = f"x * sqrt(D) has deviation {report['embedding_sd']:.4g}, {POSITIONS:,} sinusoidal positions have"
+    print(f"{deviations} {report['position_sd']:.4g}: words vary {report['ratio']:.3g} times as much as positions")

@@ -273,7 +273,11 @@ def _choose(job: _Job, work: Unfinished) -> tuple[_Choice, dict[str, Any]]:
         names = ("deduplicate", "validation_fraction", "max_bytes")
         dropped |= choose(read, sides, **{name: job.recipe[name] for name in names})
     if total and dropped["subsample"]["documents"] and not np.any(sides == TRAIN):
-        raise UserError(f"max_bytes: {job.recipe['max_bytes']:,} is less than one document; expected more")
+        names = ", ".join(entry["name"] for entry in job.recipe["inputs"])
+        raise UserError(
+            f"{names}: no document fits into the {job.recipe['max_bytes']:,} bytes that are read at most (max_bytes); expected "
+            "shorter ones, such as lines of a text: break long lines, or allow more"
+        )
     starts = np.concatenate([[0], np.cumsum(counts)])
     # Of a part that was not there when they were counted nothing is wanted; the change is noticed at the end.
     return (lambda number: sides[slice(*starts[number : number + 2])] if number < len(counts) else sides[:0]), dropped

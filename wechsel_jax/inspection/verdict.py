@@ -283,9 +283,9 @@ def _perplexity(facts: Mapping[str, Any]) -> list[Finding]:
     value, uniform = found["perplexity"], found["uniform"]
     kind = "Masked perplexity" if found.get("masked") else "Perplexity"
     if value is None or not math.isfinite(value):
-        text = f"{kind} before training is not finite: the weights overflow; look at the lengths of the new rows."
+        text = f"{kind} is not finite: the weights overflow; look at the lengths of the new rows."
         return [Finding("wrong", "perplexity", None, text)]
-    told = f"{kind} before training is {value:,.0f}" if value >= 100 else f"{kind} before training is {value:.1f}"
+    told = f"{kind} is {value:,.0f}" if value >= 100 else f"{kind} is {value:.1f}"
     if (tokens := found.get("tokens", FEW_TOKENS)) < FEW_TOKENS:
         text = f"{told}, over {tokens:,} predicted tokens, too few to tell: give text for {FEW_TOKENS:,} or more."
         return [Finding("look", "perplexity", value, text)]

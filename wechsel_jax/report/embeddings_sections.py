@@ -124,14 +124,11 @@ def _section(table: Embeddings, place: int) -> Section:
     limit = _short(plain.xavier_limit)
     cosine = "The mean cosine is that of all pairs of rows: 0 where they point everywhere, 1 where all point one way."
     blocks.append(Note(f"Xavier's range for {table.rows:,} x {table.dimensions} is ±{limit}. {cosine}"))
-    panels = tuple(
-        (named(one.steps) if one.group == "all" else one.group, one.bins, one.counts, one.xavier_limit)
-        for one in table.distributions
-        if one.bins[0] < one.bins[1]
-    )
+    named_parts = [(named(one.steps) if one.group == "all" else one.group, one) for one in table.distributions]
+    panels = tuple((name, one.bins, one.counts, one.xavier_limit) for name, one in named_parts if one.bins[0] < one.bins[1])
     if panels:
         short = re.sub(r"[^a-z0-9]+", "-", Path(table.name).name.lower()).strip("-")
-        described = "; ".join(f"{named(one.steps)} {_short(one.least)} to {_short(one.largest)}" for one in table.distributions)
+        described = "; ".join(f"{name} {_short(one.least)} to {_short(one.largest)}" for name, one in named_parts)
         title = f"Entries of {table.name}, {table.table}"
         words = f"Entries within four deviations of their mean, Xavier's range in grey. Whole ranges: {described}."
         blocks.append(Figure(f"embeddings-{place + 1}-{short}", title, words, Histograms(panels)))
