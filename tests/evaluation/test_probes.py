@@ -4,8 +4,9 @@ import dataclasses
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
+from tests.evaluation.tiny_models import save
 from tests.tiny_tokenizers import wrap
 from wechsel_jax import demo
 from wechsel_jax.data.examples import Task
@@ -127,6 +128,39 @@ def test_a_pair_is_two_means_side_by_side(model, hidden, tmp_path):
         first = next(place for place, (_, end) in enumerate(offsets) if end > len(one))
         features.append(np.concatenate([states[:first].mean(axis=0), states[first + 1 :].mean(axis=0)]))
     assert found.predicted == predictions(features[:16], labels[:16], features[16:])
+
+
+@pytest.mark.slow
+def test_a_pair_of_a_bert_has_its_token_types(tmp_path):
+    save(tmp_path / "bert", "bert", 96)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "bert")
+    ids = [(token, tokenizer.convert_tokens_to_ids(token)) for token in ("[CLS]", "[SEP]")]
+    template = processors.TemplateProcessing("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1", ids)
+    tokenizer.backend_tokenizer.post_processor = template
+    tokenizer.save_pretrained(tmp_path / "bert")
+    texts = sentences()
+    pairs = [(one, texts[(i + i // 3) % len(texts)]) for i, one in enumerate(texts)]
+    labels = [str(one.split()[-1] == other.split()[-1]) for one, other in pairs]
+    for name, part in (("train", slice(0, 16)), ("test", slice(16, None))):
+        lines = ["\t".join((*pair, label)) for pair, label in zip(pairs[part], labels[part], strict=True)]
+        (tmp_path / f"{name}.tsv").write_text("\n".join(lines))
+    task = Task("classification", ("a", "b"), columns=("a", "b", "label"))
+    found = probe(LoadedModel.open(tmp_path / "bert"), [tmp_path / "train.tsv"], [tmp_path / "test.tsv"], task, batch_size=8)
+    reference = transformers.AutoModel.from_pretrained(tmp_path / "bert").eval()
+
+    def features(types):
+        made = []
+        for one, other in pairs:
+            given = tokenizer.backend_tokenizer.encode(one, other)
+            texts_of = np.asarray([-1 if text is None else text for text in given.sequence_ids])
+            ids, segments = torch.tensor([given.ids]), types * torch.tensor([given.type_ids])
+            with torch.no_grad():
+                states = reference(ids, token_type_ids=segments).last_hidden_state[0].numpy()
+            made.append(np.concatenate([states[texts_of == text].mean(axis=0) for text in (0, 1)]))
+        return made
+
+    expected, without = (predictions(some[:16], labels[:16], some[16:]) for some in (features(1), features(0)))
+    assert found.predicted == expected != without
 
 
 def test_mistakes_are_one_line(model, tmp_path, monkeypatch):

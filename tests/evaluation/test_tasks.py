@@ -113,6 +113,36 @@ def test_the_method_that_a_run_began_with_is_recorded(place, tmp_path, monkeypat
     assert [one.facts.get("settings") for one in found.scores] == [told, told, None]
 
 
+def test_fine_tuned_models_of_other_right_answers_are_not_compared(place, tmp_path, monkeypatch):
+    """What is right, and which examples are left out, has to be the same; how long a row a model reads is its own."""
+    monkeypatch.setitem(tasks.FORMS, "labels", lambda *_, **__: tasks.Result("acc", {"acc": 1.0}, [1], [1]))
+    labels = tasks.Task("words", "labels", str(place / "pairs.tsv"))
+
+    def tuned(name, length=128, **task):
+        workdir = make_run(tmp_path, "wechsel", name=name)
+        (workdir / "export").symlink_to(demo.path("english-gpt2"))
+        recorded = json.loads((workdir / "config.json").read_text())
+        (workdir / "config.json").write_text(json.dumps(recorded | {"block_length": length, "task": task}))
+        return workdir
+
+    upos = tuned("upos", label="upos", skip=["-"])
+    for name, other, same in (
+        ("xpos", {"label": "xpos", "skip": ["-"]}, False),
+        ("some", {"label": "upos", "skip": ["-", "X"]}, False),
+        ("short", {"label": "upos", "skip": ["-"], "length": 16}, True),
+    ):
+        file = tmp_path / f"{name}.json"
+        tasks.evaluate({"upos": upos, "other": tuned(name, **other)}, [labels], output=file)
+        if same:
+            assert len(read_scores([file]).scores) == 2
+        else:
+            with pytest.raises(UserError, match="words: other was scored on other data or with other settings than upos"):
+                read_scores([file])
+    # The same weights in rows of another length are measured anew.
+    with pytest.raises(UserError, match="has a score of other in words, of other settings of its texts; expected the same"):
+        tasks.evaluate({"other": upos}, [labels], output=file)
+
+
 def test_what_another_process_adds_meanwhile_stays(scores, place, tmp_path, monkeypatch):
     file, theirs = tmp_path / "scores.json", ScoresRecord.read(scores)
 

@@ -157,7 +157,7 @@ def test_the_verb_writes_a_table_and_a_record(files, capsys):
     expected = (rows - rows.mean()) / rows.std(ddof=1) * math.sqrt(2 / (5 + 3))
     np.testing.assert_allclose(stored["embeddings"][3:], expected, rtol=1e-5)
     printed = capsys.readouterr().out
-    assert "2 of 5 tokens" in printed and f"{record['embedding_sd']:.4g}, positions" in printed
+    assert "2 of 5 tokens" in printed and f"{record['embedding_sd']:.4g}, 1,024 sinusoidal positions" in printed
     assert sorted(path.name for path in output.parent.iterdir()) == ["table.json", "table.safetensors"]
     with pytest.raises(UserError, match="exists already"):
         run(*arguments)

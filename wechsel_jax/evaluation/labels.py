@@ -182,6 +182,25 @@ def _outputs(objective: LabelObjective, params: Any, batch: Mapping[str, jax.Arr
     return loss, jnp.sum(batch["weights"]), pin(batch["row"]), jax.tree.map(pin, kept)
 
 
+def recorded_task(directory: str | os.PathLike) -> dict[str, Any]:
+    """Returns what a fine-tuning, be it its workdir or its export, recorded of its examples: "length", and fields of `task`.
+
+    Of any other model directory it is empty.
+
+    Raises:
+      UserError: it is neither, or the record is damaged.
+    """
+    workdir, directory = Path(directory), Path(exported_model(directory))
+    # "." has no name, and what a link leads to another one.
+    place = Path(os.path.abspath(directory))
+    if place.name == EXPORT and (place.parent / METRICS_FILE).exists():
+        workdir = place.parent
+    if directory == workdir:
+        return {}
+    recorded = read_json(workdir / CONFIG_FILE, "the settings of a fine-tuning")
+    return {"length": recorded.get("block_length"), **(recorded.get("task") or {})}
+
+
 def score_labelled(
     directory: str | os.PathLike,
     names: Sequence[str | os.PathLike],
@@ -216,19 +235,13 @@ def score_labelled(
       UserError: it is no such model, it cannot read rows as long, an example is not what it should be, or has a label that the
         model has not.
     """
-    workdir, directory, settings = Path(directory), Path(exported_model(directory)), {}
-    # "." has no name, and what a link leads to another one.
-    place = Path(os.path.abspath(directory))
-    if place.name == EXPORT and (place.parent / METRICS_FILE).exists():
-        workdir = place.parent
-    if directory != workdir:
-        recorded = read_json(workdir / CONFIG_FILE, "the settings of a fine-tuning")
-        settings = {"length": recorded.get("block_length"), **(recorded.get("task") or {})}
-        if texts is not None or label is not None:
-            # Another file, whose columns are others.
-            settings.pop("columns", None)
+    settings = recorded_task(directory)
+    if texts is not None or label is not None:
+        # Another file, whose columns are others.
+        settings.pop("columns", None)
     given = {"texts": texts, "label": label, "columns": columns, "skip": skip, "stride": stride, "language": language}
     settings |= {name: value for name, value in (given | {"length": length}).items() if value is not None}
+    directory = Path(exported_model(directory))
     model = LoadedModel.open(directory, labels=True, dtype=dtype)
     form, labels = stated_head(read_json(model.directory / "config.json", "the config.json of a model"))
     labels = () if form == "answers" else labels

@@ -65,6 +65,7 @@ def probe(
         labels=(*labels, *(label for label in find_labels(examples[1], task.form) if label not in labels)),
         length=min(length, model.config.max_length),
         pad_id=padding_id(model.config.pad_token_id, tokenizer),
+        segments=model.config.type_vocabulary_size > 1,
     )
     rows = [encode(some) for some in examples]
     # An unknown token is part of a word, unless it also ends documents, as GPT-2's.
@@ -111,9 +112,8 @@ def _features(model: LoadedModel, rows: LabelledRows, special: Sequence[int], co
         total, labels = len(rows) * parts, rows.targets
     sums, sizes = np.zeros((total, size)), np.zeros(total)
     for batch in rows.evaluation_batches(count):
-        hidden = _hidden(
-            model.family, model.config, model.dtype, model.parameters, *map(model.place, (batch["tokens"], batch["mask"]))
-        )
+        read = {name: model.place(batch[name]) for name in ("tokens", "mask", "types") if name in batch}
+        hidden = _hidden(model.family, model.config, model.dtype, model.parameters, **read)
         for states, row in zip(np.asarray(hidden, np.float64), batch["row"], strict=True):
             if row >= 0:
                 units = unit[rows.starts[row] : rows.starts[row + 1]]
@@ -125,7 +125,5 @@ def _features(model: LoadedModel, rows: LabelledRows, special: Sequence[int], co
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))
-def _hidden(
-    of_model: Family, config: ModelConfig, dtype: str, parameters: Any, tokens: jax.Array, mask: jax.Array
-) -> jax.Array:
-    return of_model.hidden(parameters, config, tokens, mask, dtype=jnp.dtype(dtype)).astype(jnp.float32)
+def _hidden(of_model: Family, config: ModelConfig, dtype: str, parameters: Any, **read: jax.Array) -> jax.Array:
+    return of_model.hidden(parameters, config, **read, dtype=jnp.dtype(dtype)).astype(jnp.float32)

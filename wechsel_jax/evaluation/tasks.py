@@ -15,6 +15,7 @@ import numpy as np
 
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.data.examples import LABELLED, SQUAD
+from wechsel_jax.data.examples import Task as Examples
 from wechsel_jax.errors import UserError
 from wechsel_jax.evaluation import bootstrap
 from wechsel_jax.evaluation.answers import LANGUAGES
@@ -255,7 +256,6 @@ def probe(
 
     `train` is the file that the classifier is trained on; `kind`, "classification" or "tagging", says what is in both.
     """
-    from wechsel_jax.data.examples import Task as Examples
     from wechsel_jax.evaluation.probes import probe
 
     task = Examples(kind, tuple(texts), label, tuple(columns))
@@ -327,6 +327,9 @@ def evaluate(
             given = {name: value for name, value in task.settings.items() if value is not None}
             settings = {**given, **places, "dtype": dtype}
             known = facts[label] | ({"fine_tuned": _weights(task.fine_tuned[label])} if label in task.fine_tuned else {})
+            if task.form == "labels":
+                settings, read = _as_trained(settings, task.fine_tuned.get(label, models[label]))
+                known = known | {"read": read}
             asked = Score(label, task.name, task.form, "", {}, (), (), files[task.name], settings, known)
             found = record.find(label, task.name)
             other = found and _difference(found, asked)
@@ -394,10 +397,25 @@ def _difference(found: Score, asked: Score) -> str:
     """What was other when a score was measured than it is now; "" where nothing was."""
     if other := other_model(found.facts, asked.facts):
         return other
-    if found.facts.get("fine_tuned") != asked.facts.get("fine_tuned"):
-        return "fine-tuned weights"
+    for name, told in (("fine_tuned", "fine-tuned weights"), ("read", "settings of its texts")):
+        if found.facts.get(name) != asked.facts.get(name):
+            return told
     names = ("kind", "data", "settings")
     return next((name for name, one, other in zip(names, found.asked(), asked.asked(), strict=True) if one != other), "")
+
+
+def _as_trained(settings: Mapping[str, Any], place: str | os.PathLike) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Settings of labels, what they leave to the fine-tuning set as that has it, and how it reads an example.
+
+    What is right, "label" and "skip", has to be the same for models to be compared; texts and length are the model's own.
+    """
+    from wechsel_jax.evaluation.labels import recorded_task
+
+    trained = recorded_task(seed_runs(place)[0] if Path(place).is_dir() else place)
+    right = {"label": settings.get("label") or trained.get("label", Examples.label)}
+    right["skip"] = list(trained.get("skip", Examples.skip))
+    read = {"length": trained.get("length"), "texts": list(settings.get("texts") or trained.get("texts", ()))}
+    return {**settings, **right}, read
 
 
 def _weights(place: str | os.PathLike) -> str:
