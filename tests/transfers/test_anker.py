@@ -142,6 +142,9 @@ def test_what_cannot_help_is_said(made, run, world, source, tmp_path):
     assert any(re.search(note, found) for found in run(dictionary=turned)[1]["notes"])
     assert any("anker has no reference implementation" in found for found in run(parity=True)[1]["notes"])
     assert any("quoted.tsv: of its" in found and "other way" not in found for found in run(dictionary=quoted)[1]["notes"])
+    (tmp_path / "other.txt").write_text("zzz\n", encoding="utf-8")
+    with pytest.raises(UserError, match=f"{note}.*other.txt: in one of the two texts"):
+        run(dictionary=turned, target_text=tmp_path / "other.txt")
 
     same = transfer(source, source, tmp_path / "same", method="fvt", log=lambda line: None)
     assert same["notes"][0].startswith("The target tokenizer has the source's tokens")

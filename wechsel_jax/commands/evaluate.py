@@ -128,7 +128,9 @@ def averaged(run: str, count: int) -> Iterator[Path]:
       UserError: it is no run, or has fewer checkpoints.
     """
     if not (Path(run) / METRICS_FILE).exists():
-        raise UserError(f"--average: {run} is no training run; expected runs alone; score it with a command of its own")
+        seeds = sorted(path.name for path in Path(run).glob("seed-*") if (path / METRICS_FILE).exists())
+        advice = f"name one of its seeds, as {run}/{seeds[0]}" if seeds else "score it with a command of its own"
+        raise UserError(f"--average: {run} is no training run; expected runs alone; {advice}")
     with from_extra("train", "to train models"):
         from wechsel_jax.training.exports import export_checkpoint
     with tempfile.TemporaryDirectory() as place:

@@ -360,7 +360,7 @@ def config_arguments(given: str, /, **known: str | int | float | type | tuple[st
             raise UserError(f"--config: {part!r} behind the colon; expected {name} to be one of {', '.join(known[name])}")
         kind = known[name] if isinstance(known[name], type) else type(known[name])
         if kind is int and not re.fullmatch(r"\d{1,18}", value, re.ASCII):
-            raise UserError(f"--config: {part!r} behind the colon; expected {name} to be a whole number")
+            raise UserError(f"--config: {part!r} behind the colon; expected {name} to be a whole number, 0 or more")
         if kind is float and not re.fullmatch(r"\d*\.?\d+(e-?\d{1,3})?", value, re.ASCII):
             raise UserError(f"--config: {part!r} behind the colon; expected {name} to be a number such as 0.1 or 3e-3")
         if name in chosen:

@@ -39,6 +39,22 @@ def test_a_dictionary_is_spelled_in_both_cases_with_and_without_word_start():
     }
 
 
+def test_where_no_spaces_are_written_a_token_translates_the_start_of_a_word():
+    unspaced = vocabulary("<end>", "家", "赤", "戦", "Ġ戦")
+    entries = [("house", "家"), ("red", "赤"), ("was", "戦"), ("was", "いた")]
+    there = find_candidates(SOURCE, unspaced, entries)
+    pairs = {(SOURCE.strings[s], unspaced.strings[t]) for s, t in zip(there.source, there.target, strict=True)}
+    assert pairs == {
+        *(("Ġhouse", "家"), ("house", "家"), ("ĠHouse", "家"), ("Ġred", "赤"), ("ĠRed", "赤"), ("Ġwas", "戦"), ("Ġwas", "Ġ戦")),
+    }
+    back = find_candidates(unspaced, SOURCE, [entry[::-1] for entry in entries])
+    assert {(SOURCE.strings[s], unspaced.strings[t]) for s, t in zip(back.target, back.source, strict=True)} == pairs
+    # Of two such languages neither has starts.
+    both = find_candidates(unspaced, unspaced, [("家", "赤"), ("戦", "家")])
+    named = {(unspaced.strings[s], unspaced.strings[t]) for s, t in zip(both.source, both.target, strict=True)}
+    assert {("家", "赤"), ("戦", "家")} <= named and ("Ġ戦", "家") not in named
+
+
 def test_without_a_dictionary_equal_bytes_remain_and_special_tokens_never_do():
     found = find_candidates(SOURCE, TARGET, [])
     assert set(names(found)) == {("Ġdie", "Ġdie"), (",", ","), ("7", "7")}

@@ -1,7 +1,7 @@
 """Pairs of tokens of two languages that are taken to mean the same: from a dictionary, and from equal bytes."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,8 +71,10 @@ def find_candidates(source: Vocabulary, target: Vocabulary, pairs: Sequence[tupl
     """Finds the pairs of tokens that a dictionary or equal bytes suggest.
 
     An entry of the dictionary stands for its spellings as given, in lower case and with a capital letter, the same on both
-    sides as far as case tells, at the start of a word and inside one; both sides must be single tokens. Tokens of equal bytes
-    and equal word start are digits, punctuation, names, and words that both languages write the same.
+    sides as far as case tells, at the start of a word and inside one; both sides must be single tokens. In a language that
+    writes no spaces (more words of the dictionary are tokens without one before them than with one) the token that no space
+    begins is also a translation of one that a space begins. Tokens of equal bytes and equal word start are digits,
+    punctuation, names, and words that both languages write the same.
 
     Args:
       source: V_s tokens.
@@ -86,13 +88,20 @@ def find_candidates(source: Vocabulary, target: Vocabulary, pairs: Sequence[tupl
     groups: dict[str, int] = {}
     source_ids, target_ids = _ids(source), _ids(target)
     source_tokens, target_tokens = _finder(source_ids), _finder(target_ids)
+    sides = zip((source_tokens, target_tokens), ([pair[side] for pair in pairs] for side in (0, 1)), strict=True)
+    unspaced = [_writes_no_spaces(*side) for side in sides]
+    # Which token of either word: 0 at the start of a word, 1 inside one.
+    places = [(0, 0), (1, 1)]
+    if unspaced[0] != unspaced[1]:
+        places.append((int(unspaced[0]), int(unspaced[1])))
     for source_word, target_word in pairs:
         group = groups.setdefault(source_word.lower(), len(groups))
         for one, other in _spellings(source_word, target_word):
             # Most words are no token, and their translations need not be looked up.
             if (tokens := source_tokens(one)) != (None, None):
-                for pair in zip(tokens, target_tokens(other), strict=True):
-                    if None not in pair:
+                others = target_tokens(other)
+                for here, there in places:
+                    if None not in (pair := (tokens[here], others[there])):
                         found.setdefault(pair, (RULES.index("dictionary"), group))
     for raw, target_id in target_ids.items():
         if raw in source_ids:
@@ -119,6 +128,15 @@ def _finder(ids: dict[bytes, int]) -> Callable[[str], tuple[int | None, int | No
         return ids.get(b" " + raw), ids.get(raw)
 
     return find
+
+
+def _writes_no_spaces(find: Callable[[str], tuple[int | None, int | None]], words: Iterable[str]) -> bool:
+    """Whether more of the words are tokens that no space begins than tokens that one begins."""
+    begun, inside = 0, 0
+    for word in set(words):
+        tokens = find(word)
+        begun, inside = begun + (tokens[0] is not None), inside + (tokens[1] is not None)
+    return inside > begun
 
 
 def _spellings(source: str, target: str) -> set[tuple[str, str]]:

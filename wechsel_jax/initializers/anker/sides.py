@@ -110,7 +110,8 @@ def text_sides(
             source_counts, target_counts, candidates, dimensions=dimensions, rounds=rounds, seed=seed, progress=log
         )
     except UserError as error:
-        raise UserError(f"{', '.join((*source.text, *target.text))}: {error}") from None
+        # What was found wrong with the dictionary may be why.
+        raise UserError(" ".join([*notes, f"{', '.join((*source.text, *target.text))}: {error}"])) from None
     made_of = (source, made.source, source_counts), (target, made.target, target_counts)
     sides = [
         Side(language.vocabulary, vectors, counts=counts.tokens, other_vectors=language.other_vectors)
