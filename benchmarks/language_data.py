@@ -67,7 +67,7 @@ CUTTERS = {"zh": _JIEBA, "zh_inference": _JIEBA, "th": ("pythainlp", "pythainlp.
 HELD_OUT = 0.05
 VALIDATION_BYTES = 300_000
 
-_DATA = flags.DEFINE_string("data", None, "Folder with text/*.txt.xz and dict/wechsel_wiktionary/*.tsv.", required=True)
+_DATA = flags.DEFINE_string("data", None, "Folder with text/, dict/wechsel_wiktionary/ and labelled/ocnli/.", required=True)
 _OUTPUT = flags.DEFINE_string("output", None, "Folder for LANGUAGE.train.txt and LANGUAGE.validation.txt.", required=True)
 
 

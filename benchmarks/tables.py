@@ -461,7 +461,10 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
         "averaging": lambda: scores_table("averaging"),
     },
     "docs/anker.md": {name: _anker(name) for name in anker.TABLES}
-    | {"probe": lambda: anker_probe.probe_table(*_results("anker_probe"))},
+    | {
+        "probe": lambda: anker_probe.probe_table(*_results("anker_probe")),
+        "no_spaces": lambda: studies.table(*_results("studies"), "no_spaces"),
+    },
 }
 
 

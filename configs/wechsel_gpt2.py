@@ -11,7 +11,7 @@ Behind the colon: `schedule=trans_inner` trains the new tokens alone for the fir
 embeddings alone for the first tenth of 75,000 steps (section 5.3), `schedule=frozen` nothing but the embeddings for 75,000
 steps (first version of the paper, section 5.4.1). `low_resource=1` evaluates every 2,500 steps and stops after 10,000 without
 gain (section 5.2.2). `bytes=` takes a sample of so many bytes of the text. `steps=1000,rows=8` tries it out: so many steps of
-so many rows, evaluated and saved 20 times at most.
+so many rows, evaluated and saved 20 times at most (of more than 50,000 steps as often as the paper's).
 """
 
 from pathlib import Path

@@ -156,3 +156,7 @@ def _usage(verb: str, command: types.ModuleType, values: flags.FlagValues) -> st
         default = "" if flag.boolean or given in (None, "") else f" (default: {given})"
         lines.append(f"  --{'[no]' if flag.boolean else ''}{name}: {' '.join(flag.help.split())}{default}")
     return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

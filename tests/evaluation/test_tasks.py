@@ -1,6 +1,7 @@
 """`wechsel-jax evaluate` and the tables of `wechsel-jax report`, as a user runs them."""
 
 import csv
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -129,6 +130,8 @@ def test_fine_tuned_models_of_other_right_answers_are_not_compared(place, tmp_pa
     for name, other, same in (
         ("xpos", {"label": "xpos", "skip": ["-"]}, False),
         ("some", {"label": "upos", "skip": ["-", "X"]}, False),
+        ("rules", {"label": "upos", "skip": ["-"], "language": "de"}, False),
+        ("columns", {"label": "upos", "skip": ["-"], "columns": ["word", "x", "upos"]}, False),
         ("short", {"label": "upos", "skip": ["-"], "length": 16}, True),
     ):
         file = tmp_path / f"{name}.json"
@@ -141,6 +144,13 @@ def test_fine_tuned_models_of_other_right_answers_are_not_compared(place, tmp_pa
     # The same weights in rows of another length are measured anew.
     with pytest.raises(UserError, match="has a score of other in words, of other settings of its texts; expected the same"):
         tasks.evaluate({"other": upos}, [labels], output=file)
+    old = ScoresRecord.read(file)
+    facts = {name: value for name, value in old.scores[0].facts.items() if name != "read"}
+    ScoresRecord((dataclasses.replace(old.scores[0], facts=facts),)).write(file)
+    with pytest.raises(
+        UserError, match=r"of other version, which did not record what is right; expected the same; .*--overwrite"
+    ):
+        tasks.evaluate({"upos": upos}, [labels], output=file)
 
 
 def test_what_another_process_adds_meanwhile_stays(scores, place, tmp_path, monkeypatch):

@@ -188,7 +188,7 @@ def recorded_task(directory: str | os.PathLike) -> dict[str, Any]:
     Of any other model directory it is empty.
 
     Raises:
-      UserError: it is neither, or the record is damaged.
+      UserError: the record is damaged.
     """
     workdir, directory = Path(directory), Path(exported_model(directory))
     # "." has no name, and what a link leads to another one.

@@ -397,9 +397,12 @@ def _difference(found: Score, asked: Score) -> str:
     """What was other when a score was measured than it is now; "" where nothing was."""
     if other := other_model(found.facts, asked.facts):
         return other
-    for name, told in (("fine_tuned", "fine-tuned weights"), ("read", "settings of its texts")):
-        if found.facts.get(name) != asked.facts.get(name):
-            return told
+    if found.facts.get("fine_tuned") != asked.facts.get("fine_tuned"):
+        return "fine-tuned weights"
+    if asked.form == "labels" and "read" not in found.facts:
+        return "version, which did not record what is right"
+    if found.facts.get("read") != asked.facts.get("read"):
+        return "settings of its texts"
     names = ("kind", "data", "settings")
     return next((name for name, one, other in zip(names, found.asked(), asked.asked(), strict=True) if one != other), "")
 
@@ -407,13 +410,18 @@ def _difference(found: Score, asked: Score) -> str:
 def _as_trained(settings: Mapping[str, Any], place: str | os.PathLike) -> tuple[dict[str, Any], dict[str, Any]]:
     """Settings of labels, what they leave to the fine-tuning set as that has it, and how it reads an example.
 
-    What is right, "label" and "skip", has to be the same for models to be compared; texts and length are the model's own.
+    What is right, "label", "skip", "columns" and "language", has to be the same for models to be compared; texts and length are
+    the model's own.
     """
     from wechsel_jax.evaluation.labels import recorded_task
 
     trained = recorded_task(seed_runs(place)[0] if Path(place).is_dir() else place)
     right = {"label": settings.get("label") or trained.get("label", Examples.label)}
     right["skip"] = list(trained.get("skip", Examples.skip))
+    right["language"] = settings.get("language") or trained.get("language", "")
+    if not (settings.get("texts") or settings.get("label") or settings.get("columns")):
+        # Of a file without a line of names they say which column is right.
+        right["columns"] = list(trained.get("columns", ()))
     read = {"length": trained.get("length"), "texts": list(settings.get("texts") or trained.get("texts", ()))}
     return {**settings, **right}, read
 

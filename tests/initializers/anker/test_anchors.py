@@ -1,5 +1,7 @@
 """Which pairs of tokens become anchors."""
 
+import itertools
+
 import numpy as np
 
 from wechsel_jax.initializers.anker.anchors import RULES, Anchors, Candidates, choose_anchors, find_candidates
@@ -40,19 +42,33 @@ def test_a_dictionary_is_spelled_in_both_cases_with_and_without_word_start():
 
 
 def test_where_no_spaces_are_written_a_token_translates_the_start_of_a_word():
-    unspaced = vocabulary("<end>", "家", "赤", "戦", "Ġ戦")
-    entries = [("house", "家"), ("red", "赤"), ("was", "戦"), ("was", "いた")]
-    there = find_candidates(SOURCE, unspaced, entries)
-    pairs = {(SOURCE.strings[s], unspaced.strings[t]) for s, t in zip(there.source, there.target, strict=True)}
-    assert pairs == {
-        *(("Ġhouse", "家"), ("house", "家"), ("ĠHouse", "家"), ("Ġred", "赤"), ("ĠRed", "赤"), ("Ġwas", "戦"), ("Ġwas", "Ġ戦")),
+    characters = [chr(0x4E00 + number) for number in range(20)]
+    unspaced = vocabulary("<end>", *characters, f"Ġ{characters[2]}")
+    entries = [*zip(("house", "red", "was"), characters, strict=False), *(("unknown", one) for one in characters[3:])]
+
+    def pairs(source, target, dictionary, turned=False):
+        found = find_candidates(source, target, dictionary)
+        named = zip(found.source, found.target, strict=True)
+        return {(source.strings[s], target.strings[t])[:: -1 if turned else 1] for s, t in named}
+
+    house, red, was = characters[:3]
+    expected = {
+        ("Ġhouse", house),
+        ("house", house),
+        ("ĠHouse", house),
+        ("Ġred", red),
+        ("ĠRed", red),
+        ("Ġwas", was),
+        ("Ġwas", f"Ġ{was}"),
     }
-    back = find_candidates(unspaced, SOURCE, [entry[::-1] for entry in entries])
-    assert {(SOURCE.strings[s], unspaced.strings[t]) for s, t in zip(back.target, back.source, strict=True)} == pairs
-    # Of two such languages neither has starts.
-    both = find_candidates(unspaced, unspaced, [("家", "赤"), ("戦", "家")])
-    named = {(unspaced.strings[s], unspaced.strings[t]) for s, t in zip(both.source, both.target, strict=True)}
-    assert {("家", "赤"), ("戦", "家")} <= named and ("Ġ戦", "家") not in named
+    assert pairs(SOURCE, unspaced, entries) == expected
+    assert pairs(unspaced, SOURCE, [entry[::-1] for entry in entries], turned=True) == expected
+    # A few words are no language, nor are as many at starts as inside; of two that write no spaces neither has starts.
+    assert pairs(SOURCE, unspaced, entries[:3]) == {("house", house), ("Ġwas", f"Ġ{was}")}
+    spaced = vocabulary("<end>", *characters, *(f"Ġ{one}" for one in characters[:10]))
+    assert ("Ġhouse", house) not in pairs(SOURCE, spaced, entries)
+    both = pairs(unspaced, unspaced, [*itertools.pairwise(characters)])
+    assert (house, red) in both and (f"Ġ{was}", characters[3]) not in both
 
 
 def test_without_a_dictionary_equal_bytes_remain_and_special_tokens_never_do():
