@@ -225,7 +225,8 @@ def draw(result: dict[str, Any], path: Path) -> None:
             curves = [[point for point in curve if point[0]] for curve in run["seeds"].values()]
             curve = [(points[0][0], statistics.fmean(point[2] for point in points)) for points in zip(*curves, strict=True)]
             style = {"adamw": ":", "two_rates": ":", "muon_soap": "--"}.get(recipe, "-")
-            look = {"color": COLOURS[start], "linewidth": 1.4, "marker": "o", "markersize": 2.5}
+            marker = {800: "o", 532: "^", 400: "s"}[steps]
+            look = {"color": COLOURS[start], "linewidth": 1.4, "marker": marker, "markersize": 4, "markerfacecolor": "white"}
             label = f"{start}, {recipe}, {steps} steps  {curve[-1][1]:.3f}"
             axes.plot(*zip(*curve, strict=True), style, label=label, **look)
         asked = found["wechsel", "two_rates", 800]["seeds"].values()
