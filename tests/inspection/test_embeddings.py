@@ -270,6 +270,9 @@ def test_the_report_tells_it_in_a_page_and_in_markdown(glove, transferred, tmp_p
     tables = EmbeddingsRecord.read(record).tables
     for one in (part for table in tables for part in table.distributions):
         assert embeddings_sections.distribution_table([one]).rows[0][5] in text
+    # The parts of the rows by their names, each once.
+    ranges = [re.findall(r"(?:^|; )([a-z ]+?) -?[\d.]", found) for found in re.findall(r"Whole ranges: (.*)", text)]
+    assert ["as it is", "copied", "mixed", "random"] in [names[:4] for names in ranges]
     assert text.count("## ") >= 2 and "Will they train well?" in text and re.search(r"learned \|", text)
 
 

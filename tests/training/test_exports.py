@@ -107,9 +107,12 @@ def test_the_mean_of_checkpoints_is_scored_as_its_export_is(bare, tmp_path, caps
     main(["report", str(scores), f"--output={tmp_path}/scores.md"])
     assert f"{mean.facts['weights'][:12]}, mean of 2 checkpoints |" in (tmp_path / "scores.md").read_text()
     # Another average is another model.
+    (tmp_path / "seeds").mkdir()
+    (tmp_path / "seeds" / "seed-0").symlink_to(bare)
     for given, message in (
         ([f"run={bare}", "--average=3"], "has a score of run in t, of other weights"),
-        ([f"{tmp_path}/mean2", "--average=2"], "mean2 is no training run; expected runs alone"),
+        ([f"{tmp_path}/mean2", "--average=2"], "mean2 is no training run; expected runs alone; score it"),
+        ([f"{tmp_path}/seeds", "--average=2"], f"expected runs alone; name one of its seeds, as {tmp_path}/seeds/seed-0"),
     ):
         with pytest.raises(SystemExit):
             main(["evaluate", *given, *common])
