@@ -67,9 +67,6 @@ CUTTERS = {"zh": _JIEBA, "zh_inference": _JIEBA, "th": ("pythainlp", "pythainlp.
 HELD_OUT = 0.05
 VALIDATION_BYTES = 300_000
 
-_DATA = flags.DEFINE_string("data", None, "Folder with text/, dict/wechsel_wiktionary/ and labelled/ocnli/.", required=True)
-_OUTPUT = flags.DEFINE_string("output", None, "Folder for LANGUAGE.train.txt and LANGUAGE.validation.txt.", required=True)
-
 
 def parts_of(language: str, folder: Path) -> list[tuple[list[str], list[str]]]:
     """Returns the lines of each file of a language, to train on and held out, but for those that LEFT_OUT names."""
@@ -90,15 +87,15 @@ def split(path: Path, without: Set[str] = frozenset()) -> tuple[list[str], list[
 
 def main(argv: list[str]) -> None:
     del argv
-    output = Path(_OUTPUT.value)
+    data, output = Path(flags.FLAGS.data), Path(flags.FLAGS.output)
     with program("language_data"):
-        dictionaries = Path(_DATA.value, "dict", "wechsel_wiktionary")
+        dictionaries = data / "dict" / "wechsel_wiktionary"
         if not (files := sorted(dictionaries.glob("*.tsv"))):
             raise UserError(f"{dictionaries}: no dictionaries there; expected LANGUAGE.tsv; see benchmarks/language_data.py")
         for file in files:
             _write(output / "wechsel_wiktionary" / file.name, (line for _, line in read_lines(file, "a dictionary")))
         for language in CORPORA:
-            parts = parts_of(language, Path(_DATA.value))
+            parts = parts_of(language, data)
             known = {line for train, _ in parts for line in train}
             # Each file gives its share of the held-out text.
             most = VALIDATION_BYTES // len(parts)
@@ -136,4 +133,6 @@ def _write(path: Path, lines: list[str] | Iterator[str]) -> None:
 
 
 if __name__ == "__main__":
+    flags.DEFINE_string("data", None, "Folder with text/, dict/wechsel_wiktionary/ and labelled/ocnli/.", required=True)
+    flags.DEFINE_string("output", None, "Folder for LANGUAGE.train.txt and LANGUAGE.validation.txt.", required=True)
     app.run(main)
