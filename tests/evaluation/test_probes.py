@@ -111,16 +111,22 @@ def test_an_unknown_token_is_part_of_its_word_whatever_its_id(model, tmp_path):
     assert found.predicted == ["unknown", "known"] * 3
 
 
-@pytest.mark.slow
-def test_a_pair_is_two_means_side_by_side(model, hidden, tmp_path):
-    """The two texts are read one after the other, with the end-of-text token between them."""
+def write_pairs(folder):
+    """Writes pairs of sentences, and whether they end alike, 16 of them to train on; returns pairs, labels and the task."""
     texts = sentences()
     pairs = [(one, texts[(i + i // 3) % len(texts)]) for i, one in enumerate(texts)]
     labels = [str(one.split()[-1] == other.split()[-1]) for one, other in pairs]
     for name, part in (("train", slice(0, 16)), ("test", slice(16, None))):
         lines = ["\t".join((*pair, label)) for pair, label in zip(pairs[part], labels[part], strict=True)]
-        (tmp_path / f"{name}.tsv").write_text("\n".join(lines))
+        (folder / f"{name}.tsv").write_text("\n".join(lines))
     task = Task("classification", ("a", "b"), columns=("a", "b", "label"))
+    return pairs, labels, task
+
+
+@pytest.mark.slow
+def test_a_pair_is_two_means_side_by_side(model, hidden, tmp_path):
+    """The two texts are read one after the other, with the end-of-text token between them."""
+    pairs, labels, task = write_pairs(tmp_path)
     found = probe(model, [tmp_path / "train.tsv"], [tmp_path / "test.tsv"], task, batch_size=8)
     features = []
     for one, other in pairs:
@@ -138,13 +144,7 @@ def test_a_pair_of_a_bert_has_its_token_types(tmp_path):
     template = processors.TemplateProcessing("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1", ids)
     tokenizer.backend_tokenizer.post_processor = template
     tokenizer.save_pretrained(tmp_path / "bert")
-    texts = sentences()
-    pairs = [(one, texts[(i + i // 3) % len(texts)]) for i, one in enumerate(texts)]
-    labels = [str(one.split()[-1] == other.split()[-1]) for one, other in pairs]
-    for name, part in (("train", slice(0, 16)), ("test", slice(16, None))):
-        lines = ["\t".join((*pair, label)) for pair, label in zip(pairs[part], labels[part], strict=True)]
-        (tmp_path / f"{name}.tsv").write_text("\n".join(lines))
-    task = Task("classification", ("a", "b"), columns=("a", "b", "label"))
+    pairs, labels, task = write_pairs(tmp_path)
     found = probe(LoadedModel.open(tmp_path / "bert"), [tmp_path / "train.tsv"], [tmp_path / "test.tsv"], task, batch_size=8)
     reference = transformers.AutoModel.from_pretrained(tmp_path / "bert").eval()
 
