@@ -39,12 +39,13 @@ from wechsel_jax.files import new_file
 from wechsel_jax.program import program
 from wechsel_jax.text.files import read_lines
 
+_CHINESE = ("zh.wikipedia_mlqa_xquad", "zh.clue_text")
 CORPORA = {
     "en": ("en.eltec",),
     "de": ("de.eltec",),
     "fr": ("fr.eltec",),
     "sw": ("sw.globalvoices_lafand", "sw.masakhanews", "sw.voa", "sw.wikipedia_tydiqa", "sw.masakhaner_text"),
-    "zh": ("zh.wikipedia_mlqa_xquad", "zh.clue_text"),
+    "zh": _CHINESE,
     "vi": ("vi.wikipedia_mlqa_xquad",),
     "th": ("th.thaigov_news", "th.wisesight_social"),
     "hi": ("hi.stories_bhaav", "hi.stories_discourse", "hi.pratham_books", "hi.wikipedia_mlqa_xquad"),
@@ -57,7 +58,7 @@ CORPORA = {
     "de_other": ("de.wikipedia_mlqa_xquad",),
     "sw_other": ("sw.bible_suv",),
     "zh_other": ("zh.bible_cuv_t2s",),
-    "zh_inference": ("zh.wikipedia_mlqa_xquad", "zh.clue_text"),
+    "zh_inference": _CHINESE,
 }
 # Sentences of these are no text to train on: of a file below `labelled`, which fields.
 LEFT_OUT = {"zh_inference": ("ocnli/dev.json.gz", ("sentence1", "sentence2"))}

@@ -161,6 +161,11 @@ def means(run: dict[str, Any]) -> dict[int, float]:
     return {step: statistics.fmean(curve[step] for curve in curves) for step in curves[0]}
 
 
+def end(run: dict[str, Any]) -> float:
+    """Bits per byte at the end, the mean of a run's seeds."""
+    return statistics.fmean(curve[-1][2] for curve in run["seeds"].values())
+
+
 def soft_table(result: dict[str, Any]) -> str:
     """A line a run with soft targets: its n-gram model, and perplexity at each quarter beside that of the run without."""
     lines = [
@@ -178,7 +183,7 @@ def soft_table(result: dict[str, Any]) -> str:
             # Not every run was evaluated at every quarter.
             found = [means(one).get(run["steps"] * quarter // 4) for one in both]
             cells.append(" (".join(f"{one:,.0f}" if one else "-" for one in found) + ")" * (len(found) - 1))
-        cells += [f"{statistics.fmean(curve[-1][2] for curve in one['seeds'].values()):.3f}" for one in both]
+        cells += [f"{end(one):.3f}" for one in both]
         cells += [""] * (2 - len(both))
         named = f"| {run['language']} | {run['steps']} | `{run['start']}` | {run['recipe'].removesuffix(SOFT)} | "
         lines.append(named + " | ".join(cells) + " |")
@@ -203,8 +208,7 @@ def answer_table(result: dict[str, Any]) -> str:
         cells = []
         for found in runs.values():
             run = found.get((start, recipe, steps))
-            bits = run and statistics.fmean(curve[-1][2] for curve in run["seeds"].values())
-            cells.append(f"{means(run)[steps]:,.0f} ({bits:.3f})" if run else "")
+            cells.append(f"{means(run)[steps]:,.0f} ({end(run):.3f})" if run else "")
         if any(cells):
             lines.append(f"| `{start}` | {recipe} | {steps} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -229,8 +233,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
             look = {"color": COLOURS[start], "linewidth": 1.4, "marker": marker, "markersize": 4, "markerfacecolor": "white"}
             label = f"{start}, {recipe}, {steps} steps  {curve[-1][1]:.3f}"
             axes.plot(*zip(*curve, strict=True), style, label=label, **look)
-        asked = found["wechsel", "two_rates", 800]["seeds"].values()
-        axes.axhline(statistics.fmean(curve[-1][2] for curve in asked), color="0.7", linewidth=0.8, zorder=0)
+        axes.axhline(end(found["wechsel", "two_rates", 800]), color="0.7", linewidth=0.8, zorder=0)
         axes.set(title=f"English to {title}", xlabel="training steps", ylabel="bits per byte of held-out text", xlim=(0, None))
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1.0, 1.0))
