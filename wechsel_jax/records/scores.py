@@ -56,7 +56,8 @@ class Score:
       settings: that change the result.
       facts: "weights" and "tokenizer" (sha256), "directory", "architecture", "parameters", "vocabulary_size" and, which earlier
         files lack, "config" and "beside_config" (sha256 of config.json, and of what else names special tokens and the end of a
-        text) and, of a model that a transfer made, "method" and its "settings".
+        text) and, of a model that a transfer made, "method" and its "settings"; of labels also "read" ("length" of a row and
+        the "texts" that it is made of) and, where it was fine-tuned for them, "fine_tuned" (sha256).
       machine: "device_kind", "devices", "versions".
       seconds: that it took.
     """
