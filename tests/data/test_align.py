@@ -231,6 +231,11 @@ def test_a_damaged_record_and_bad_settings_are_one_line(text, tokenizer, tmp_pat
     ):
         with pytest.raises(UserError, match=message):
             align_pairs([text], tokenizer, tmp_path / "bad", **options)
+    # Before the long work.
+    said = []
+    with pytest.raises(UserError, match="validation_fraction 1e-12: leaves no pair for validation; expected another share"):
+        align_pairs([text], tokenizer, tmp_path / "bad", validation_fraction=1e-12, log=said.append)
+    assert said and "aligning" not in said
     assert not (tmp_path / "bad").exists()
     align_pairs([text], tokenizer, tmp_path / "good", symmetry="grow-diag")
     facts = json.loads((tmp_path / "good" / "pairs.json").read_text())

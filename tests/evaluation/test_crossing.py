@@ -14,6 +14,7 @@ from wechsel_jax import cli
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.checkpoint.directory import write_checkpoint
 from wechsel_jax.errors import UserError
+from wechsel_jax.evaluation import crossing
 from wechsel_jax.evaluation.crossing import cross
 from wechsel_jax.evaluation.loaded import LoadedModel
 from wechsel_jax.models import family
@@ -167,7 +168,7 @@ def test_the_verb_says_what_was_too_long(half, tmp_path, capsys):
     assert f"note: 1 of 2 sentences have more than the {longest} tokens that the model reads" in capsys.readouterr().err
 
 
-def test_the_verb_writes_and_scores_as_sacrebleu_does(half, tmp_path, capsys):
+def test_the_verb_writes_and_scores_as_sacrebleu_does(half, tmp_path, capsys, monkeypatch):
     (tmp_path / "source").write_text("\n".join(SENTENCES) + "\n")
     written = cross(half, SENTENCES, to=0)
     references = [
@@ -191,6 +192,10 @@ def test_the_verb_writes_and_scores_as_sacrebleu_does(half, tmp_path, capsys):
         "-lc",
     ]
     theirs = subprocess.run([*call, "-f", "text"], capture_output=True, text=True, check=True).stdout
+    # Each in its line, also where a model writes a line break.
+    monkeypatch.setattr(crossing, "cross", lambda *_, **__: [f"{text}\nmore" for text in written])
+    cli.main(["translate", str(half.directory), sides[0], "--to=first"])
+    assert capsys.readouterr().out.splitlines() == [f"{text} more" for text in written]
     # "BLEU|... = SCORE P1/P2/P3/P4 (BP = ...)"
     precisions = theirs.split(" = ")[1].split()[1]
     assert f"BLEU-1/2/3/4 {precisions} (" in printed.err and precisions.split("/")[0] not in ("0.0", "100.0")
@@ -202,6 +207,7 @@ def test_the_verb_writes_and_scores_as_sacrebleu_does(half, tmp_path, capsys):
     for model, flags, message in (
         (half.directory, ["--beams=3"], "--beams: is not for a model of TreLM; leave it out"),
         (half.directory, ["--tokenize=char"], "--tokenize: is for --reference; leave it out"),
+        (half.directory, [sides[1], "--tokenize=klingon"], "--tokenize: klingon: sacrebleu has no such tokenizer; expected"),
         (run, [], "backward was trained to write the first language; expected --to=first"),
     ):
         with pytest.raises(SystemExit) as ended:

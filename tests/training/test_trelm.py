@@ -20,7 +20,7 @@ from wechsel_jax.data.parallel import Sentences, write_pairs
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_directory
 from wechsel_jax.tokens import load_tokenizer
-from wechsel_jax.training import default_trelm_config, train, train_trelm
+from wechsel_jax.training import default_trelm_config, train, train_trelm, trelm
 from wechsel_jax.training.trelm import PHASES
 
 torch = pytest.importorskip("torch")
@@ -259,7 +259,7 @@ def test_mistakes_are_found_before_anything_is_made(settings, folder, tmp_path):
     refused("a model of type gpt2; expected an encoder: roberta, xlm-roberta, bert", source=str(tmp_path / "gpt2"))
 
 
-def test_what_does_not_fit_the_model_is_found_before_the_first_phase(settings, folder, tmp_path):
+def test_what_does_not_fit_the_model_is_found_before_the_first_phase(settings, folder, whole, tmp_path):
     config = settings()
     config.backward.phases = ({"name": "backward", "fraction": 1.0, "layers": ":6"},)
     with pytest.raises(UserError, match="backward: phases: layers ':6' of a model with 2 layers"):
@@ -284,15 +284,14 @@ def test_what_does_not_fit_the_model_is_found_before_the_first_phase(settings, f
         with pytest.raises(UserError, match=rf"{name}: optimizer\.groups\[0\]\.match: '\^nothing/' finds no parameter"):
             train_trelm(config, tmp_path / "run")
     config = settings()
-    config.source, config.tri_layer, config.forward.objective = str(tmp_path / "run" / "start"), False, "tlm"
+    config.source, config.tri_layer, config.forward.objective = str(whole / "start"), False, "tlm"
     config.commonality.objective = config.backward.objective = "tlm"
     with pytest.raises(UserError, match=r"tri_layer: is False, and .*start has a TRILayer; expected True, or the encoder"):
         train_trelm(config, tmp_path / "other")
     config = settings()
     config.forward.block_length = 17
-    with pytest.raises(UserError, match="forward: block_length: 17 is more than the model's 16 positions"):
+    with pytest.raises(UserError, match=r"forward: block_length: 17 .* 16 positions; .*: --config\.forward\.block_length=16"):
         train_trelm(config, tmp_path / "run")
-    assert not (tmp_path / "run" / "commonality").exists()
     shutil.copytree(folder / "pairs", tmp_path / "pairs")
     facts = json.loads((tmp_path / "pairs" / "pairs.json").read_text())
     for changed, message in (
@@ -307,15 +306,28 @@ def test_what_does_not_fit_the_model_is_found_before_the_first_phase(settings, f
         config.backward.data.validation = (str(tmp_path / "pairs"),)
         with pytest.raises(UserError, match=f"backward: .*pairs: {message}"):
             train_trelm(config, tmp_path / "run")
-    assert not (tmp_path / "run" / "commonality").exists()
-    # A mistake leaves the workdir to the corrected settings, and what was made of others is not taken for that of these.
-    before = (tmp_path / "run" / "start" / "model.safetensors").read_bytes()
-    config = settings(seed=1)
-    config.language.optimizer.groups = ({"match": "^nothing/", "rate": 2.0},)
-    with pytest.raises(UserError, match="language: optimizer"):
-        train_trelm(config, tmp_path / "run")
-    assert json.loads((tmp_path / "run" / "config.json").read_text())["seed"] == 1
-    assert (tmp_path / "run" / "start" / "model.safetensors").read_bytes() != before
+    assert not (tmp_path / "run").exists()
+
+
+def test_until_a_phase_begins_other_settings_and_another_model_take_their_place(settings, folder, tmp_path, monkeypatch):
+    def started(**changes):
+        monkeypatch.setattr(trelm, "_train", stop)
+        with pytest.raises(KeyboardInterrupt):
+            train_trelm(settings(source=str(tmp_path / "bert"), **changes), tmp_path / "run")
+        return (tmp_path / "run" / "start" / "model.safetensors").read_bytes()
+
+    def stop(*arguments):
+        raise KeyboardInterrupt
+
+    shutil.copytree(folder / "bert", tmp_path / "bert")
+    first = started()
+    assert started() == first
+    second = started(seed=1)
+    assert second != first and json.loads((tmp_path / "run" / "config.json").read_text())["seed"] == 1
+    names = list(load_tokenizer(folder / "bert").get_vocab())
+    shutil.rmtree(tmp_path / "bert")
+    write_bert(tmp_path / "bert", sorted(names, key=load_tokenizer(folder / "bert").convert_tokens_to_ids), 7)
+    assert started(seed=1) not in (first, second)
 
 
 @pytest.mark.parametrize(
@@ -355,7 +367,10 @@ def test_a_damaged_record_is_one_line(settings, folder, tmp_path, file, content,
     config = settings()
     config.commonality.data.train = (str(tmp_path / "pairs"),)
     if file == "texts.json":
+        # What was made before the first training is made again; here there is some.
         (tmp_path / "run" / ".lock").write_text("process 1\n")
+        (tmp_path / "run" / "commonality").mkdir()
+        (tmp_path / "run" / "commonality" / "config.json").write_text("{}")
     with pytest.raises(UserError, match=message):
         train_trelm(config, tmp_path / "run")
 

@@ -1,5 +1,6 @@
 """The workdir of a run: what a run takes for its own, and how an export that was damaged comes back."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -161,6 +162,35 @@ def test_a_full_disk_at_the_first_start_does_not_shut_the_workdir(tmp_path):
     with no_file_above(0), only_run(place):
         assert has_begun(place)
     assert has_begun(place)
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_refused_start_leaves_the_workdir_as_it_was(make_config, tmp_path, there):
+    place = tmp_path / "run"
+    if there:
+        place.mkdir()
+    config = make_config(mesh__data=1)
+    config.model.tokenizer = str(tmp_path / "nothing")
+    with pytest.raises(UserError, match="nothing: no such file or directory"):
+        train(config, place)
+    assert list(tmp_path.rglob("*")) == [place] * there
+    with pytest.raises(UserError, match="late"), only_run(place):
+        (place / "metrics.jsonl").write_text("")
+        raise UserError("late")
+    assert has_begun(place)
+
+
+def test_who_opens_a_lock_that_is_being_removed_is_refused(tmp_path, monkeypatch):
+    place = tmp_path / "run"
+    taken = fcntl.fcntl
+
+    def removed_first(*arguments):
+        (place / LOCK_FILE).unlink()
+        return taken(*arguments)
+
+    monkeypatch.setattr(fcntl, "fcntl", removed_first)
+    with pytest.raises(UserError, match="another process is at work here"), only_run(place):
+        pass
 
 
 def test_what_a_killed_probe_left_is_cleared_before_the_training(tmp_path, monkeypatch):

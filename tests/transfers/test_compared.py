@@ -77,6 +77,35 @@ def test_variants_and_methods_get_what_they_read(config, source, tmp_path, monke
     assert "described by how similar it is to the shared ones" in page and "One rotation" not in page
 
 
+def test_what_a_variant_brings_itself_is_neither_asked_for_nor_made(config, world, helper, tmp_path, monkeypatch):
+    config.vectors.source = config.vectors.target = config.dictionary = config.helper.checkpoint = ""
+    english, german = (str(world.vectors(language)) for language in ("english", "german"))
+    both = {"source_vectors": english, "target_vectors": german}
+    config.variants = {
+        "own": {"method": "wechsel_tfr", "dictionary": str(world.dictionary), **both},
+        "helped": {"method": "sava", "helper": str(helper)},
+        # Vectors of words, where it would else have those of tokens.
+        "focused": {"method": "focus", "target_vectors": german},
+    }
+    config.methods = ("own", "helped", "focused")
+
+    def transfer(source, tokenizer, place, **given):
+        seen[place.parent.name] = given
+        place.mkdir(parents=True)
+
+    def train(*arguments, **options):
+        raise Training
+
+    seen: dict[str, dict] = {}
+    monkeypatch.setattr(run, "transfer", transfer)
+    monkeypatch.setattr(run, "train", train)
+    with pytest.raises(Training):
+        compare(config, tmp_path / "run")
+    assert {name: seen["own"][name] for name in both} == both and seen["own"]["dictionary"] == str(world.dictionary)
+    assert seen["helped"]["helper"] == str(helper) and seen["focused"]["target_vectors"] == german
+    assert not (tmp_path / "run" / "vectors").exists() and not (tmp_path / "run" / "helper").exists()
+
+
 def test_one_setting_says_how_all_text_is_read(config, tmp_path, monkeypatch):
     """What is stood in for are trainings, of models and of vectors; the oracle is the text that is in the tokens."""
     lines = [f"Das ist Zeile {i}.\nUnd noch eine." for i in range(60)]
@@ -195,8 +224,12 @@ def test_a_method_without_its_parallel_text_is_refused(config, tmp_path):
         ({"methods": "anker"}, r"methods: is 'anker'; expected a tuple of names"),
         *(
             ({"methods": (name,), "variants": {name: {"method": "fvt"}}}, f"methods: '{name}' cannot name a run's folder")
-            for name in ("data", "tokenizer", "compiled", "a/b")
+            for name in ("data", "tokenizer", "compiled", "a/b", "keep")
         ),
+        ({"source": ""}, "source: is empty; expected the directory or the hub id"),
+        ({"dictionary": ""}, "dictionary: no file given, which regressed reads; expected a dictionary of word pairs"),
+        ({"vectors": {"target": ""}}, r"vectors\.target: no file given, which regressed reads; expected word vectors"),
+        ({"variants": {"regressed": {"source_vectors": "nowhere.bin"}}}, r"nowhere\.bin: no such file; expected word vectors"),
         ({"variants": {"x": 3}}, r"variants\.x: is 3; expected a ConfigDict of settings"),
         ({"overrides": {"regressed": 3}}, r"overrides\.regressed: is 3; expected a ConfigDict of settings"),
         ({"evaluation": {"during": 0.5}}, r"evaluation\.during: is 0\.5; expected a tuple of numbers"),

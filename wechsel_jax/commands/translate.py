@@ -41,8 +41,8 @@ def define(values: flags.FlagValues) -> None:
     choice(values, "to", "second", ("first", "second"), "Of a model of TreLM: the language to write")
     apart = "Of a model of TreLM with separate vocabularies: the tokenizer of its first language."
     flags.DEFINE_string("first_tokenizer", None, apart, **to)
-    counted = ("13a", "zh", "char", "intl", "none")
-    choice(values, "tokenize", "13a", counted, "What BLEU counts, as sacrebleu calls it (13a: words, char: characters)")
+    counted = "What BLEU counts, as sacrebleu calls it: 13a (words), char (characters), zh, ja-mecab and others."
+    flags.DEFINE_string("tokenize", "13a", counted, **to)
     choice(values, "dtype", "float32", ("float32", "bfloat16"), "What matrix products compute in")
 
 
@@ -59,7 +59,7 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     if values.reference:
         from wechsel_jax.evaluation.translation import require_sacrebleu
 
-        require_sacrebleu("--reference")
+        require_sacrebleu("--reference", "--tokenize", values.tokenize)
         if len(lines["reference"]) != len(lines["input"]):
             counts = f"{len(lines['reference']):,} lines and {values.input} {len(lines['input']):,}"
             raise UserError(f"{values.reference}: has {counts}; expected the translation of each line")
@@ -96,6 +96,8 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
         found = translate(model, lines["input"], **options)
         written = [one.text for one in found]
     seconds = time.perf_counter() - began
+    # A break within one would move all that follow to other lines.
+    written = [" ".join(text.splitlines()) for text in written]
     print(*written, sep="\n")
     read = plain_backend(first if first and to else model.tokenizer).encode_batch([line.strip() for line in lines["input"]])
     if cut := sum(len(one.ids) > model.config.max_length for one in read):

@@ -77,13 +77,18 @@ def transfer_by_probe(
         holds a probe of other inputs.
     """
     files = TransferSettings.filled(METHODS[DEFAULT], **settings).files()
-    refuse_directory(output, "transfer", overwrite, [source, target_tokenizer, *files])
+    place = probe_directory(output)
+    try:
+        refuse_directory(output, "transfer", overwrite, [source, target_tokenizer, *files])
+    except UserError as error:
+        # Killed after its last file, and before it had cleared up.
+        left = f"; {place} is left of a probe and can go" if (place / CONFIG_FILE).exists() else ""
+        raise UserError(f"{error}{left}") from None
     # What is missing is found before anything is written.
     family(Checkpoint.open(source).config.get("model_type"))
     load_tokenizer(target_tokenizer)
     given = _given(settings)
     candidates = _allowed(given)
-    place = probe_directory(output)
     refuse_workdir(place, has_begun, "a probe")
     with only_run(place):
         models = {"source": os.fspath(source), "target_tokenizer": os.fspath(target_tokenizer)}

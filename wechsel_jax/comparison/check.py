@@ -35,7 +35,7 @@ from wechsel_jax.training import record_config, validate
 from wechsel_jax.training.config import as_dict
 from wechsel_jax.training.labelled import examples_of
 from wechsel_jax.training.run_data import identified
-from wechsel_jax.training.workdir import differences, read_texts, record_texts
+from wechsel_jax.training.workdir import FREE_FIELDS, differences, read_texts, record_texts
 from wechsel_jax.transfers.settings import ALIGNED, IDENTICAL, described_settings
 
 # What lies in a workdir beside the runs.
@@ -83,6 +83,8 @@ def validate_comparison(config: ConfigDict, workdir: Path) -> None:
     for files in config.text.values():
         find_sources(files)
     read_tasks(config)
+    if not config.source:
+        raise UserError("source: is empty; expected the directory or the hub id of the model that all methods begin with")
     source = Checkpoint.open(config.source)
     if config.evaluation.tasks or config.evaluation.fine_tuning:
         scored_models(config, workdir)
@@ -96,19 +98,30 @@ def validate_comparison(config: ConfigDict, workdir: Path) -> None:
         # They are trained on last.
         examples_of(settings)
     needed = needs_of_all(config)
-    if "dictionary" in needed and config.dictionary not in (ALIGNED, IDENTICAL):
-        require_file(config.dictionary, "a dictionary of word pairs")
+    files = {"dictionary": ("dictionary", config.dictionary, "a dictionary of word pairs")}
+    for side in ("source", "target"):
+        # Those to be trained are not there yet.
+        if not config.vectors.train_here:
+            files[f"{side}_vectors"] = (f"vectors.{side}", config.vectors[side], "word vectors")
     for name in config.methods:
-        if config.variants.get(name, {}).get("keep_source", config.transfer.keep_source):
+        own, read = config.variants.get(name, ConfigDict()), needs(config, name)
+        if own.get("keep_source", config.transfer.keep_source):
             raise UserError(
                 f"keep_source: {name} would have other tokens than the text that all methods are trained on; expected False; "
                 "`wechsel-jax transfer` and train.pretrain make such a model"
             )
-        if "parallel" in needs(config, name):
-            given = config.variants.get(name, {}).get("parallel") or config.parallel
-            if not given:
-                raise UserError(f"parallel: no file given, which {base_method(config, name)} reads; expected {PARALLEL}")
+        for field, (setting, given, what) in files.items():
+            if field in read and not given:
+                raise UserError(f"{setting}: no file given, which {name} reads; expected {what}")
+            optional = field == "dictionary" and METHODS[base_method(config, name)].takes_words
+            given = own.get(field) or (given if field in read or optional else "")
+            if given and given not in (ALIGNED, IDENTICAL, SAMPLE):
+                require_file(given, what)
+        given = own.get("parallel") or (config.parallel if "parallel" in read else ())
+        if given:
             require_parallel(given)
+        elif "parallel" in read:
+            raise UserError(f"parallel: no file given, which {base_method(config, name)} reads; expected {PARALLEL}")
     if "helper" in needed and not config.helper.checkpoint:
         try:
             validate(helper_config(config, workdir))
@@ -121,11 +134,7 @@ def validate_comparison(config: ConfigDict, workdir: Path) -> None:
             f"variants.{sampled[0]}.target_vectors: {SAMPLE} is of the text that is trained on, whose words text.words tells "
             "apart and it does not; expected a language with spaces between words, or a file of vectors"
         )
-    if not config.vectors.train_here:
-        for side in ("source", "target"):
-            if f"{side}_vectors" in needed:
-                require_file(config.vectors[side], "word vectors")
-    elif config.vectors.dimensions != source.hidden_size:
+    if config.vectors.train_here and config.vectors.dimensions != source.hidden_size:
         for name in (name for name in config.methods if base_method(config, name) == "trelm"):
             raise UserError(
                 f"vectors.dimensions: is {config.vectors.dimensions}, and {config.source} has rows of {source.hidden_size}; "
@@ -147,10 +156,10 @@ def _validate_types(config: ConfigDict) -> None:
             if not isinstance(given, ConfigDict):
                 raise UserError(f"{field}.{name}: is {given!r}; expected a ConfigDict of settings")
     for name in config.methods:
-        if not name or name in _FOLDERS or "/" in name:
-            raise UserError(
-                f"methods: {name!r} cannot name a run's folder; expected a name without / that is none of {', '.join(_FOLDERS)}"
-            )
+        # Settings of a run by such a name would look like free ones where runs are compared.
+        if not name or name in (*_FOLDERS, *FREE_FIELDS) or "/" in name:
+            taken = ", ".join(sorted({*_FOLDERS, *FREE_FIELDS}))
+            raise UserError(f"methods: {name!r} cannot name a run's folder; expected a name without / that is none of {taken}")
     training = as_dict(config.training)
     if training["seed"] not in (0, config.seed):
         raise UserError(

@@ -138,9 +138,11 @@ def named_method(config: ConfigDict, method: str) -> str:
 
 
 def needs(config: ConfigDict, name: str) -> set[str]:
-    """The inputs of one run: names of settings, and "native_vectors" where its target vectors are those of tokens."""
-    needs = {*inputs_of(METHODS[base_method(config, name)])}
-    return needs - {"target_vectors"} | {"native_vectors"} if compares_tokens(config, name) else needs
+    """The inputs that one run does not bring: names of settings, "native_vectors" for target vectors of tokens."""
+    own = as_dict(config.variants.get(name, ConfigDict()))
+    needs = {field for field in inputs_of(METHODS[base_method(config, name)]) if not own.get(field)}
+    tokens = "target_vectors" in needs and compares_tokens(config, name)
+    return needs - {"target_vectors"} | {"native_vectors"} if tokens else needs
 
 
 def inputs_of(method: Method) -> tuple[str, ...]:
@@ -164,16 +166,14 @@ def transfer_settings(config: ConfigDict, name: str, inputs: dict[str, str]) -> 
     method = METHODS[base_method(config, name)]
     settings = {"seed": config.seed, **as_dict(config.transfer), **as_dict(config.variants.get(name, ConfigDict()))}
     settings.pop("method", None)
-    for wanted in inputs_of(method):
-        settings.setdefault(wanted, inputs.get(wanted))
+    for wanted in needs(config, name):
+        settings["target_vectors" if wanted == "native_vectors" else wanted] = inputs.get(wanted)
     if method.takes_words and config.dictionary:
         settings.setdefault("dictionary", config.dictionary)
     if settings["calibrate"] != "none" or any(settings[fitted] for fitted in FITTED):
         settings.setdefault("target_text", inputs["target_text"])
     if settings.get("regression") and "regression" in method.settings and config.text.source:
         settings |= {side: settings.get(side) or inputs[side] for side in ("source_text", "target_text")}
-    if compares_tokens(config, name):
-        settings["target_vectors"] = inputs["native_vectors"]
     if settings.get("target_vectors") == SAMPLE:
         settings["target_vectors"] = inputs[SAMPLE]
     nobodys = set.intersection(*(_unread(config, other) for other in config.methods))

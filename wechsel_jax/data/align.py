@@ -125,6 +125,16 @@ def align_pairs(
                 f"units 'words': what is between white space of {code} has {each:.0f} tokens on average; expected a language "
                 "that is written with spaces between words; use units 'tokens'"
             )
+    usable = np.stack([side.tokens.sizes > 0 for side in sides]).all(axis=0)
+    chosen = {"": usable}
+    if validation_fraction:
+        joined = [f"{one}\t{two}" for one, two in zip(pairs.first, pairs.second, strict=True)]
+        held_out = side_of(facts(joined), validation_fraction)
+        chosen = {name: usable & (held_out == side) for name, side in zip(SIDES, (TRAIN, VALIDATION), strict=True)}
+    for name, rows in chosen.items():
+        if not rows.any():
+            what = f"validation_fraction {validation_fraction}: leaves no pair for {name}" if name else f"{texts[0]}: no token"
+            raise UserError(f"{what}; expected another share, or more text")
     extra = len(before) + len(after) if units == "special_tokens" else 0
     drawn = () if gold is None else _drawn(gold, pairs, [side.units.sizes + extra for side in sides])
     log("aligning")
@@ -157,22 +167,11 @@ def align_pairs(
         described["aligner"]["gold"] = {"pairs": counted, "error_rates": rates, "inputs": inputs}
     if links:
         described["aligner"]["links"] = identify(find_sources(list(links)), 1)[1]
-    sizes = np.stack([side.tokens.sizes for side in sides])
-    usable = (sizes > 0).all(axis=0)
     described["dropped"] = {
         "blank": pairs.blank,
         "one_sided": pairs.one_sided,
         "without_tokens": int((~usable).sum()),
     }
-    chosen = {"": usable}
-    if validation_fraction:
-        joined = [f"{one}\t{two}" for one, two in zip(pairs.first, pairs.second, strict=True)]
-        drawn = side_of(facts(joined), validation_fraction)
-        chosen = {name: usable & (drawn == side) for name, side in zip(SIDES, (TRAIN, VALIDATION), strict=True)}
-    for name, rows in chosen.items():
-        if not rows.any():
-            what = f"validation_fraction {validation_fraction}: leaves no pair for {name}" if name else f"{texts[0]}: no token"
-            raise UserError(f"{what}; expected another share, or more text")
     with new_directory(output, "align", overwrite) as directory:
         written = {}
         for name, rows in chosen.items():

@@ -80,10 +80,10 @@ def answer_scores(gold: Sequence[Sequence[str]], predicted: Sequence[str], langu
     return scores
 
 
-def check_language(language: str) -> None:
-    """Raises `UserError` where no rules are known for a language; "" has SQuAD's."""
+def check_language(language: str, setting: str = "task.language") -> None:
+    """Raises `UserError` where no rules are known for a language, which a setting names; "" has SQuAD's."""
     if language and language not in LANGUAGES:
-        raise UserError(f"task.language: is {language!r}; expected nothing (SQuAD's rules) or one of {', '.join(LANGUAGES)}")
+        raise UserError(f"{setting}: is {language!r}; expected nothing (SQuAD's rules) or one of {', '.join(LANGUAGES)}")
 
 
 def best_span(start: np.ndarray, end: np.ndarray, inside: np.ndarray, longest: int) -> tuple[float, int, int]:

@@ -64,7 +64,7 @@ def score_reading(
     Raises:
       UserError: a file is damaged or asks other questions, the model is masked or reads too few tokens, a language is unknown.
     """
-    check_language(rules)
+    check_language(rules, "rules")
     if words not in WORDS:
         raise UserError(f"words {words!r}: expected the language of the prompt, one of {', '.join(WORDS)}")
     examples = read_examples([path], Task("answers"))

@@ -11,7 +11,7 @@ import numpy as np
 from wechsel_jax.data.padded import fitting_length
 from wechsel_jax.data.pairs import TranslationRows, ends
 from wechsel_jax.data.rows import padding_id
-from wechsel_jax.errors import UserError, from_extra
+from wechsel_jax.errors import UserError, from_extra, one_line
 from wechsel_jax.evaluation.loaded import LoadedModel
 from wechsel_jax.models import ModelConfig
 from wechsel_jax.models.cache import Cache
@@ -164,9 +164,9 @@ def score_translations(
       {"bleu", "precisions": percent of the written n-grams of 1 to 4 that are right, "chrf", and sacrebleu's "signature"}.
 
     Raises:
-      UserError: sacrebleu is not installed, or there is not one reference for each translation.
+      UserError: sacrebleu is not installed or knows no such `tokenize`, or there is not one reference for each translation.
     """
-    require_sacrebleu("BLEU")
+    require_sacrebleu("BLEU", tokenize=tokenize)
     from sacrebleu.metrics import BLEU, CHRF
 
     if len(hypotheses) != len(references) or not references:
@@ -177,10 +177,18 @@ def score_translations(
     return {"bleu": found.score, "precisions": found.precisions, "chrf": chrf.score, "signature": str(bleu.get_signature())}
 
 
-def require_sacrebleu(what: str) -> None:
-    """Raises `UserError` where sacrebleu is not installed; `what` needs it."""
+def require_sacrebleu(what: str, setting: str = "tokenize", tokenize: str | None = None) -> None:
+    """Raises `UserError` where sacrebleu is not installed, which `what` needs, or lacks what `setting` asks for."""
     with from_extra("eval", f"for {what}"):
-        import sacrebleu  # noqa: F401
+        from sacrebleu.metrics import BLEU
+    if tokenize is not None and tokenize not in BLEU.TOKENIZERS:
+        known = ", ".join(sorted(BLEU.TOKENIZERS))
+        raise UserError(f"{setting}: {tokenize}: sacrebleu has no such tokenizer; expected one of {known}")
+    try:
+        BLEU(tokenize=tokenize)
+    except (RuntimeError, ImportError) as error:
+        # Some need packages of their own.
+        raise UserError(f"{setting}: {tokenize}: {one_line(error)}") from None
 
 
 def writes_lowercase(tokenizer: "PreTrainedTokenizerFast") -> bool:

@@ -11,6 +11,7 @@ from ml_collections import ConfigDict, FieldReference, config_dict
 from wechsel_jax.data.examples import FORMS
 from wechsel_jax.errors import UserError, one_line
 from wechsel_jax.evaluation.answers import check_language
+from wechsel_jax.evaluation.loaded import DTYPES
 from wechsel_jax.text.files import LONGEST_DOCUMENT
 from wechsel_jax.training.devices import profiled_steps
 from wechsel_jax.training.groups import read_groups
@@ -22,7 +23,6 @@ _MOST, _MOST_BYTES = 2**31 - 1, 2**63 - 1
 _MOST_ROWS, _MOST_BATCHES, _MOST_SECONDS = 2**24, 1000, 10**6
 _LONGEST_NGRAM, _MOST_CONTINUATIONS = 8, 1024
 _LARGEST_FLOAT32 = 3.4e38
-DTYPES = ("float32", "bfloat16")
 REMATS = ("none", "dots", "full")
 # Settings that may be None, with the type that they have otherwise.
 _OPTIONAL = {"model.dropout": 0.0, "eval_batches": 0, "optimizer.clip_norm": 0.0}

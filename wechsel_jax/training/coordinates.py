@@ -74,7 +74,7 @@ def scale_by_coordinates(direction: optax.GradientTransformation, rank: int, fac
     similar coordinates. X begins as zeros; `with_coordinates` puts them into the first state.
 
     Args:
-      direction: of Adam, for instance; elementwise.
+      direction: of Adam or SOAP, of tables (V, d) and of coefficients (r, d).
       rank: r.
       factor: how large the shared updates are beside the rows' own.
     """

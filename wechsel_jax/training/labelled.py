@@ -15,7 +15,7 @@ from wechsel_jax.data.examples import Example, Task, find_labels, read_examples
 from wechsel_jax.data.manifest import MANIFEST
 from wechsel_jax.data.pairs import encode_pairs
 from wechsel_jax.data.rows import encode_examples, padding_id
-from wechsel_jax.errors import UserError, one_line
+from wechsel_jax.errors import UserError
 from wechsel_jax.evaluation.label_scores import has_entities, require_seqeval
 from wechsel_jax.evaluation.translation import require_sacrebleu
 from wechsel_jax.files import new_file
@@ -101,17 +101,7 @@ def open_labelled(config: ConfigDict, workdir: Path, say: Callable[[str], None])
 def _open_pairs(config: ConfigDict, workdir: Path, say: Callable[[str], None]) -> tuple[ConfigDict, Data]:
     examples = examples_of(config)
     if config.task.bleu:
-        require_sacrebleu("task.bleu")
-        from sacrebleu.metrics import BLEU
-
-        if config.task.tokenize not in BLEU.TOKENIZERS:
-            known = ", ".join(sorted(BLEU.TOKENIZERS))
-            raise UserError(f"task.tokenize: {config.task.tokenize}: sacrebleu has no such tokenizer; expected one of {known}")
-        try:
-            BLEU(tokenize=config.task.tokenize)
-        except (RuntimeError, ImportError) as error:
-            # Some need packages of their own.
-            raise UserError(f"task.tokenize: {config.task.tokenize}: {one_line(error)}") from None
+        require_sacrebleu("task.bleu", "task.tokenize", config.task.tokenize)
     model = named_model(config)
     rows = {
         side: encode_pairs(

@@ -23,7 +23,7 @@ from wechsel_jax.models.family import Params
 from wechsel_jax.models.registry import FAMILIES
 from wechsel_jax.models.trilayer import PREFIX, begin, combine, fold
 from wechsel_jax.models.weights import flatten, unflatten
-from wechsel_jax.records.names import CONFIG_FILE, EXPORT, RECORD_FILE
+from wechsel_jax.records.names import CONFIG_FILE, EXPORT, RECORD_FILE, TEXTS_FILE
 from wechsel_jax.records.run import SIDES
 from wechsel_jax.tokens import Vocabulary, load_tokenizer
 from wechsel_jax.tokens.extension import place_beside
@@ -110,25 +110,31 @@ def train_trelm(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
         refuse_workdir(workdir, has_begun, "a TreLM training")
     own = ConfigDict({name: config[name] for name in config if name not in PHASES})
     with only_run(workdir) if first else contextlib.nullcontext():
-        if first and not any((workdir / name / CONFIG_FILE).exists() for name in PHASES):
-            _forget_other(own, workdir)
+        begun = any((workdir / name / CONFIG_FILE).exists() for name in PHASES)
+        if first and not begun:
+            # Other settings or another model may take their place until something has been trained.
+            _forget(workdir)
         distributed.barrier(CONFIG_FILE)
         check_config(own, workdir)
         model_type = _model_type(config)
-        if first:
-            # Before anything is made of them.
-            record_config(own, workdir)
-            _check_texts(runs, workdir)
-        if model_type.startswith(PREFIX):
-            runs["commonality"].model.checkpoint = str(config.source)
-        else:
-            _once(workdir / "start", lambda place: _start(config, place))
-        _check_models(runs, config.fold_first)
-        with _naming("language"):
-            # A mistake in its text, too, would show only after the phases before it.
-            _language_data(
-                runs["language"], Path(config.source if config.first else runs["commonality"].model.checkpoint), workdir
-            )
+        try:
+            if first:
+                # Before anything is made of them.
+                record_config(own, workdir)
+                _check_texts(runs, workdir)
+            if model_type.startswith(PREFIX):
+                runs["commonality"].model.checkpoint = str(config.source)
+            else:
+                _once(workdir / "start", lambda place: _start(config, place))
+            _check_models(runs, config.fold_first)
+            with _naming("language"):
+                # A mistake in its text, too, would show only after the phases before it.
+                begins = Path(config.source if config.first else runs["commonality"].model.checkpoint)
+                _language_data(runs["language"], begins, workdir)
+        except UserError:
+            if first and not begun:
+                _forget(workdir)
+            raise
         results = {name: _train(name, runs, workdir) for name in PHASES[:3]}
         _once(workdir / "combined", lambda place: _combine(config, workdir, place))
         if not config.fold_first:
@@ -196,13 +202,11 @@ def phase_settings(config: ConfigDict, workdir: Path) -> dict[str, ConfigDict]:
     return runs
 
 
-def _forget_other(own: ConfigDict, workdir: Path) -> None:
-    """Removes what was made with other settings, where nothing has been trained on it."""
-    try:
-        check_config(own, workdir)
-    except UserError:
-        shutil.rmtree(workdir / "start", ignore_errors=True)
-        (workdir / CONFIG_FILE).unlink(missing_ok=True)
+def _forget(workdir: Path) -> None:
+    """Removes what is made before the first training."""
+    shutil.rmtree(workdir / "start", ignore_errors=True)
+    for name in (CONFIG_FILE, TEXTS_FILE):
+        (workdir / name).unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -211,7 +215,8 @@ def _naming(phase: str) -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        raise UserError(f"{phase}: {error}") from error
+        # What it advises is said of a training by itself.
+        raise UserError(f"{phase}: {error}".replace("--config.", f"--config.{phase}.")) from error
 
 
 def _check_models(runs: Mapping[str, ConfigDict], folded: bool) -> None:

@@ -63,7 +63,8 @@ def only_run(workdir: str | Path, say: Callable[[str], None] = print) -> Iterato
 
     It is a lock of the operating system, which ends with the process however that dies, so there are no stale ones. It also
     works between the machines that share an NFS directory, as long as its lock service runs; where the file system has no
-    locks (some bucket mounts) a line says so and the run goes on unguarded.
+    locks (some bucket mounts) a line says so and the run goes on unguarded. Where the block refuses to begin, by `UserError`
+    before it has written a file, a workdir that was empty or not there is left so.
 
     Raises:
       UserError: another process holds it; the message names its machine and number. Or the workdir cannot be made, or no run
@@ -71,6 +72,8 @@ def only_run(workdir: str | Path, say: Callable[[str], None] = print) -> Iterato
     """
     workdir = Path(workdir)
     try:
+        made = not workdir.exists()
+        fresh = made or not any(workdir.iterdir())
         workdir.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(workdir / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
@@ -78,15 +81,21 @@ def only_run(workdir: str | Path, say: Callable[[str], None] = print) -> Iterato
             f"{workdir}: cannot be made or written ({error.strerror}); expected a directory for the run; choose another one"
         ) from None
     try:
+        holder = ""
         try:
             fcntl.fcntl(descriptor, _TAKE, _WHOLE_FILE)
         except OSError as error:
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 holder = os.read(descriptor, 200).decode(errors="replace").strip() or "another process"
-                raise UserError(
-                    f"{workdir}: {holder} is at work here; expected one run a workdir; wait for it, stop it, or use another"
-                ) from None
-            say(f"{workdir}: the file system has no locks ({error.strerror}); make sure that no second run writes here")
+            else:
+                say(f"{workdir}: the file system has no locks ({error.strerror}); make sure that no second run writes here")
+        # A refused start may just have removed the file that this one opened.
+        if not holder and not os.fstat(descriptor).st_nlink:
+            holder = "another process"
+        if holder:
+            raise UserError(
+                f"{workdir}: {holder} is at work here; expected one run a workdir; wait for it, stop it, or use another"
+            )
         line = f"process {os.getpid()} on {socket.gethostname()}\n".encode()
         try:
             # Over an earlier line, for which there is room.
@@ -99,9 +108,25 @@ def only_run(workdir: str | Path, say: Callable[[str], None] = print) -> Iterato
                     f"{workdir}: cannot be written ({error.strerror}); expected room for the run; free some space and run the "
                     "same command again"
                 ) from None
-        yield
+        try:
+            yield
+        except UserError:
+            # A setting was mistyped, perhaps: nobody shall find what looks like a run.
+            if fresh and [name for _, _, names in os.walk(workdir) for name in names] == [LOCK_FILE]:
+                _remove_again(workdir, made)
+            raise
     finally:
         os.close(descriptor)
+
+
+def _remove_again(workdir: Path, whole: bool) -> None:
+    """Removes the lock and empty directories in a workdir, and `whole` itself."""
+    with contextlib.suppress(OSError):
+        for place, _, names in os.walk(workdir, topdown=False):
+            for name in names:
+                os.unlink(os.path.join(place, name))
+            if whole or Path(place) != workdir:
+                os.rmdir(place)
 
 
 def has_begun(workdir: Path) -> bool:

@@ -202,7 +202,7 @@ def _train(
         best = found if found.criterion > best.criterion else best
         history += entries
     if best.rotation is None:
-        raise UserError("the adversarial training diverged; use --normalize, or a lower learning rate")
+        raise UserError("the adversarial training diverged; use --normalize, or start with similarities")
     return best, history
 
 

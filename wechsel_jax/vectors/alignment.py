@@ -55,9 +55,9 @@ class Alignment:
       report: "pairs" (distinct pairs of spellings with vectors on both sides), "pairs_given" (entries of the dictionary),
         "pairs_found" (entries of which at least one spelling is among "pairs"), "weighting", "normalize", "center",
         "held_out_words", "precision_at_1" (None without held-out words) and "residual" (||A R - B|| / ||B||, Frobenius norms
-        over the weighted pairs; 0 is perfect). With `csls` also "precision_at_1_csls"; with `refine` also "refine" (rounds),
-        "refined_round" (the one whose rotation was kept) and "refinement" (pairs and criterion of each round). What
-        `adversarial_align` adds is said there.
+        over the weighted pairs, of the map as it is, refined or not; 0 is perfect). With `csls` also "precision_at_1_csls";
+        with `refine` also "refine" (rounds), "refined_round" (the one whose rotation was kept) and "refinement" (pairs and
+        criterion of each round). What `adversarial_align` adds is said there.
     """
 
     source: SideMap
@@ -168,12 +168,13 @@ def align(
     size = min(source.dim, target.dim)
     source_side = prepare_side(source, size, normalize, center)
     target_side = prepare_side(target, size, normalize, center)
-    fit, residual = _rotation(source, target, source_side, target_side, found)
+    moments = _moments(source, target, source_side, target_side, found)
+    fit = _rotation(moments)
     improve = _refiner(source, target, source_side, target_side, refine)
     tested, rest = _split(found, min(len(target.words), FREQUENT_WORDS), held_out, seed)
     precision = {"held_out_words": 0, "precision_at_1": None, **({"precision_at_1_csls": None} if csls else {})}
     if tested is not None:
-        rotation, _ = _rotation(source, target, source_side, target_side, rest)
+        rotation = _rotation(_moments(source, target, source_side, target_side, rest))
         precision = measure(source, target, rotated(source_side, improve(rotation).rotation), target_side, tested, csls)
     refined = improve(fit)
     report = {
@@ -184,7 +185,7 @@ def align(
         "normalize": normalize,
         "center": center,
         **precision,
-        "residual": residual,
+        "residual": _residual(moments, refined.rotation),
     }
     if refined.history:
         report |= {"refine": len(refined.history) - 1, "refined_round": refined.round, "refinement": refined.history}
@@ -264,8 +265,8 @@ def rotated(side: SideMap, rotation: np.ndarray) -> SideMap:
     return SideMap(matrix.astype(np.float32), side.mean, side.normalize)
 
 
-def _rotation(source, target, source_side: SideMap, target_side: SideMap, pairs: Pairs) -> tuple[np.ndarray, float]:
-    """Returns R (m, m) float64 and the residual ||A R - B|| / ||B||, from sums over blocks: A and B are never held whole."""
+def _moments(source, target, source_side, target_side, pairs: Pairs) -> tuple[np.ndarray, float, float]:
+    """Returns A^T W B (m, m), ||A||^2 and ||B||^2 in float64, from sums over blocks: A and B are never held whole."""
     size = min(source.dim, target.dim)
     product, source_square, target_square = np.zeros((size, size)), 0.0, 0.0
     for first in range(0, len(pairs.source), _BLOCK):
@@ -275,12 +276,21 @@ def _rotation(source, target, source_side: SideMap, target_side: SideMap, pairs:
         product += a.T @ (b * block.weight[:, None])
         source_square += float(block.weight @ np.square(a).sum(axis=1))
         target_square += float(block.weight @ np.square(b).sum(axis=1))
-    u, singular, vt = np.linalg.svd(product)
     if target_square == 0 or source_square == 0:
         raise UserError("all word pairs have vectors of zeros; train the vectors again")
-    # ||A R - B||^2 = ||A||^2 + ||B||^2 - 2 tr(R^T A^T B), and at the optimum the trace is the sum of the singular values.
-    square = max(0.0, source_square + target_square - 2 * float(singular.sum()))
-    return u @ vt, float(np.sqrt(square / target_square))
+    return product, source_square, target_square
+
+
+def _rotation(moments: tuple[np.ndarray, float, float]) -> np.ndarray:
+    u, _, vt = np.linalg.svd(moments[0])
+    return u @ vt
+
+
+def _residual(moments: tuple[np.ndarray, float, float], rotation: np.ndarray) -> float:
+    """||A R - B|| / ||B||, by ||A R - B||^2 = ||A||^2 + ||B||^2 - 2 tr(R^T A^T B) of an orthogonal R."""
+    product, source_square, target_square = moments
+    square = max(0.0, source_square + target_square - 2 * float(np.sum(rotation * product)))
+    return float(np.sqrt(square / target_square))
 
 
 def _split(pairs: Pairs, candidates: int, held_out: float, seed: int) -> tuple[Pairs, Pairs] | tuple[None, None]:

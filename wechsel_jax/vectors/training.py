@@ -154,6 +154,9 @@ def _save(trained: "fasttext.FastText._FastText", unfinished: Path, output: Path
         raise UserError(f"{output}: cannot be written whole; free some space, or choose another output") from error
     if check is not None:
         check()
+    with open(unfinished, "rb") as handle:
+        # Else a power cut might leave the name without the bytes.
+        os.fsync(handle.fileno())
     os.replace(unfinished, output)
 
 
