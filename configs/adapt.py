@@ -21,7 +21,7 @@ Command:  python -m train.compare --config=configs/adapt.py:source=gpt2,text=min
           Longer afterwards, from where the decay began, so warm-up and stable part are not paid again (not by recipe=wechsel):
           python -m train.pretrain --config=configs/adapt.py:longer=runs/mine/auto,tokens=100M --workdir=runs/mine-100M
           (or hours=, without like=: so many more)
-Cost:     of the training, `tokens` tokens, rounded up to a multiple of 20 steps; minutes for tokenizer and transfer before it.
+Cost:     of the training, `tokens` tokens, rounded up to an even number of steps; minutes for tokenizer and transfer before it.
 Expected: docs/recipe.md.
 
 Any setting may still be given by itself: --config.training.batch_size=64, --config.tokenizer.vocabulary_size=16384.
@@ -59,7 +59,8 @@ from wechsel_jax.training.schedules import stable_phase
 # steps) that the rates below were found with, and no fewer, which would want lower rates. To the nearest power of two, which
 # any number of devices can share.
 STEP, STEP_EXPONENT, LEAST_STEP, MOST_STEP = 0.58, 0.571, 1 << 11, 1 << 19
-MOST_TOKENS = 10**13
+# What a run trains on: no fewer than the checkpoints have steps.
+LEAST, MOST_TOKENS = 20 * LEAST_STEP, 10**13
 # At least so many rows in a step, since neighbouring tokens say much the same; rows no shorter and no longer than this.
 ROWS, SHORTEST, LONGEST = 16, 128, 1024
 # A step is computed in parts of so many tokens: memory follows the part, not the step.
@@ -82,7 +83,7 @@ DECAY = 0.5
 # Causal models that train on at most so many tokens, about as many as was tried (docs/recipe.md), have soft targets. These fall
 # to nothing in the steps of the run, also where a longer one goes on from it.
 SOFT_TOKENS = 2_000_000
-# Of the run: evaluations, and checkpoints, of which those at the decay's beginning stay.
+# Of the run: evaluations, and checkpoints, about so many; the one at the decay's beginning stays.
 EVALUATIONS, CHECKPOINTS = 10, 20
 # An evaluation reads 2 % of `tokens`, so that all together cost 7 % of the training; more than 2**20 says no more.
 EVALUATED, LEAST_EVALUATED, MOST_EVALUATED = 0.02, 1 << 14, 1 << 20
@@ -129,7 +130,15 @@ def get_config(arguments: str = "") -> ConfigDict:
             )
         return longer(chosen["longer"], chosen["tokens"], chosen["hours"])
     recipe, method = chosen["recipe"], chosen["method"]
-    tokens = tokens_of(chosen["hours"], chosen["like"]) if chosen["like"] else read_tokens(chosen["tokens"] or "300k")
+    if chosen["like"]:
+        tokens = tokens_of(chosen["hours"], chosen["like"])
+        if not LEAST <= tokens <= MOST_TOKENS:
+            raise UserError(
+                f"--config: hours={chosen['hours']:g}: are {tokens:,} tokens at the speed of {chosen['like']}; expected "
+                f"{LEAST:,} to {MOST_TOKENS:,}"
+            )
+    else:
+        tokens = read_tokens(chosen["tokens"] or "300k")
     method = method or ("wechsel" if recipe == "wechsel" else AUTO)
     if method not in (AUTO, *METHODS):
         raise UserError(f"--config: method={method}: expected {AUTO} or one of {', '.join(METHODS)}")
@@ -208,15 +217,16 @@ def set_length(training: ConfigDict, tokens: int, positions: int) -> None:
     training.accumulation = max(1, training.batch_size // below(PART / training.block_length))
     step = training.batch_size * training.block_length
     set_checkpoints(training, tokens)
-    training.eval_every = training.steps // EVALUATIONS
+    training.eval_every = round(training.steps / EVALUATIONS)
     training.eval_batches = math.ceil(min(MOST_EVALUATED, max(LEAST_EVALUATED, EVALUATED * tokens)) / step)
 
 
 def set_checkpoints(training: ConfigDict, tokens: int) -> None:
     """Sets the steps for a batch of known size, and the checkpoints, of which the one where the decay begins is kept."""
-    training.steps = CHECKPOINTS * math.ceil(tokens / (training.batch_size * training.block_length) / CHECKPOINTS)
-    training.checkpoint_every = training.steps // CHECKPOINTS
-    training.keep_every = round((1 - DECAY) * CHECKPOINTS) * training.checkpoint_every
+    # Even, so that a half is whole.
+    training.steps = 2 * math.ceil(tokens / (training.batch_size * training.block_length) / 2)
+    training.checkpoint_every = round(training.steps / CHECKPOINTS)
+    training.keep_every = training.steps - round(DECAY * training.steps)
 
 
 def tokens_of(hours: float, run: str) -> int:
@@ -229,22 +239,22 @@ def tokens_of(hours: float, run: str) -> int:
     if used is None or not record.tokens or record.unfinished:
         raise UserError(
             f"--config: {run}: holds no training on text that has ended, whose speed could count; expected the run of one "
-            f"method, such as {run}/auto"
+            f"method{such_as(run)}"
         )
-    tokens = int(hours * 3600 * record.tokens / used.seconds)
-    if not CHECKPOINTS * LEAST_STEP <= tokens <= MOST_TOKENS:
-        raise UserError(
-            f"--config: hours={hours:g}: are {tokens:,} tokens at the speed of {run}; expected {CHECKPOINTS * LEAST_STEP:,} to "
-            f"{MOST_TOKENS:,}"
-        )
-    return tokens
+    return int(hours * 3600 * record.tokens / used.seconds)
+
+
+def such_as(directory: str) -> str:
+    """What a message adds where a comparison was named instead of one of its runs."""
+    runs = sorted(Path(directory).glob("*/metrics.jsonl"))
+    return f", such as {runs[0].parent}" if runs else ""
 
 
 def longer(run: str, given: str, hours: float | None) -> ConfigDict:
     """The settings of a run that goes on from where the decay of another one began, to so many tokens or for so many hours."""
     recorded = read_json(require_directory(run, "the run of one method") / "config.json", "the settings of a run", "name a run")
     if not {"steps", "model", "optimizer"} <= recorded.keys():
-        raise UserError(f"--config: longer={run}: holds no training; expected the run of one method, such as {run}/auto")
+        raise UserError(f"--config: longer={run}: holds no training; expected the run of one method{such_as(run)}")
     config = default_training()
     with config.unlocked(), config.ignore_type():
         config.update(recorded)
@@ -256,13 +266,14 @@ def longer(run: str, given: str, hours: float | None) -> ConfigDict:
             f"--config: longer={run}: has no checkpoint that stays before its decay (its keep_every is {every}), to go on "
             "from; expected a run with the keep_every of configs/adapt.py; train it anew"
         )
-    tokens = read_tokens(given or "300k")
-    if hours is not None:
-        tokens = kept * config.batch_size * config.block_length + tokens_of(hours, run)
+    step = config.batch_size * config.block_length
+    if hours is None and not given:
+        raise UserError(f"--config: longer={run}: for how long? expected tokens=, more than its {steps * step:,}, or hours=")
+    tokens = read_tokens(given) if hours is None else kept * step + tokens_of(hours, run)
     set_checkpoints(config, tokens)
-    if config.steps <= steps:
-        named = f"tokens={tokens}" if hours is None else f"hours={hours:g}"
-        raise UserError(f"--config: {named}: {run} has {steps} steps, and these are {config.steps}; expected more tokens")
+    if config.steps <= steps or tokens > MOST_TOKENS:
+        named = f"tokens={given}" if hours is None else f"hours={hours:g}: with the {kept * step:,} before its decay {tokens:,}"
+        raise UserError(f"--config: {named}: {run} trains on {steps * step:,}; expected more, up to {MOST_TOKENS:,}")
     config.fork = os.fspath(Path(run) / "checkpoints" / str(kept))
     return config
 
@@ -271,11 +282,10 @@ def read_tokens(given: str) -> int:
     """A number such as 300k, 2M or 1.5B."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmb]?)", given, re.ASCII | re.IGNORECASE)
     tokens = round(float(match[1]) * {"": 1, "k": 1e3, "m": 1e6, "b": 1e9}[match[2].lower()]) if match else 0
-    least = CHECKPOINTS * LEAST_STEP
-    if not least <= tokens <= MOST_TOKENS:
+    if not LEAST <= tokens <= MOST_TOKENS:
         raise UserError(
-            f"--config: tokens={given}: expected a number of at least {least:,} ({CHECKPOINTS} steps of {LEAST_STEP:,}), such "
-            "as 300k, 2M or 1B"
+            f"--config: tokens={given}: expected a number of at least {LEAST:,} ({LEAST // LEAST_STEP} steps of "
+            f"{LEAST_STEP:,}), such as 300k, 2M or 1B"
         )
     return tokens
 

@@ -65,6 +65,9 @@ def test_what_came_furthest_is_kept_and_the_record_says_why(given, tmp_path, mon
     record = transfer_by_probe(output=tmp_path / "out", overwrite=True, **given, **QUIET)
     assert record["method"] == "anker" and record["settings"]["residual"] == 2.0
     assert record["choice"]["because"].endswith("anker 2, fvt diverged, anker_residual2 1.75")
+    # Two candidates are of one method.
+    assert record["choice"]["start"] == "anker_residual2"
+    assert any("; anker_residual2 was chosen: after" in note for note in record["notes"])
 
 
 def test_an_interruption_loses_nothing_and_leaves_no_output(given, tmp_path, monkeypatch):

@@ -128,9 +128,13 @@ def transfer_by_probe(
             record = TransferRecord.read(directory)
             record = dataclasses.replace(
                 record,
-                notes=(*record.notes, f"No method was named; {record.method} was chosen: {because}."),
+                notes=(*record.notes, f"No method was named; {best['start']} was chosen: {because}."),
                 choice={
-                    **{"method": record.method, "because": because, "measure": unit, "value": best[measure][-1][1]},
+                    "method": record.method,
+                    "start": best["start"],
+                    "because": because,
+                    "measure": unit,
+                    "value": best[measure][-1][1],
                     "curves": {name: one[measure] for name, one in probed.methods.items()},
                 },
             )
@@ -146,7 +150,7 @@ def transfer_by_probe(
     with contextlib.suppress(OSError):
         # Somebody may have put something there.
         place.rmdir()
-    log(f"{output}: by {record.method}: {because}")
+    log(f"{output}: by {best['start']}: {because}")
     return record.content()
 
 

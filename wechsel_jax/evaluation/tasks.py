@@ -77,7 +77,9 @@ class Task:
         parameters = list(inspect.signature(FORMS[form]).parameters.values())[2:]
         known = {one.name: one.default for one in parameters}
         if unknown := sorted({*given} - {*known}):
-            raise UserError(f"{name}.{unknown[0]}: {form} has no such setting; expected some of {', '.join(known)}")
+            # "training" is written by whoever scores.
+            named = ", ".join(one for one in known if one != "training")
+            raise UserError(f"{name}.{unknown[0]}: {form} has no such setting; expected some of {named}")
         settings = {key: list(value) if isinstance(value, tuple) else value for key, value in (known | given).items()}
         if missing := [key for key, value in settings.items() if value is inspect.Parameter.empty]:
             raise UserError(f"{name}: {missing[0]} is missing, which {form} needs")

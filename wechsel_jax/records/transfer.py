@@ -121,7 +121,8 @@ class TransferRecord:
       alignment: of the word vectors (`vectors.Alignment.report`) or by anchors (`initializers.anker`); None without one.
       similarity: "mean_top1" and "median_top1" of the tokens that were compared.
       norms: side -> "mean" and "std" of the lengths of the embeddings' rows.
-      choice: which "method" was chosen and why ("because"), and the "curves" of a probe; None where a method was named.
+      choice: which "method" was chosen and why ("because"); of a probe also its name among those tried ("start", which may
+        have settings of its own) and the "curves"; None where a method was named.
       calibration: see `transfers.calibration`; None where there was none.
       timings: step -> seconds.
       measures: what was measured of the plan and the tables, see `inspection.measure`; None for older records.
