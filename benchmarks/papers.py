@@ -123,16 +123,20 @@ def of_seeds(values: Sequence[float]) -> Score:
     return Score(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
 
 
-def entities() -> list[Comparison]:
-    """Table 2, and of Table 10 WECHSEL-TFR: French and Swahili entities, ± half of the interval over the sentences."""
+def fine_tuned() -> list[Comparison]:
+    """Table 2, and of Table 10 WECHSEL-TFR: entities, and inference (ours OCNLI's), ± half of the interval over the items."""
     found = []
-    for language, file in (("fr", "downstream_fr.json"), ("sw", "downstream.json")):
+    for language, task, file in (
+        ("fr", "NER", "downstream_fr.json"),
+        ("sw", "NER", "downstream.json"),
+        ("zh", "NLI", "downstream_zh.json"),
+    ):
         scores = ScoresRecord.read(FOLDER / file)
         steps = read_results(FOLDER / "studies.json")[f"downstream/{language}"]["runs"]["wechsel"]["planned_steps"]
         for setting, suffix, share in (("0", " untrained", 0), ("25k", " 10 %", 0.1), ("250k", "", 1)):
-            ours = scored(scores, "NER", {name: name + suffix for name in WECHSEL})
-            measured = (f"NER at step {setting}", f"step {share * steps:.0f} of {steps}")
-            printed = find(("2", "10"), "NER", language, setting)
+            ours = scored(scores, task, {name: name + suffix for name in WECHSEL})
+            measured = (f"{task} at step {setting}", f"step {share * steps:.0f} of {steps}")
+            printed = find(("2", "10"), task, language, setting)
             found.append(Comparison("2, 10", language, measured, "%", printed, ours))
     return found
 
@@ -251,7 +255,7 @@ def table() -> str:
         "perplexities without it are of one seed."
     )
     tables = [
-        markdown("WECHSEL's table", WECHSEL, [*wechsel, *entities(), *little_text()]),
+        markdown("WECHSEL's table", WECHSEL, [*wechsel, *fine_tuned(), *little_text()]),
         markdown("WECHSEL's table", GRID, grid()),
         markdown("SALT's table", SALT, knowledge()),
     ]

@@ -433,6 +433,7 @@ TABLES: dict[str, dict[str, Callable[[], str]]] = {
         "wechsel_grid": lambda: scores_table("wechsel_grid"),
         "downstream": lambda: scores_table("downstream"),
         "downstream_fr": lambda: scores_table("downstream_fr"),
+        "downstream_zh": lambda: scores_table("downstream_zh"),
         "arena": lambda: arena.table(*_results("arena")),
         "footprint": lambda: footprint.table(*_results("footprint")),
         **{
