@@ -7,7 +7,7 @@ Command:  python -m benchmarks.demo_tuning --workdir=runs/tuning --peaks=1.5e-3,
 
 Every method is trained with every setting under the demonstration's budget, with seed 100, which the committed comparison does
 not use. The choice is made on the text that the comparison is evaluated on, which favours the method that is tuned most:
-FullRand, with two warm-ups.
+FullRand, with three warm-ups.
 """
 
 import json

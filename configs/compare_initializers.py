@@ -2,7 +2,7 @@
 
 Command:  python -m benchmarks.language_data --data=corpora --output=data
           python -m train.compare --config=configs/compare_initializers.py:lang=de,data=data --workdir=runs/initializers-de
-          (lang: de, fr, sw, zh, ar, vi, th, mg, su, ug; steps=1 for the perplexity before training only;
+          (lang: de, fr, sw, zh, ar, hi, vi, th, mg, su, ug; steps=1 for the perplexity before training only;
           methods=focus+salt+wechsel for some of them)
 Cost:     24 minutes for German on 2 CPU cores that had other work, word vectors (minutes more) not counted.
 Expected: docs/methods.md, and the figures in benchmarks/initializers.json.
@@ -10,8 +10,8 @@ Expected: docs/methods.md, and the figures in benchmarks/initializers.json.
 The source is the bundled English GPT-2 (4 layers x 256). `data` holds LANG.train.txt and LANG.validation.txt, en.train.txt (for
 the English word vectors) and the dictionaries wechsel_wiktionary/*.tsv of CPJKU/wechsel. Methods that compare tokens inside the
 target language get fastText vectors of the target tokenizer's tokens (FOCUS) or words (SALT); those that need a model of the
-target language (SALT, OMP, CLP) get one of 2 layers x 128 that is trained here for 400 steps. Warm-up is 30 %, for FullRand
-50 % (benchmarks/demo_tuning.json); TransInner trains the tokens alone in its first tenth.
+target language (SALT, SAVA, OMP, CLP) get one of 2 layers x 128 that is trained here for 400 steps. Warm-up is 30 %, for
+FullRand 50 % (benchmarks/demo_tuning.json); TransInner trains the tokens alone in its first tenth.
 """
 
 from pathlib import Path

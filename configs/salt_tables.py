@@ -6,7 +6,8 @@ Command:  python -m train.compare --workdir=runs/salt-de \\
           configs/salt.py and for cc.en.300.bin and cc.LANG.300.bin of fastText in `data`, on an accelerator; limit= for some of
           the items; without source the bundled English GPT-2, without helper one that is trained here, as in
           configs/compare_initializers.py)
-Cost:     table 5 with SmolLM2-135M, seven methods of 60 steps of 4 x 128 tokens: 45 minutes on 2 CPU cores with other work.
+Cost:     table 5 with SmolLM2-135M, seven methods (methods=) of 60 steps of 4 x 128 tokens: 45 minutes on 2 CPU cores with
+          other work.
           With the bundled model seven runs of 200 steps of about a CPU second, a helper of 400, 20 minutes for word vectors,
           and with limit=400 two minutes of questions for each model.
 Expected: the paper, Gemma-2b in German after 8 million sentences: ARC 29.43 (Multivariate), 26.95 (FOCUS), 28.74 (OFA), 30.80

@@ -83,6 +83,7 @@ def test_damaged_directories_are_named(prepared, tmp_path):
         TokenBlocks.open(prepared, 5)
     for content, message in (
         ("{", "not JSON"),
+        ("[" * 100_000, "not JSON"),
         ("[]", "format 'list'; expected 1"),
         (json.dumps(manifest | {"format": 2}), "format 2; expected 1"),
         (json.dumps(manifest | {"dtype": "int8"}), "dtype is 'int8'"),

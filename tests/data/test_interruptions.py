@@ -192,6 +192,21 @@ def test_an_interruption_keeps_what_is_done(tmp_path, tokenizers, text, monkeypa
     assert rest == parts_read[20:]
 
 
+def test_killed_while_it_is_removed_it_is_known_and_made_again(tmp_path, tokenizers, text, monkeypatch):
+    place = unfinished.scratch_directory(tmp_path / "out")
+    (place / "output").mkdir(parents=True)
+    for name in ("plan.json", "progress.json"):
+        (place / name).write_text("{}")
+    removed = []
+    monkeypatch.setattr(unfinished.shutil, "rmtree", lambda path, **_: removed.append(path) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        unfinished.discard(tmp_path / "out")
+    monkeypatch.undo()
+    assert removed == [place / "output"] and unfinished.foreign(place) is None
+    assert prepare(text, tokenizers["gpt2"], tmp_path / "out")["documents"]
+    assert not place.exists()
+
+
 def test_an_interruption_before_anything_is_done_leaves_nothing(tmp_path, tokenizers, text, monkeypatch):
     interrupted_after(monkeypatch, 0, KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):

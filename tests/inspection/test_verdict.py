@@ -42,6 +42,30 @@ def test_nothing_looks_off_with_a_good_transfer():
     assert summary(findings) == "Nothing looks off."
 
 
+@pytest.mark.parametrize(
+    ("method", "advice"),
+    [
+        ("omp", "take a helper that knows more of them, or another method"),
+        ("trans_tokenization", "give more parallel text"),
+        ("tokalign", "give more text"),
+        ("focus", "use vectors with character n-grams"),
+    ],
+)
+def test_random_rows_are_answered_by_what_their_method_reads(method, advice):
+    (found,) = changed(method=method, counts={"copied": 0, "mixed": 499, "random": 501})
+    assert found.about == "random rows" and f": {advice}" in found.text
+
+
+def test_what_tokalign_compares_is_not_taken_for_vectors_or_for_one_language():
+    counted = {"source_text": {"without_vector": 0}, "target_text": {"tokens": 99, "without_vector": 800}}
+    sides = {side: {"vocabulary_size": 1000} for side in ("source", "target")}
+    facts = good() | sides | {"method": "tokalign", "similarity": {"mean_top1": 0.97}}
+    facts["alignment"] = {"method": "tokalign", **counted}
+    found = {finding.about: finding for finding in verdict(facts)}
+    assert found["similarity"].severity == "ok"
+    assert "enough in the two texts: check that they are of the right languages, or give more" in found["target text"].text
+
+
 def test_few_translations_are_no_fault_of_anker():
     facts = good()
     facts["alignment"].update(precision_at_1=0.0, anchors={"equal": 300}, rounds=[{"anchors": 300}])

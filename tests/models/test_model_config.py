@@ -147,6 +147,8 @@ def test_fields_that_become_something_else(name, hf, ours, value):
         ("gemma", "use_bidirectional_attention", True),
         ("gemma2", "layer_types", ["full_attention"] * 3),
         ("gemma2", "layer_types", ["chunked_attention"] * 26),
+        ("gemma2", "layer_types", 5),
+        ("gemma2", "layer_types", [["full_attention"]] * 26),
         ("gemma2", "sliding_window", None),
         ("gemma2", "query_pre_attn_scalar", 0),
         ("gemma2", "attn_logit_softcapping", -1.0),

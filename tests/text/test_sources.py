@@ -110,6 +110,18 @@ def test_what_cannot_be_had_from_the_hub_is_named(tokenizers, tmp_path):
     (tmp_path / "local" / "train.jsonl").write_text('{"text": "a"}\n')
     with pytest.raises(UserError, match=r"local:test: cannot be read from the hub \(.*test"):
         prepare(f"hf://{tmp_path}/local:test", tokenizers["gpt2"], tmp_path / "out")
+    # What is streamed is read late.
+    (tmp_path / "local" / "train.jsonl").write_text('{"text": "a"}\n' * 9 + '{"text": \n')
+    with pytest.raises(UserError, match=r"local:train: cannot be read from the hub \("):
+        prepare(f"hf://{tmp_path}/local:train", tokenizers["gpt2"], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_column_of_nothing_but_null_is_no_text(tmp_path):
+    pq.write_table(pa.table({"text": pa.nulls(3)}), tmp_path / "empty.parquet")
+    pq.write_table(pa.table({"text": ["a", None]}), tmp_path / "more.parquet")
+    assert documents_of(tmp_path / "empty.parquet") == []
+    assert documents_of(tmp_path / "more.parquet") == ["a"]
 
 
 @settings(deadline=None, max_examples=60)

@@ -257,6 +257,17 @@ def test_a_failure_ends_a_process_that_has_others_at_once(monkeypatch, capsys, e
     assert ("Traceback" in capsys.readouterr().err) == (status == 1)
 
 
+def test_nobody_has_to_read_why_a_process_ends(monkeypatch):
+    def end(status):
+        raise SystemExit(status)
+
+    monkeypatch.setattr(distributed.os, "_exit", end)
+    with open("/dev/full", "w") as full, pytest.raises(SystemExit) as left:
+        monkeypatch.setattr(distributed.sys, "stderr", full)
+        distributed._end("a disk is full" * 10_000, 75)
+    assert left.value.code == 75
+
+
 def test_processes_that_leave_together_are_left_alone(monkeypatch):
     monkeypatch.setattr(jax, "process_count", lambda: 4)
     with pytest.raises(SystemExit) as left, distributed.abort_together():

@@ -13,9 +13,10 @@ from tests.records.runs import record as transfer_record
 from wechsel_jax.cli import main
 from wechsel_jax.data import TokenBlocks
 from wechsel_jax.errors import UserError
+from wechsel_jax.models.weights import unflatten
 from wechsel_jax.records.scores import ScoresRecord
 from wechsel_jax.training import train
-from wechsel_jax.training.exports import export_checkpoint, record_model
+from wechsel_jax.training.exports import export_checkpoint, record_model, write_model
 from wechsel_jax.training.metrics import read_metrics
 from wechsel_jax.training.run_spec import named_model
 from wechsel_jax.training.workdir import read_starts, record_start
@@ -249,6 +250,15 @@ def test_starts_that_came_to_nothing_are_not_counted(tmp_path):
     )
     (tmp_path / "machine.json").write_text("{")
     assert read_starts(tmp_path) == []
+
+
+def test_weights_that_are_no_numbers_are_not_exported(run, tmp_path):
+    model = named_model(run[0])
+    shapes = model.family.shapes(model.device_config)
+    for value in (np.nan, np.inf):
+        params = unflatten({path: np.full(shape, value, np.float32) for path, shape in shapes.items()})
+        with pytest.raises(UserError, match="holds NaN or infinity: the training diverged; expected numbers"):
+            write_model(model, params, "float32", tmp_path)
 
 
 def test_what_cannot_be_exported_is_one_line(bare, tmp_path):

@@ -9,10 +9,12 @@ from tests.full_disk import no_file_above
 from tests.training.runs import assert_same_run
 from wechsel_jax.errors import UserError
 from wechsel_jax.program import mistake
+from wechsel_jax.tokens.files import write_tokenizer
 from wechsel_jax.training import stable_phase, train
 from wechsel_jax.training.fork import _best_until
 from wechsel_jax.training.metrics import best_evaluation, read_metrics
 from wechsel_jax.training.recorder import Recorder
+from wechsel_jax.training.run_spec import named_model
 
 MODEL = {"model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32}
 
@@ -90,6 +92,14 @@ def test_a_full_disk_is_one_line(settings, long, tmp_path):
     place = tmp_path / "run" / "checkpoints" / "4"
     assert mistake(raised.value) == f"{place}: File too large; free some space and run the same command again"
     assert not [*place.parent.iterdir()]
+
+
+def test_a_full_disk_while_the_tokenizer_is_written_is_one_line_too(settings, tmp_path):
+    model = named_model(settings(8))
+    (tmp_path / "tokenizer").mkdir()
+    with no_file_above(200), pytest.raises(OSError) as raised:
+        write_tokenizer(model.tokenizer, tmp_path / "tokenizer")
+    assert "File too large; free some space" in mistake(raised.value)
 
 
 def test_what_ended_the_other_run_does_not_end_this_one(settings, tmp_path, capsys):

@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import math
 import os
-import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,6 +28,7 @@ from wechsel_jax.files.hub import HUB_ID, download
 from wechsel_jax.files.json import read_json, write_json
 from wechsel_jax.records.names import EXPORT, METRICS_FILE
 from wechsel_jax.tokens import load_tokenizer
+from wechsel_jax.tokens.files import write_tokenizer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -311,15 +311,7 @@ def _write_tokenizer(directory: Path, tokenizer: "str | os.PathLike | PreTrained
         loaded.model_input_names = loaded.init_kwargs["model_input_names"] = names
     # As in config.json: it names code that is neither run nor copied.
     loaded.init_kwargs.pop("auto_map", None)
-    try:
-        loaded.save_pretrained(directory)
-    except OSError:
-        raise
-    except Exception as error:  # the Rust side raises plain Exception for a full disk
-        number = re.search(r"os error (\d+)", str(error))
-        if number is None:
-            raise
-        raise OSError(int(number[1]), os.strerror(int(number[1])), os.fspath(directory / "tokenizer.json")) from error
+    write_tokenizer(loaded, directory)
     extra = [name for name in _EXTRA_TOKENIZER_FILES if place and (Path(place) / name).is_file()]
     # Those beside a tokenizer that was extended since say less than it has.
     if extra and load_tokenizer(place).get_vocab() == loaded.get_vocab():

@@ -24,6 +24,7 @@ from wechsel_jax.records.names import CONFIG_FILE, EXPORT
 from wechsel_jax.report import comparison_table, write_report
 from wechsel_jax.report.curves import BASELINE, steps_needed
 from wechsel_jax.tokens import load_tokenizer
+from wechsel_jax.tokens.files import write_tokenizer
 from wechsel_jax.tokens.training import train_tokenizer
 from wechsel_jax.training import train
 from wechsel_jax.training.config import as_dict
@@ -69,7 +70,7 @@ def _compare(config: ConfigDict, workdir: Path) -> dict:
             if directory := options.pop("directory", ""):
                 tokenizer = load_tokenizer(directory)
                 with new_directory(workdir / "tokenizer", "tokenizer") as place:
-                    tokenizer.save_pretrained(place)
+                    write_tokenizer(tokenizer, place)
             else:
                 train_tokenizer(config.text.train, output=workdir / "tokenizer", **read_as(config), **options)
     with timed(workdir, "data"):

@@ -399,6 +399,7 @@ def table_rows(source: Source, label: str = "") -> Iterator[tuple[str, Mapping[s
     else:
         rows = source.open_saved() if source.kind == "saved" else source.open_hub()
         features = rows.features or {}
+        rows = rows if source.kind == "saved" else source.streamed(rows)
     feature = features.get(label)
     named = getattr(feature, "names", None) or getattr(getattr(feature, "feature", None), "names", None)
 

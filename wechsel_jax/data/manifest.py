@@ -68,7 +68,7 @@ def read_manifest(directory: str | os.PathLike) -> dict[str, Any]:
         raise UserError(f"{path}: no such file; expected {_WHAT}")
     try:
         manifest = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not JSON ({error}); damaged or cut off; {_AGAIN}") from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         found = manifest.get("format") if isinstance(manifest, dict) else type(manifest).__name__

@@ -104,7 +104,7 @@ def _sample(documents: np.ndarray, choice: np.ndarray, max_bytes: int) -> dict[s
         beyond = (buckets > edge) & (sides == TRAIN)
         sides[beyond] = DROPPED
         count, size = count + int(beyond.sum()), size + int(chunk["bytes"][beyond].sum())
-    places = np.concatenate(at_edge)
+    places = np.concatenate([np.zeros(0, np.int64), *at_edge])
     places = places[np.argsort(mixed(places.astype(np.uint64) + _SAMPLE), kind="stable")]
     last = places[np.cumsum(documents["bytes"][places]) > left]
     choice[last] = DROPPED

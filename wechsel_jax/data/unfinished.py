@@ -54,7 +54,7 @@ class Unfinished:
         if _read(self.directory / _PLAN) == plan:
             self._record = _read(self.directory / _RECORD) or {}
         else:
-            shutil.rmtree(self.directory, ignore_errors=True)
+            _remove(self.directory)
             self.directory.mkdir(parents=True)
             with new_file(self.directory / _PLAN, "w") as handle:
                 json.dump(plan, handle)
@@ -90,7 +90,7 @@ class Unfinished:
 
     def remove(self) -> None:
         """Deletes what is not finished."""
-        shutil.rmtree(self.directory, ignore_errors=True)
+        _remove(self.directory)
 
 
 class Stage:
@@ -213,7 +213,18 @@ def discard(output: Path) -> None:
         return
     with lock(output) as mine:
         if mine and foreign(scratch_directory(output)) is None:
-            shutil.rmtree(scratch_directory(output), ignore_errors=True)
+            _remove(scratch_directory(output))
+
+
+def _remove(directory: Path) -> None:
+    """Removes a scratch directory, its plan last: by that the rest is known if this is killed."""
+    with contextlib.suppress(OSError):
+        for path in directory.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.name != _PLAN:
+                path.unlink()
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 def _lock_file(output: Path) -> Path:

@@ -28,14 +28,15 @@ def refuse_directory(
 
     Raises:
       UserError: `path` holds something and `overwrite` is false, or somebody else wrote it or some of it; it is no directory,
-        or cannot be written; or it is, is in or holds an input, or holds the working or the home directory.
+        or cannot be written; or something lies there and it is, is in or holds an input, or holds the working or the home
+        directory.
     """
     path = Path(path)
     if path.is_symlink() or (path.exists() and not path.is_dir()):
         kind = "link" if path.is_symlink() else "file"
         raise UserError(f"{path}: is a {kind}; expected a directory to write, or nothing there; choose another output")
     _refuse(path, lambda: foreign(path, writer), writer, overwrite, inputs)
-    if not path.name:
+    if path.name in ("", ".."):
         # "." in an empty directory. It is made under another name first, and then renamed.
         raise UserError(f"{path}: has no name of its own; expected the name of a directory to make; choose another output")
 

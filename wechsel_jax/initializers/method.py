@@ -66,7 +66,7 @@ class Own(typing.NamedTuple):
 class Method:
     """One way to initialise the embeddings of a new vocabulary, with everything that is said of it.
 
-    A method is one module that ends with its record, and a name in `registry`. Its own settings are the keyword arguments of
+    A method is one module that ends with its record, and a place in `METHODS`. Its own settings are the keyword arguments of
     `plan` and `text` whose type carries a `Setting`; flags, notes, records and reports follow from them.
 
     Attributes:

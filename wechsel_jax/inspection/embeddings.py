@@ -231,7 +231,8 @@ def _spread(table: Embeddings) -> Finding:
     if 1 / RATIO <= ratio <= RATIO:
         return Finding("ok", "spread", ratio, f"{told}: a new Transformer trains from them as they are.")
     if ratio < 1:
-        text = f"{told}: they begin closer together than a new model's; `wechsel-jax table --standardize` spreads them."
+        spreads = "`wechsel-jax table --standardize=pretrained_xavier` spreads them"
+        text = f"{told}: they begin closer together than a new model's; {spreads}."
         return Finding("look", "spread", ratio, text)
     severity = "wrong" if ratio > RATIO_WRONG else "look"
     known = "like GloVe's and T5's, from which models trained badly" if severity == "wrong" else "between BERT's and GloVe's"

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from wechsel_jax.initializers import METHODS
 from wechsel_jax.records import Finding
 
 SEVERITIES = ("wrong", "look", "ok")
@@ -92,6 +93,11 @@ def _random_rows(facts: Mapping[str, Any]) -> list[Finding]:
     advice = "use vectors with character n-grams (.bin), more text for them, or a looser overlap rule"
     if _by_contexts(facts):
         advice = "give more text of the target language, word vectors for the rest, or leave the regression in"
+    method = METHODS.get(facts.get("method"))
+    if method is not None and method.vectors is None and not _by_contexts(facts):
+        # Of methods that read no word vectors.
+        what = "more text" if "target_text" in method.needs else "more parallel text" if "parallel" in method.needs else ""
+        advice = f"give {what}" if what else f"take {'a helper that knows more of them, or ' * method.helper}another method"
     return [Finding(severity, "random rows", share, f"{told}, more than {_percent(RANDOM_SHARE)}: {advice}.")]
 
 
@@ -203,12 +209,17 @@ def _unseen(facts: Mapping[str, Any]) -> list[Finding]:
             continue
         if side == "target" and (facts.get("counts") or {}).get("copied", 0) > total / 2:
             continue  # what is copied needs no text
-        told = f"{missing:,} of {total:,} {side} tokens do not occur often enough in the {side} text"
+        # It cuts both texts by both tokenizers.
+        both = facts["alignment"].get("method") == "tokalign"
+        where = "two texts" if both else f"{side} text"
+        told = f"{missing:,} of {total:,} {side} tokens do not occur often enough in the {where}"
         much = side == "target" and counted.get("tokens", 0) >= MUCH_TEXT * total
         if missing <= (UNSEEN_OF_MUCH if much else UNSEEN_SHARE) * total:
             found.append(Finding("ok", f"{side} text", missing / total, f"{told}."))
             continue
         advice = "check that it is of the right language and that the texts are not swapped, or give more of it"
+        if both:
+            advice = "check that they are of the right languages, or give more of them"
         severity = severity if missing > UNSEEN_SHARE * total else "look"
         more = " (of a multilingual source it may be so)" if side == "source" else ""
         found.append(Finding(severity, f"{side} text", missing / total, f"{told}: {advice}{more}."))
@@ -220,6 +231,9 @@ def _similarity(facts: Mapping[str, Any]) -> list[Finding]:
     if value is None:
         return []
     told = f"The nearest source token has a cosine similarity of {value:.2f} on average"
+    # Not of vectors, but of what two tokens have in common with the shared ones.
+    if (facts.get("alignment") or {}).get("method") == "tokalign":
+        return [Finding("ok", "similarity", value, f"{told}.")]
     if value > ALIKE and not _by_contexts(facts):
         advice = "unless both sides have the same vectors, they tell words hardly apart; train them on more text"
         text = f"{told}, over {ALIKE:g}: {advice}."

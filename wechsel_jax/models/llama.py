@@ -158,6 +158,8 @@ def layer_windows(fields: Fields, default: list[bool]) -> tuple[bool, ...]:
     types = fields["layer_types"]
     if types is None:
         return tuple(default)
+    if not isinstance(types, list | tuple) or not all(isinstance(kind, str) for kind in types):
+        raise UserError(f"config.json: layer_types is {types!r}; expected a list of names: {', '.join(LAYER_TYPES)}")
     unknown = [kind for kind in types if kind not in LAYER_TYPES]
     if unknown:
         raise UserError(

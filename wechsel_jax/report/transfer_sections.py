@@ -17,9 +17,10 @@ COUNTS = ("with_vector", "copied", "mixed", "noise")
 _REST = {"without_vector": "Not shared and without a vector", "noise": "Not shared and random"}
 # Whether tokens are compared by contexts -> how the two languages come to share a space.
 _SPACES = {
-    False: "One rotation, learned from a dictionary, lays the source language's word vectors over the target language's.",
+    False: "One rotation, learned from pairs of words, lays the source language's word vectors over the target language's.",
     True: "Tokens of both languages are described by how often the same anchors, pairs of tokens that mean the same, stand "
     "before and after them in text.",
+    "adversarial": "One rotation, learned without a dictionary, lays the source language's word vectors over the target's.",
     "tokalign": "Both tokenizers cut the same text; a token of either is described by how similar it is to the shared ones.",
 }
 # What is said of a token without source tokens, by how its row was made.
@@ -116,7 +117,7 @@ def alignment(report: Report) -> list[Section]:
     if not alike:
         return []
     found = [run.transfer.alignment for run in report.transferred if run.transfer.alignment]
-    kinds = dict.fromkeys("tokalign" if one.get("method") == "tokalign" else _anchored(one) for one in found)
+    kinds = dict.fromkeys(one["method"] if one.get("method") in _SPACES else _anchored(one) for one in found)
     several = len(alike) > 1
     parts = [Section(report.names(runs), (table,)) if several else table for table, runs in alike.items()]
     return [Section("How well the languages line up", (*(_SPACES[kind] for kind in kinds), *parts))]

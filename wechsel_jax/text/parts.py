@@ -254,7 +254,7 @@ def _hub_rows(source: Source) -> Iterator[tuple["pa.Array", float]]:
     import_datasets(source.name)
     import pyarrow as pa
 
-    for columns in source.open_hub().iter(_ROWS):
+    for columns in source.streamed(source.open_hub().iter(_ROWS)):
         _check_column(source, columns)
         try:
             strings = pa.array(columns[source.field], pa.large_string())
@@ -285,7 +285,9 @@ def _strings(source: Source, column: "pa.Array", done: int) -> tuple[bytes, np.n
 
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type)):
+    # Of type null is a column in which every row is.
+    kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view, pa.types.is_null)
+    if not any(is_kind(column.type) for is_kind in kinds):
         raise UserError(f"{source.name}: field {source.field!r} is {column.type}; expected text; name another with text_field")
     column = pc.fill_null(column.cast(pa.large_string()), "")
     if not len(column):

@@ -6,7 +6,7 @@ import glob
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,9 +97,24 @@ class Source:
             )
         except Exception as error:
             # Every part of the network has exceptions of its own.
-            raise UserError(
-                f"{self.name}: cannot be read from the hub ({one_line(error)}); see hf://NAME:SPLIT#CONFIG"
-            ) from error
+            raise self._unreadable(error) from error
+
+    def streamed(self, rows: Iterable[Any]) -> Iterator[Any]:
+        """Yields what `open_hub` streams, row by row or batch by batch; the network may fail, and a file be damaged, late."""
+        reading = iter(rows)
+        while True:
+            try:
+                row = next(reading)
+            except StopIteration:
+                return
+            except MemoryError:
+                raise
+            except Exception as error:
+                raise self._unreadable(error) from error
+            yield row
+
+    def _unreadable(self, error: Exception) -> UserError:
+        return UserError(f"{self.name}: cannot be read from the hub ({one_line(error)}); see hf://NAME:SPLIT#CONFIG")
 
 
 def find_sources(

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Container, Sequence
 from pathlib import Path
@@ -64,6 +65,19 @@ def load_tokenizer(path: str | os.PathLike) -> "PreTrainedTokenizerFast":
     if place.suffix != ".json" and HUB_ID.fullmatch(os.fspath(path)) and not os.path.lexists(place):
         return _from_directory(download(os.fspath(path), _HUB_FILES, _EXPECTED))
     raise UserError(f"{path}: no such file or directory; expected {_EXPECTED}")
+
+
+def write_tokenizer(tokenizer: "PreTrainedTokenizerFast", directory: Path) -> None:
+    """Writes a tokenizer's files as transformers does; raises `OSError` for a full disk, too."""
+    try:
+        tokenizer.save_pretrained(directory)
+    except OSError:
+        raise
+    except Exception as error:  # the Rust side raises plain Exception
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), os.fspath(directory / "tokenizer.json")) from error
 
 
 def fast_tokenizer_class() -> type["PreTrainedTokenizerFast"]:

@@ -142,8 +142,11 @@ def abort_together() -> Iterator[None]:
 
 
 def _end(message: str, status: int) -> None:
-    print(message, file=sys.stderr, flush=True)
-    sys.stdout.flush()
+    # Nobody may read it, or the disk with the log be full.
+    with contextlib.suppress(OSError, ValueError):
+        print(message, file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
     os._exit(status)
 
 

@@ -1,5 +1,6 @@
 """Any checkpoint of a run as a directory that transformers loads, with its model card."""
 
+import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from wechsel_jax.records import read_run
 from wechsel_jax.records.names import CHECKPOINTS, CONFIG_FILE, METRICS_FILE, RECORD_FILE
 from wechsel_jax.report.card import model_card
 from wechsel_jax.tokens import load_tokenizer
+from wechsel_jax.tokens.files import write_tokenizer
 from wechsel_jax.training.checkpoints import Checkpoints
 from wechsel_jax.training.config import EXPORT_DTYPES, as_dict, default_config
 from wechsel_jax.training.metrics import best_evaluation, checked_metrics
@@ -39,12 +41,14 @@ def write_model(model: ModelSpec, params: dict[str, Any], dtype: str, directory:
       directory: an empty one, of `files.new_directory`.
 
     Raises:
-      UserError: a value is too large for the dtype.
+      UserError: a value is too large for the dtype, or no number.
     """
     tensors = model.family.to_hugging_face(strip(params, model.family, model.config), model.config)
     limit = float(ml_dtypes.finfo(dtype).max)
     for name, tensor in tensors.items():
         largest = float(np.max(np.abs(tensor), initial=0.0))
+        if not math.isfinite(largest):
+            raise UserError(f"{name}: holds NaN or infinity: the training diverged; expected numbers; export an earlier --step")
         if largest > limit:
             raise UserError(
                 f"export_dtype: {dtype} cannot hold {name}, whose largest value is {largest:.3g}; expected float32 or bfloat16"
@@ -53,7 +57,7 @@ def write_model(model: ModelSpec, params: dict[str, Any], dtype: str, directory:
     hf_config = {name: value for name, value in model.hf_config.items() if name != "torch_dtype"} | {"dtype": dtype}
     write_checkpoint(directory, hf_config, tensors, model.tokenizer, model.generation_config)
     if model.target_tokenizer is not None:
-        model.target_tokenizer.save_pretrained(directory / TARGET_TOKENIZER)
+        write_tokenizer(model.target_tokenizer, directory / TARGET_TOKENIZER)
 
 
 def record_model(model: ModelSpec, config: ConfigDict, workdir: str | Path, *, fresh: bool = False) -> None:
@@ -69,9 +73,9 @@ def record_model(model: ModelSpec, config: ConfigDict, workdir: str | Path, *, f
         write_json(directory / "config.json", model.hf_config)
         if model.generation_config is not None:
             write_json(directory / "generation_config.json", model.generation_config)
-        model.tokenizer.save_pretrained(directory)
+        write_tokenizer(model.tokenizer, directory)
         if model.target_tokenizer is not None:
-            model.target_tokenizer.save_pretrained(directory / TARGET_TOKENIZER)
+            write_tokenizer(model.target_tokenizer, directory / TARGET_TOKENIZER)
         record = Path(config.model.checkpoint or ".") / RECORD_FILE
         if config.model.checkpoint and record.is_file():
             shutil.copyfile(record, directory / RECORD_FILE)
