@@ -96,8 +96,12 @@ def _random_rows(facts: Mapping[str, Any]) -> list[Finding]:
     method = METHODS.get(facts.get("method"))
     if method is not None and method.vectors is None and not _by_contexts(facts):
         # Of methods that read no word vectors.
-        what = "more text" if "target_text" in method.needs else "more parallel text" if "parallel" in method.needs else ""
-        advice = f"give {what}" if what else f"take {'a helper that knows more of them, or ' * method.helper}another method"
+        if "target_text" in method.needs:
+            advice = "give more text"
+        elif "parallel" in method.needs:
+            advice = "give more parallel text"
+        else:
+            advice = "take a helper that knows more of them, or another method" if method.helper else "take another method"
     return [Finding(severity, "random rows", share, f"{told}, more than {_percent(RANDOM_SHARE)}: {advice}.")]
 
 

@@ -58,8 +58,8 @@ def probe(
 
     Each is a run of `train` in `workdir/START-RECIPE-RATE`, a schedule of its own: warm-up over 30 % of the steps, then linear
     to 0. The same call goes on where it stopped. What is compared is the bits per byte of held-out text after the last step;
-    or the loss a predicted token where one of them has none. Every evaluation reads all of the same text, in
-    bytes and not in batches, of which the tokens of another tokenizer, or longer rows, would cover another part.
+    or the loss a predicted token where one of them has none. Every evaluation reads all of the same text, in bytes and not in
+    batches, of which the tokens of another tokenizer, or longer rows, would cover another part.
 
     Args:
       starts: label -> model directory, of one or of several tokenizers.

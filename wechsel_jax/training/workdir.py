@@ -112,21 +112,16 @@ def only_run(workdir: str | Path, say: Callable[[str], None] = print) -> Iterato
             yield
         except UserError:
             # A setting was mistyped, perhaps: nobody shall find what looks like a run.
-            if fresh and [name for _, _, names in os.walk(workdir) for name in names] == [LOCK_FILE]:
-                _remove_again(workdir, made)
+            places = [*os.walk(workdir, topdown=False)] if fresh else []
+            if [name for _, _, names in places for name in names] == [LOCK_FILE]:
+                with contextlib.suppress(OSError):
+                    os.unlink(workdir / LOCK_FILE)
+                    for place, _, _ in places:
+                        if made or Path(place) != workdir:
+                            os.rmdir(place)
             raise
     finally:
         os.close(descriptor)
-
-
-def _remove_again(workdir: Path, whole: bool) -> None:
-    """Removes the lock and empty directories in a workdir, and `whole` itself."""
-    with contextlib.suppress(OSError):
-        for place, _, names in os.walk(workdir, topdown=False):
-            for name in names:
-                os.unlink(os.path.join(place, name))
-            if whole or Path(place) != workdir:
-                os.rmdir(place)
 
 
 def has_begun(workdir: Path) -> bool:
