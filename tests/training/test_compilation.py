@@ -15,7 +15,7 @@ from wechsel_jax.training import one_phase, train
 from wechsel_jax.training.compilation import compile_step, memory_line
 
 SIZE = 64 * 64 * 4
-ADVICE = {"batch_size": 12, "accumulation": 2, "model.remat": "none", "mesh.fsdp": 1, "devices": 8}
+ADVICE = {"batch_size": 48, "accumulation": 2, "model.remat": "none", "mesh.fsdp": 1, "batch_devices": 8}
 
 
 @functools.partial(jax.jit, donate_argnums=0)
@@ -58,14 +58,14 @@ def test_too_little_memory_is_said_before_the_first_step_with_what_to_do():
     message = str(error.value)
     assert "\n" not in message
     assert "a device has 48.0 KiB" in message and "of activations and gradients" in message
-    places = [message.index(text) for text in ("batch_size (now 12)", "accumulation=4", "model.remat=dots", "mesh.fsdp=8")]
+    places = [message.index(text) for text in ("batch_size (now 48; a multiple of 16)", "accumulation=6", "model.remat=dots", "mesh.fsdp=8")]
     assert places == sorted(places)
     assert not state["w"].is_deleted()
     compile_step(toy_step, state, *others, advice=ADVICE, limit_bytes=100 * SIZE)
 
 
 def test_advice_leaves_out_what_is_done_already():
-    settings = {"batch_size": 1, "accumulation": 1, "model.remat": "full", "mesh.fsdp": 8, "devices": 8}
+    settings = {"batch_size": 8, "accumulation": 1, "model.remat": "full", "mesh.fsdp": 8, "batch_devices": 8}
     with pytest.raises(UserError) as error:
         compile_step(toy_step, *toy_arguments(), advice=settings, limit_bytes=1)
     for name in ("batch_size", "accumulation", "remat", "fsdp"):

@@ -39,8 +39,8 @@ def mask_tokens(
     """Chooses round(rate * n) of the n eligible tokens of each row, uniformly without replacement.
 
     Each chosen token becomes the mask token (80 %), a token drawn uniformly from `replacements` (10 %) or stays (10 %).
-    The papers draw each token alone with probability `rate`; a fixed count a row has the same mean, and gives static
-    shapes without dropping any.
+    The papers draw each token alone with probability `rate`; a fixed count a row has that mean but for its rounding (of 3
+    tokens at .15 none is chosen), and gives static shapes without dropping any.
 
     Args:
       key: decides everything.

@@ -31,12 +31,13 @@ def pursue(
     """Chooses atoms greedily; of two that fit equally well, the one with the lower id.
 
     The choice is made in float32: two atoms whose fit differs by less than about 1e-6 of the residual may trade places. It is
-    the same for every number of devices. A device holds the dictionary and one (256, R) block of products at a time.
+    the same for every number of devices. A device holds the dictionary and, for 256 rows at a time, products (256, R) and the
+    directions chosen so far (256, K, h).
 
     Args:
       dictionary: (R, h), the atoms as they are compared.
       wanted: (T, h).
-      atoms: how many to choose.
+      atoms: how many to choose at most.
       devices: the rows are split over these; this process's devices where None.
       progress: called with (rows done, T).
 

@@ -25,7 +25,7 @@ def compile_step(
       train_step: what `make_train_step` returns.
       arguments: state, batch, learning rate and key of one step, or their shapes with shardings.
       advice: current values of the settings that decide about memory, by name: "batch_size", "accumulation", "block_length",
-        "model.remat", "mesh.fsdp", and "devices", how many there are. Absent ones are not advised about.
+        "model.remat", "mesh.fsdp", and "batch_devices", how many devices share the rows. Absent ones are not advised about.
       limit_bytes: memory of one device; by default what the device says, where it does (CPUs do not).
 
     Returns:
@@ -36,7 +36,9 @@ def compile_step(
     Raises:
       UserError: a step needs more memory than a device has. The compiled step raises it too, where memory ends as it runs.
     """
-    limit = _device_limit() if limit_bytes is None else limit_bytes
+    limit = limit_bytes
+    if limit is None and (statistics := jax.local_devices()[0].memory_stats()) and "bytes_limit" in statistics:
+        limit = int(statistics["bytes_limit"])
     try:
         compiled = train_step.lower(*arguments).compile()
     except jax.errors.JaxRuntimeError as error:
@@ -112,11 +114,6 @@ def memory_line(memory: Mapping[str, int]) -> str:
     )
 
 
-def _device_limit() -> int | None:
-    statistics = jax.local_devices()[0].memory_stats()
-    return int(statistics["bytes_limit"]) if statistics and "bytes_limit" in statistics else None
-
-
 def _explained(error: Exception, memory: Mapping[str, int] | None, limit: int | None, advice: Mapping[str, Any]) -> Exception:
     """The error of a user whose model is too large, or the error itself."""
     if not out_of_memory(error):
@@ -139,21 +136,23 @@ def _message(memory: Mapping[str, int] | None, limit: int | None, advice: Mappin
 
 def _remedies(advice: Mapping[str, Any]) -> list[str]:
     """What to change, in words; what changes the result least costs most, so the user chooses."""
-    rows, parts = advice.get("batch_size", 1), advice.get("accumulation", 1)
+    # Every part of a batch is shared out evenly: what is advised must be, too.
+    devices, parts = advice.get("batch_devices", 1), advice.get("accumulation", 1)
+    rows = advice.get("batch_size", 1)
     remedies = []
-    if rows > 1:
-        remedies.append(f"lower batch_size (now {rows})")
-    if parts < rows:
-        more = next((n for n in range(2 * parts, rows + 1) if rows % n == 0), rows)
+    if rows > (least := parts * devices):
+        remedies.append(f"lower batch_size (now {rows}{f'; a multiple of {least}' if least > 1 else ''})")
+    if more := next((n for n in range(2 * parts, rows + 1) if rows % (n * devices) == 0), 0):
         remedies.append(f"set accumulation={more} (an update from smaller parts)")
     if advice.get("block_length", 0) > 2:
         remedies.append(f"lower block_length (now {advice['block_length']})")
     if advice.get("model.remat") in ("none", "dots"):
         remat = "dots" if advice["model.remat"] == "none" else "full"
         remedies.append(f"set model.remat={remat} (computes more to keep less)")
-    devices, fsdp = advice.get("devices", 1), advice.get("mesh.fsdp", 1)
-    if 0 < fsdp < devices:
-        remedies.append(f"set mesh.fsdp={devices} (parameters and optimizer state are split over the devices)")
+    if 0 < advice.get("mesh.fsdp", 0) < devices:
+        remedies.append(
+            f"set mesh.data=1 and mesh.fsdp={devices} (parameters and optimizer state are split over the devices)"
+        )
     return remedies or ["use a device with more memory, or a smaller model"]
 
 

@@ -18,7 +18,8 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from wechsel_jax.errors import UserError
+from wechsel_jax.errors import UserError, one_line
+from wechsel_jax.program import mistake
 
 # EX_TEMPFAIL: nothing is wrong with this process; all of them started again go on.
 LOST = 75
@@ -116,10 +117,10 @@ def broadcast_from_first(value: int) -> int:
 def abort_together() -> Iterator[None]:
     """Ends this process at once where the block fails and there are others, which would wait for it, or it for them.
 
-    One line on stderr and status 2 for a user's mistake, status 75 where another process has gone (start all of them again),
-    a traceback and status 1 for anything else. Nothing is unwound: background threads that save a checkpoint would wait for
-    the other processes too, and what they leave half-written is cleaned up at the next start. `SystemExit` passes, because
-    the processes leave together then. With one process the block's exceptions are left alone.
+    One line on stderr and status 2 for what the user can mend (`program.mistake`), status 75 where another process has gone
+    (start all of them again), a traceback and status 1 for anything else. Nothing is unwound: background threads that save a
+    checkpoint would wait for the other processes too, and what they leave half-written is cleaned up at the next start.
+    `SystemExit` passes, because the processes leave together then. With one process the block's exceptions are left alone.
     """
     try:
         yield
@@ -128,12 +129,12 @@ def abort_together() -> Iterator[None]:
     except BaseException as error:
         if jax.process_count() == 1:
             raise
-        here, text = f"process {jax.process_index()} of {jax.process_count()}", " ".join(str(error).split())
-        if isinstance(error, (UserError, OSError)):
-            _end(f"{here}: error: {text}", 2)
-        if isinstance(error, (RuntimeError, ValueError)) and _LOST_PEER.search(text):
+        here = f"process {jax.process_index()} of {jax.process_count()}"
+        if (line := mistake(error)) is not None:
+            _end(f"{here}: error: {line}", 2)
+        if isinstance(error, (RuntimeError, ValueError)) and _LOST_PEER.search(str(error)):
             _end(
-                f"{here}: lost another process of this run ({text[:200]}); "
+                f"{here}: lost another process of this run ({one_line(error)[:200]}); "
                 "start all of them again: the run goes on from its newest checkpoint",
                 LOST,
             )

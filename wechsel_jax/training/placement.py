@@ -178,7 +178,7 @@ class Placement:
             "block_length": config.block_length,
             "model.remat": config.model.remat,
             "mesh.fsdp": self.mesh.shape["fsdp"],
-            "devices": self.mesh.size,
+            "batch_devices": sharding.batch_devices(self.mesh),
         }
 
     def _shardings(self, index: int) -> TrainState:
