@@ -82,13 +82,15 @@ def test_damaged_directories_are_named(prepared, tmp_path):
     with pytest.raises(UserError, match=r"tokens\.bin: no such file"):
         TokenBlocks.open(prepared, 5)
     for content, message in (
-        ("{", "not JSON"),
-        ("[" * 100_000, "not JSON"),
-        ("[]", "format 'list'; expected 1"),
+        ("{", ".*not JSON"),
+        ("[" * 100_000, ".*nested too deep"),
+        ("[]", ".*holds no JSON object"),
         (json.dumps(manifest | {"format": 2}), "format 2; expected 1"),
         (json.dumps(manifest | {"dtype": "int8"}), "dtype is 'int8'"),
-        (json.dumps(manifest | {"tokens": None}), "tokens is None; expected int"),
-        (json.dumps({name: value for name, value in manifest.items() if name != "sha256"}), "sha256 is None"),
+        (json.dumps(manifest | {"tokens": None}), "field tokens is missing; expected a whole number"),
+        (json.dumps({name: value for name, value in manifest.items() if name != "sha256"}), "field sha256 is missing"),
+        (json.dumps(manifest | {"inputs": ["a.txt"]}), "field inputs.0 is 'a.txt'; expected an object"),
+        (json.dumps(manifest | {"tokenizer": {"vocabulary": 7}}), "field tokenizer.vocabulary is 7; expected text"),
     ):
         (prepared / "manifest.json").write_text(content)
         with pytest.raises(UserError, match=rf"manifest\.json: {message}"):

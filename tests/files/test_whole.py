@@ -101,7 +101,7 @@ def test_what_goes_wrong_names_the_output_and_not_the_temporary_file(tmp_path):
 
 @pytest.mark.parametrize("output", ["/proc/scores.json", "/proc/missing/scores.json"])
 def test_where_nothing_can_be_made_is_refused_before_any_work(output):
-    with pytest.raises(UserError, match=f"^{output}: /proc cannot be written to; choose another output"):
+    with pytest.raises(UserError, match=f"^{output}: /proc cannot be written to; choose another place"):
         refuse_file(output, never, "evaluate")
 
 

@@ -284,7 +284,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_any_work(world, sour
         with pytest.raises(UserError, match=re.escape(message)):
             transfer(source, tokenizer, output, method="trans_inner", overwrite=overwrite, log=said.append)
     # Where not even root can make a file, whatever the rights say.
-    with pytest.raises(UserError, match=r"^/proc/deep/out: /proc cannot be written to; choose another output"):
+    with pytest.raises(UserError, match=r"^/proc/deep/out: /proc cannot be written to; choose another place"):
         transfer(source, tokenizer, "/proc/deep/out", method="trans_inner", log=said.append)
     assert not said and sorted(path.name for path in tmp_path.iterdir()) == ["file", "link"] and file.read_text() == "keep me"
 

@@ -2,7 +2,6 @@
 
 import errno
 import hashlib
-import json
 import os
 import sys
 import time
@@ -14,6 +13,7 @@ import numpy as np
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import require_directory, temporary_directory
+from wechsel_jax.files.json import TEXT, WHOLE, mismatch, read_json
 from wechsel_jax.records.names import MANIFEST
 from wechsel_jax.records.run import SIDES
 
@@ -28,13 +28,8 @@ _CHUNK = 1 << 24
 _WHAT = "a directory that `wechsel_jax.data.prepare` wrote"
 _AGAIN = "delete the directory and prepare the text again"
 _FIELDS = {
-    "tokens": int,
-    "documents": int,
-    "vocabulary_size": int,
-    "sha256": str,
-    "dtype": str,
-    "inputs": list,
-    "tokenizer": dict,
+    **{"tokens": WHOLE, "documents": WHOLE, "vocabulary_size": WHOLE, "sha256": TEXT, "dtype": TEXT},
+    **{"inputs": [{"name?": TEXT, "sha256?": TEXT}], "tokenizer": {"sha256?": TEXT, "vocabulary?": TEXT}},
 }
 _DECIDING = ("documents_are", "dtype", "vocabulary_size", "end_token")
 # Of these, and with these values, a manifest may say nothing.
@@ -64,18 +59,11 @@ def read_manifest(directory: str | os.PathLike) -> dict[str, Any]:
     """
     directory = require_directory(directory, _WHAT)
     path = directory / MANIFEST
-    if not path.is_file():
-        raise UserError(f"{path}: no such file; expected {_WHAT}")
-    try:
-        manifest = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not JSON ({error}); damaged or cut off; {_AGAIN}") from None
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        found = manifest.get("format") if isinstance(manifest, dict) else type(manifest).__name__
-        raise UserError(f"{path}: format {found!r}; expected {FORMAT}; {_AGAIN}")
-    for field, kind in _FIELDS.items():
-        if not isinstance(manifest.get(field), kind):
-            raise UserError(f"{path}: {field} is {manifest.get(field)!r}; expected {kind.__name__}; {_AGAIN}")
+    manifest = read_json(path, _WHAT, _AGAIN)
+    if manifest.get("format") != FORMAT:
+        raise UserError(f"{path}: format {manifest.get('format')!r}; expected {FORMAT}; {_AGAIN}")
+    if problem := mismatch(manifest, _FIELDS):
+        raise UserError(f"{path}: {problem}; {_AGAIN}")
     if manifest["dtype"] not in DTYPES:
         raise UserError(f"{path}: dtype is {manifest['dtype']!r}; expected one of {', '.join(DTYPES)}; {_AGAIN}")
     _check_size(directory / TOKENS, manifest["tokens"] * DTYPES[manifest["dtype"]])

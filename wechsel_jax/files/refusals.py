@@ -119,18 +119,18 @@ def refuse_place(path: str | os.PathLike) -> None:
         os.fspath(path).encode()
     except UnicodeEncodeError:
         shown = os.fsencode(path).decode(errors="replace")
-        raise UserError(f"{shown}: the name is not UTF-8; expected one that is; choose another output") from None
+        raise UserError(f"{shown}: the name is not UTF-8; expected one that is; choose another name") from None
     if path.parts[:1] == ("~",):
         raise UserError(f"{path}: the shell left ~ as it is; expected a path; write {Path.home() / Path(*path.parts[1:])}")
     around = next((parent for parent in path.absolute().parents if os.path.lexists(parent)), path)
     if not around.is_dir():
         kind = "a file" if around.exists() else "a link to nothing"
-        raise UserError(f"{path}: {around} is {kind}; expected a directory to write in; choose another output")
+        raise UserError(f"{path}: {around} is {kind}; expected a directory to write in; choose another place")
     try:
         # Rights do not tell: root has them in /proc, too. On most file systems such a file never has a name.
         tempfile.TemporaryFile(dir=around).close()
     except OSError as error:
-        expected = f"choose another output, or ask for the right to write there ({error.strerror})"
+        expected = f"choose another place, or ask for the right to write there ({error.strerror})"
         raise UserError(f"{path}: {around} cannot be written to; {expected}") from None
 
 

@@ -36,9 +36,7 @@ def compile_step(
     Raises:
       UserError: a step needs more memory than a device has. The compiled step raises it too, where memory ends as it runs.
     """
-    limit = limit_bytes
-    if limit is None and (statistics := jax.local_devices()[0].memory_stats()) and "bytes_limit" in statistics:
-        limit = int(statistics["bytes_limit"])
+    limit = _device_limit() if limit_bytes is None else limit_bytes
     try:
         compiled = train_step.lower(*arguments).compile()
     except jax.errors.JaxRuntimeError as error:
@@ -112,6 +110,11 @@ def memory_line(memory: Mapping[str, int]) -> str:
         f"a step takes {_size(memory['peak'])} of a device's memory: {_size(state)} of parameters and optimizer state, updated "
         f"in place, {_size(memory['temporary'])} of activations and gradients"
     )
+
+
+def _device_limit() -> int | None:
+    statistics = jax.local_devices()[0].memory_stats()
+    return int(statistics["bytes_limit"]) if statistics and "bytes_limit" in statistics else None
 
 
 def _explained(error: Exception, memory: Mapping[str, int] | None, limit: int | None, advice: Mapping[str, Any]) -> Exception:
