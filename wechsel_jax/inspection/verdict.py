@@ -284,10 +284,15 @@ def _weights(facts: Mapping[str, Any]) -> list[Finding]:
     largest = (facts.get("mixture") or {}).get("largest_absolute_sum")
     found = []
     if largest is not None and largest > ABSOLUTE_SUM:
+        method = METHODS.get(facts.get("method"))
+        read = () if method is None else method.options
+        # What keeps weights small, of what the method reads.
+        tried = {"ridge": "raise --ridge", "atoms": "lower --atoms", "neighbors": "lower --neighbors"}
+        advice = " or ".join(words for name, words in tried.items() if name in read) or "take another method"
         text = (
             f"The absolute weights of one row add up to {largest:.3g}, more than {ABSOLUTE_SUM:g}: its sources nearly cancel; "
         )
-        found.append(Finding("look", "weights", largest, f"{text}raise the ridge or use fewer neighbors."))
+        found.append(Finding("look", "weights", largest, f"{text}{advice}."))
     for note in facts.get("notes") or ():
         if _ILL_CONDITIONED.search(note):
             found.append(Finding("look", "conditioning", None, note))
