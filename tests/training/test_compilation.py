@@ -58,7 +58,10 @@ def test_too_little_memory_is_said_before_the_first_step_with_what_to_do():
     message = str(error.value)
     assert "\n" not in message
     assert "a device has 48.0 KiB" in message and "of activations and gradients" in message
-    places = [message.index(text) for text in ("batch_size (now 48; a multiple of 16)", "accumulation=6", "model.remat=dots", "mesh.fsdp=8")]
+    places = [
+        message.index(text)
+        for text in ("batch_size (now 48; a multiple of 16)", "accumulation=6", "model.remat=dots", "mesh.fsdp=8")
+    ]
     assert places == sorted(places)
     assert not state["w"].is_deleted()
     compile_step(toy_step, state, *others, advice=ADVICE, limit_bytes=100 * SIZE)

@@ -229,7 +229,11 @@ def test_a_port_that_is_taken_is_refused(monkeypatch, family, host):
     ("error", "status", "said"),
     [
         (UserError("data.train: is empty"), 2, "process 0 of 4: error: data.train: is empty"),
-        (OSError(28, "No space left on device", "run/metrics.jsonl"), 2, "run/metrics.jsonl: No space left on device; free some"),
+        (
+            OSError(28, "No space left on device", "run/metrics.jsonl"),
+            2,
+            "run/metrics.jsonl: No space left on device; free some",
+        ),
         (MemoryError(), 2, "not enough memory; ask for less"),
         (
             jax.errors.JaxRuntimeError("UNKNOWN: Gloo AllReduce failed: Connection reset by peer"),

@@ -153,9 +153,7 @@ def _remedies(advice: Mapping[str, Any]) -> list[str]:
         remat = "dots" if advice["model.remat"] == "none" else "full"
         remedies.append(f"set model.remat={remat} (computes more to keep less)")
     if 0 < advice.get("mesh.fsdp", 0) < devices:
-        remedies.append(
-            f"set mesh.data=1 and mesh.fsdp={devices} (parameters and optimizer state are split over the devices)"
-        )
+        remedies.append(f"set mesh.data=1 and mesh.fsdp={devices} (parameters and optimizer state are split over the devices)")
     return remedies or ["use a device with more memory, or a smaller model"]
 
 
