@@ -44,7 +44,7 @@ OUTPUT = Path(__file__).with_name("recipe.json")
 PICTURE = Path(__file__).parents[1] / "docs" / "recipe.png"
 CONTROLS = ("shuffled", "rows")
 # What docs/recipe.md answers first, and in which languages: start, recipe, steps.
-ANSWERED = {"fr": "French", "hi": "Hindi"}
+ANSWERED = {"fr": "French", "hi": "Hindi", "th": "Thai"}
 ANSWER = (
     ("wechsel", "adamw", 800),
     ("wechsel", "two_rates", 800),
@@ -221,7 +221,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, grid = pyplot.subplots(1, len(ANSWERED), figsize=(7.2 * len(ANSWERED), 3.9))
+    figure, grid = pyplot.subplots(len(ANSWERED), 1, figsize=(7.2, 3.6 * len(ANSWERED)))
     for axes, (language, title) in zip(grid, ANSWERED.items(), strict=True):
         found = _answers(result, language)
         for (start, recipe, steps), run in sorted(found.items(), key=lambda item: -means(item[1])[item[1]["steps"]]):

@@ -69,6 +69,47 @@ def test_some_methods_of_a_config_can_be_compared_alone(tmp_path):
         validate_comparison(config, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("overrides.full_rand", {"seed": 3}, r"overrides\.full_rand\.seed: is 3; expected it as `seed`, 0"),
+        ("overrides.anker", {"model": {"checkpoint": "x"}}, r"overrides\.anker\.model\.checkpoint: is 'x'; expected none"),
+        ("overrides.anker", {"data": {"train": ["x"]}}, r"overrides\.anker\.data\.train: is \['x'\]; expected none"),
+        ("overrides.anker", {"data": {"validation": ["x"]}}, r"overrides\.anker\.data\.validation: is "),
+        ("text.train", (2024,), r"text\.train: is \(2024,\); expected names of files"),
+        ("parallel", (5,), r"parallel: is \(5,\); expected names of files"),
+        ("evaluation.fine_tuning.t.model", {"checkpoint": "x"}, r"t\.model\.checkpoint: is 'x'; expected none: each"),
+        ("evaluation.fine_tuning.t.fork", "x", r"fine_tuning\.t\.fork: is 'x'; expected none: each model"),
+        ("evaluation.fine_tuning.t.block_length", 4096, r"t\.block_length: 4096 is more than the 128 positions of "),
+        ("evaluation.fine_tuning.t.file", "other.tsv", r"other\.tsv: .*'text'"),
+        ("evaluation.fine_tuning.t.objective", "translation", r"t\.objective: is 'translation'; expected one of class"),
+        ("evaluation.tasks.t", {"form": "labels"}, r"evaluation\.fine_tuning\.t: a task has this name"),
+    ],
+)
+def test_what_would_be_found_after_hours_or_never_is_refused_before(tmp_path, monkeypatch, name, value, message):
+    """Each begins with what it is called after, has the seed of all, and is fine-tuned from itself on what fits it."""
+    monkeypatch.chdir(tmp_path)
+    Path("a.tsv").write_text("text\tlabel\nDas Haus.\thouse\nDer Mann.\tman\n")
+    Path("other.tsv").write_text("a\tb\nDas Haus.\thouse\n")
+    config = load("demo")
+    config.unlock()
+    data = {"train": ("a.tsv",), "validation": ("a.tsv",)}
+    tuning = {"file": "a.tsv", "objective": "classification", "steps": 2, "batch_size": 8, "block_length": 16, "data": data}
+    config.evaluation.fine_tuning.t = ConfigDict(tuning)
+    config.evaluation.fine_tuning.t.model = ConfigDict({"remat": "none"})
+    validate_comparison(config, tmp_path / "run")
+    *place, field = name.split(".")
+    part = config
+    for one in place:
+        part = part[one]
+    if isinstance(value, dict) and "form" in value:
+        value = value | {"file": "a.tsv"}
+    with config.ignore_type():
+        part[field] = ConfigDict(value) if isinstance(value, dict) else value
+    with pytest.raises(UserError, match=message):
+        validate_comparison(config, tmp_path / "run")
+
+
 def test_every_method_that_needs_nothing_more_is_compared(tmp_path):
     data = tmp_path / "data"
     (data / "wechsel_wiktionary").mkdir(parents=True)

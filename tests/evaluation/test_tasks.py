@@ -480,6 +480,16 @@ def test_a_file_of_tasks_holds_what_has_no_flag(place, tmp_path):
         ({"form": "text", "file": "a", "magic": 1}, "tasks.json: x.magic: text has no such setting"),
         ({"form": "text", "file": "a", "window": True}, "tasks.json: x.window: is True; expected a whole number, 0 or more"),
         ({"form": "labels", "file": "a", "texts": "text"}, "tasks.json: x.texts: is 'text'; expected a list of texts"),
+        (
+            {"form": "labels", "file": "a", "texts": ["a", "b", "c"]},
+            "tasks.json: x.texts: is ['a', 'b', 'c']; expected the names",
+        ),
+        ({"form": "probe", "file": "a", "train": "a", "texts": []}, "tasks.json: x.texts: is []; expected the names of 1 to 2"),
+        (
+            {"form": "probe", "file": "a", "train": "a", "kind": "tagging", "texts": ["a", "b"]},
+            "tasks.json: x.texts: is ['a', 'b']; expected the names of 1 to 1",
+        ),
+        ({"form": "choice", "file": "a", "examples": "a"}, "tasks.json: x.examples: has no effect without shots"),
         ({"form": "choice", "file": "a", "within_word": 1}, "tasks.json: x.within_word: is 1; expected true or false"),
         ({"form": "reading", "file": "{place}/pairs.tsv", "questions": "b"}, "tasks.json: x: b: no such file"),
         ({"form": "reading", "file": "a", "words": "fr"}, "tasks.json: x.words: is 'fr'; expected one of 'ar', 'de', 'el', "),

@@ -170,6 +170,9 @@ def test_special_tokens_that_a_text_spells_count_neither_in_nats_nor_in_bytes(ca
     end = model.tokenizer.eos_token
     plain, spelled = score_text(model, ["The dog sleeps."]), score_text(model, [f"The dog{end}{end} sleeps."])
     assert plain.bytes.tolist() == spelled.bytes.tolist() == [15]
+    # A stretch of nothing else is no word.
+    apart = score_text(model, [f"The dog {end} sleeps. {end}"])
+    assert plain.words.tolist() == spelled.words.tolist() == apart.words.tolist() == [3]
     assert plain.tokens.tolist() == spelled.tokens.tolist() and spelled.special_tokens == plain.special_tokens + 2
 
 

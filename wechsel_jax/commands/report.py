@@ -68,7 +68,7 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
         print(scores_text(read_scores(arguments)), written, sep="\n")
         return
     rest = [argument for argument in arguments if argument not in embeddings]
-    runs = [require_directory(argument, "the workdir of a training run") for argument in rest]
+    runs = [require_directory(argument, "the directory of a run or a transfer, or .json files of scores") for argument in rest]
     from wechsel_jax.report.page import is_report, write_report
 
     refuse_file(output, is_report, "report", values.overwrite)

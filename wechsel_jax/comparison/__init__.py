@@ -5,7 +5,8 @@ Read `settings.py` (the fields, and what each method gets of them), then `run.py
 `candidates.py` (a transfer by the method whose model learns fastest).
 """
 
-from wechsel_jax.comparison.run import BASELINE, compare
+from wechsel_jax.comparison.run import compare
 from wechsel_jax.comparison.settings import AUTO, default_config
+from wechsel_jax.report.curves import BASELINE
 
 __all__ = ["AUTO", "BASELINE", "compare", "default_config"]

@@ -88,14 +88,24 @@ def validate_comparison(config: ConfigDict, workdir: Path) -> None:
     source = Checkpoint.open(config.source)
     if config.evaluation.tasks or config.evaluation.fine_tuning:
         scored_models(config, workdir)
+    of_source = family(source.config.get("model_type"))
+    positions = of_source.config(source.config).max_length
     for name in config.evaluation.fine_tuning:
+        if name in config.evaluation.tasks:
+            raise UserError(f"evaluation.fine_tuning.{name}: a task has this name; expected another, as scores are told by it")
         settings = fine_tuning_config(config, name, Path(config.source), workdir)
-        validate(settings, steps_known=not settings.epochs)
-        if settings.objective not in FORMS:
+        if settings.objective not in (known := [form for form in FORMS if form != "translation"]):
             raise UserError(
-                f"evaluation.fine_tuning.{name}.objective: is {settings.objective!r}; expected one of {', '.join(FORMS)}"
+                f"evaluation.fine_tuning.{name}.objective: is {settings.objective!r}; expected one of {', '.join(known)}"
             )
-        # They are trained on last.
+        validate(settings, steps_known=not settings.epochs)
+        if settings.block_length > positions:
+            raise UserError(
+                f"evaluation.fine_tuning.{name}.block_length: {settings.block_length} is more than the {positions} positions "
+                f"of {config.source}; expected at most that, or another source"
+            )
+        # All are read when everything else is done; what is scored has the form of what is trained on.
+        settings.data.train = (*settings.data.train, config.evaluation.fine_tuning[name].file)
         examples_of(settings)
     needed = needs_of_all(config)
     files = {"dictionary": ("dictionary", config.dictionary, "a dictionary of word pairs")}
@@ -151,6 +161,10 @@ def _validate_types(config: ConfigDict) -> None:
     ):
         if not isinstance(value, tuple | list) or not all(map(right, value)):
             raise UserError(f"{field}: is {value!r}; expected a tuple of {kind}")
+    texts = {f"text.{name}": files for name, files in config.text.items()} | {"parallel": config.parallel}
+    for field, value in texts.items():
+        if not all(isinstance(one, str) for one in (value if isinstance(value, tuple | list) else [value])):
+            raise UserError(f"{field}: is {value!r}; expected names of files")
     for field in ("variants", "overrides"):
         for name, given in config[field].items():
             if not isinstance(given, ConfigDict):
@@ -160,17 +174,22 @@ def _validate_types(config: ConfigDict) -> None:
         if not name or name in (*_FOLDERS, *FREE_FIELDS) or "/" in name:
             taken = ", ".join(sorted({*_FOLDERS, *FREE_FIELDS}))
             raise UserError(f"methods: {name!r} cannot name a run's folder; expected a name without / that is none of {taken}")
-    training = as_dict(config.training)
-    if training["seed"] not in (0, config.seed):
-        raise UserError(
-            f"training.seed: is {training['seed']}; expected it as `seed`, {config.seed}, which is that of all runs"
-        )
-    for place, field in (("model", "checkpoint"), ("data", "train"), ("data", "validation")):
-        if given := training[place][field]:
+    for where, given in (
+        ("training", config.training),
+        *((f"overrides.{name}", one) for name, one in config.overrides.items()),
+    ):
+        settings = as_dict(given)
+        if settings.get("seed", 0) not in (0, config.seed):
             raise UserError(
-                f"training.{place}.{field}: is {given!r}; expected none: each run begins with its transfer and is trained on "
-                "`text`"
+                f"{where}.seed: is {settings['seed']}; expected it as `seed`, {config.seed}, which is that of all runs"
             )
+        for place, field in (("model", "checkpoint"), ("data", "train"), ("data", "validation")):
+            part = settings.get(place)
+            if isinstance(part, dict) and part.get(field):
+                raise UserError(
+                    f"{where}.{place}.{field}: is {part[field]!r}; expected none: each run begins with its transfer and is "
+                    "trained on `text`"
+                )
 
 
 def _validate_trainings(config: ConfigDict, workdir: Path, source: Checkpoint) -> None:

@@ -22,7 +22,7 @@ from wechsel_jax.records import ComparisonRecord, read_run
 from wechsel_jax.records.machine import machine
 from wechsel_jax.records.names import CONFIG_FILE, EXPORT
 from wechsel_jax.report import comparison_table, write_report
-from wechsel_jax.report.curves import BASELINE, steps_needed
+from wechsel_jax.report.curves import baseline, steps_needed
 from wechsel_jax.tokens import load_tokenizer
 from wechsel_jax.tokens.files import write_tokenizer
 from wechsel_jax.tokens.training import train_tokenizer
@@ -148,13 +148,16 @@ def _made_again(place: Path) -> Iterator[None]:
 
 def _write_results(config: ConfigDict, workdir: Path, tuned: dict[str, list]) -> dict:
     runs = [workdir / method for method in config.methods]
-    curves = {run.name: [list(point) for point in read_run(run).curve] for run in runs}
+    records = [read_run(run) for run in runs]
+    scratch = baseline(records)
     result = ComparisonRecord(
-        methods={name: {"evaluations": curve} for name, curve in curves.items()},
+        methods={
+            run.name: {"evaluations": [list(point) for point in one.curve]} for run, one in zip(runs, records, strict=True)
+        },
         steps_needed={
-            name: steps_needed(curves[BASELINE], curve)
-            for name, curve in curves.items()
-            if BASELINE in curves and name != BASELINE
+            run.name: steps_needed(scratch.curve, one.curve)
+            for run, one in zip(runs, records, strict=True)
+            if scratch and one is not scratch
         },
         seed=config.seed,
         machine=machine(),

@@ -16,8 +16,8 @@ from wechsel_jax.training.config import as_dict, updated
 from wechsel_jax.training.exports import export_checkpoint
 from wechsel_jax.training.workdir import follow
 
-# Of a run's workdir: its model after so many steps, a folder each.
-STAGES = "stages"
+# Of a run's workdir: its model after so many steps, a folder each, and before any.
+STAGES, TRANSFER = "stages", "transfer"
 # Labels of what is there before any training: the source, and behind the name of a method.
 SOURCE, UNTRAINED = "source", " untrained"
 
@@ -29,7 +29,7 @@ def scored_models(config: ConfigDict, workdir: Path) -> dict[str, Path]:
       UserError: what is fine-tuned from two of them would lie in one folder.
     """
     asked = config.evaluation
-    stages = {UNTRAINED: "transfer"} if asked.before else {}
+    stages = {UNTRAINED: TRANSFER} if asked.before else {}
     stages |= {f" {100 * part:g} %": f"{STAGES}/{round(part * config.training.steps)}" for part in asked.during}
     stages |= {"": EXPORT} if asked.after else {}
     models = [(SOURCE, Path(config.source))]
@@ -51,7 +51,7 @@ def _folder(label: str) -> str:
 def score_starts(config: ConfigDict, workdir: Path) -> None:
     """Scores what is there before any training, so that a task that cannot be asked of these models is not found after it."""
     models = scored_models(config, workdir)
-    starts = {label: models[label] for label in models if label == SOURCE or label.endswith(UNTRAINED)}
+    starts = {label: place for label, place in models.items() if label == SOURCE or place.name == TRANSFER}
     evaluate(starts, read_tasks(config), output=workdir / "scores.json", overwrite=True)
 
 
@@ -99,6 +99,12 @@ def fine_tuning_config(config: ConfigDict, name: str, model: Path, workdir: Path
     given = {key: value for key, value in as_dict(given).items() if key != "file"}
     if wrong := sorted({*given} - {*training}):
         raise UserError(f"evaluation.fine_tuning.{name}.{wrong[0]}: no such setting; expected one of {', '.join(training)}")
+    own = {"model.checkpoint": (given.get("model") or {}).get("checkpoint"), "fork": given.get("fork")}
+    for field, value in own.items():
+        if value:
+            raise UserError(
+                f"evaluation.fine_tuning.{name}.{field}: is {value!r}; expected none: each model that is compared is fine-tuned"
+            )
     return updated(training, given, f"evaluation.fine_tuning.{name}")
 
 

@@ -90,6 +90,14 @@ class Task:
                 raise UserError(f"{name}.{key}: is {given[key]!r}; expected {_KINDS[kind][0]}")
             if settings[key] not in (values := _VALUES.get((form, key), [settings[key]])):
                 raise UserError(f"{name}.{key}: is {given[key]!r}; expected one of {', '.join(map(repr, values))}")
+        if form in ("labels", "probe"):
+            least, most = int(form == "probe"), 1 if settings.get("kind") == "tagging" else 2
+            if not least <= len(settings["texts"]) <= most:
+                raise UserError(
+                    f"{name}.texts: is {settings['texts']!r}; expected the names of {least} to {most} columns or fields"
+                )
+        if settings.get("examples") and not settings["shots"]:
+            raise UserError(f"{name}.examples: has no effect without shots; expected shots, or none of it")
         return cls(name, form, os.fspath(place), settings)
 
 

@@ -1,5 +1,6 @@
 """How well a model predicts running text: bits per byte, perplexity, bits per word."""
 
+import functools
 import itertools
 import math
 from collections import Counter
@@ -32,7 +33,7 @@ class TextScores:
       special_nats: of the special tokens between the documents, of a causal model.
       special_tokens: how many these were.
       bytes: int64 (n,), UTF-8 bytes, but those of special tokens that a document spells out (`<s>`), whose nats count nowhere.
-      words: int64 (n,), stretches between white space.
+      words: int64 (n,), stretches between white space of what `bytes` counts.
       masked: whether each token was masked alone and predicted from both sides.
     """
 
@@ -103,7 +104,11 @@ def score_text(model: LoadedModel, documents: Sequence[str], *, window: int = 0,
     left_out, raw = 0, model.vocabulary.bytes
     before, after = encoder.around
     inside = (piece[len(before) : len(piece) - len(after)] for piece in pieces)
-    spelled = [sum(len(raw[token]) for token in piece[special[piece]]) for piece in inside]
+    spelled = [[raw[token].decode(errors="replace") for token in piece[special[piece]]] for piece in inside]
+    plain = [
+        functools.reduce(lambda text, token: text.replace(token, "", 1), tokens, document)
+        for document, tokens in zip(documents, spelled, strict=True)
+    ]
     if model.vocabulary.kind != "byte_bpe" and model.vocabulary.id_with_role("unk") is None:
         characters = Counter(one for document in documents for one in document if not one.isspace())
         alone = plain_backend(model.tokenizer).encode_batch([*characters], add_special_tokens=False)
@@ -127,8 +132,8 @@ def score_text(model: LoadedModel, documents: Sequence[str], *, window: int = 0,
         unknown=int((predicted & unknowns).sum()) + left_out,
         special_nats=float(nats[apart].sum()),
         special_tokens=int(apart.sum()),
-        bytes=np.array([len(document.encode()) - size for document, size in zip(documents, spelled, strict=True)]),
-        words=np.array([len(document.split()) for document in documents]),
+        bytes=np.array([len(text.encode()) for text in plain]),
+        words=np.array([len(text.split()) for text in plain]),
         masked=not model.family.causal,
     )
 

@@ -1,5 +1,6 @@
 """Sections as lines for a terminal."""
 
+import unicodedata
 from collections.abc import Sequence
 
 from wechsel_jax.report import section
@@ -15,12 +16,19 @@ def aligned(table: section.Table) -> list[str]:
     """Returns a table as lines: columns of equal width, numbers ending below each other."""
     stars = {i for row in (table.head, *table.rows) for i, cell in enumerate(row) if _starred(cell)}
     rows = [[_cell(cell, i in stars) for i, cell in enumerate(row)] for row in (table.head, *table.rows)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines = [
-        "  ".join(c.ljust(w) if i in (0, *table.text) else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
-        for row in rows
-    ]
-    return [lines[0].rstrip(), "-" * max(len(line.rstrip()) for line in lines), *(line.rstrip() for line in lines[1:])]
+    widths = [max(_width(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        blanks = [" " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)]
+        both = enumerate(zip(row, blanks, strict=True))
+        lines.append("  ".join(cell + blank if i in (0, *table.text) else blank + cell for i, (cell, blank) in both).rstrip())
+    return [lines[0], "-" * max(map(_width, lines)), *lines[1:]]
+
+
+def _width(text: str) -> int:
+    """How many columns of a terminal a text takes: Chinese characters two, marks above or below a letter none."""
+    wide = {"W": 2, "F": 2}
+    return sum(0 if unicodedata.combining(one) else wide.get(unicodedata.east_asian_width(one), 1) for one in text)
 
 
 def _block(block: section.Block) -> str:
