@@ -111,6 +111,19 @@ def test_japanese_and_chinese_are_told_apart(write):
         read_pairs([pairs], ("zh", "ja"))
 
 
+def test_without_codes_each_name_says_its_own(tmp_path, write):
+    with zipfile.ZipFile(tmp_path / "en-de.txt.zip", "w") as archive:
+        archive.writestr("a.en", "the dog\n")
+        archive.writestr("a.de", "der Hund\n")
+    pairs = read_pairs([str(tmp_path / "en-de.txt.zip"), write("en-ar.tsv", ["the cat\tالقطة"]), write("b", ["x\ty"])])
+    assert pairs.first == ["the dog", "the cat", "x"] and pairs.second == ["der Hund", "القطة", "y"]
+
+
+def test_bars_at_the_end_of_a_line_stand_beside_nothing(write):
+    found = read_pairs([write("a", ["a ||| b", "||| b", "a |||"])], ("en", "de"), drop_empty=True)
+    assert (found.first, found.second, found.one_sided) == (["a"], ["b"], 2)
+
+
 def test_a_side_without_letters_is_in_any_language(write):
     assert read_pairs([write("a.tsv", ["房子\t123"])], ("zh", "en")).second == ["123"]
 
@@ -118,6 +131,13 @@ def test_a_side_without_letters_is_in_any_language(write):
 def test_languages_are_two_codes():
     assert language_codes(("en", "zh"), ["x"]) == ("en", "zh")
     assert language_codes((), ["opus/Books.de-en.txt.zip"]) == ("de", "en")
+    # OPUS names both files after the pair in the order of the alphabet: the ends say which is which.
+    ends = ("en", "de"), ("de", "en")
+    for first, second in ends:
+        for end in ("", ".gz"):
+            files = "::".join(f"opus/Tatoeba.de-en.{code}{end}" for code in (first, second))
+            assert language_codes((), [files]) == (first, second)
+    assert language_codes((), ["de-en.a.txt::de-en.b.txt"]) == ("de", "en")
     for given, names in ((("en",), ["x"]), (("en", "en"), ["x"]), ((), ["train.en::train.de"])):
         with pytest.raises(UserError, match=r"--languages"):
             language_codes(given, names)

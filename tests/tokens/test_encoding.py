@@ -47,6 +47,12 @@ def made(kind: str) -> Tokenizer:
     return backend
 
 
+def test_no_merge_is_left_out_by_chance():
+    backend = Tokenizer(models.BPE(vocab={"a": 0, "aa": 1}, merges=[("a", "a")], dropout=0.5))
+    ids = encoding.plain_backend(backend).encode("aa" * 50).ids
+    assert set(ids) == {1} and backend.model.dropout == 0.5
+
+
 def test_special_tokens_are_found_where_a_latin_letter_has_no_token():
     backend = Tokenizer(models.BPE(vocab={"<s>": 0, "</s>": 1, "ก": 2, "ข": 3}, merges=[]))
     backend.add_special_tokens(["<s>", "</s>"])

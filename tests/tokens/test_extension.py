@@ -237,3 +237,17 @@ def test_a_vocabulary_beside_another_shares_nothing_with_it(name, tmp_path):
     assert is_beside(loaded, first) and not is_beside(loaded, second) and not is_beside(second, first)
     for text in (*LINES, *vocabularies[1].strings, *(f"{string} {string}" for string in vocabularies[1].strings)):
         assert encode(loaded, text) == encode(second, text)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_added_tokens_that_are_not_special_are_found_whole(tiny, kind):
+    source, target, _ = tiny[kind]
+    donor = PreTrainedTokenizerFast(tokenizer_object=Tokenizer.from_str(target.backend_tokenizer.to_str()))
+    donor.add_tokens([AddedToken(token, normalized=False) for token in ("<think>", "foo bar")])
+    extended = extend_tokenizer(source, donor)
+    for token in ("<think>", "foo bar"):
+        assert extended.tokenize(f"mboga {token} mboga").count(token) == 1
+        assert extended.convert_tokens_to_ids(token) >= len(Vocabulary.from_tokenizer(source))
+    assert "<think>" in extended.decode(extended("<think>", add_special_tokens=False).input_ids, skip_special_tokens=True)
+    # What the source has, it keeps.
+    assert extended.get_vocab().items() >= source.get_vocab().items()

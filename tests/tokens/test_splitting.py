@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from tests.tiny_tokenizers import byte_bpe, unigram, wordpiece
 from wechsel_jax.errors import UserError
@@ -254,3 +254,11 @@ def test_a_tokenizer_that_transformers_would_make_anew_is_found(tmp_path):
     for kind, alike in (("llama", True), ("qwen2", False)):
         (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
         assert reloads_alike(tmp_path, tokenizer) == alike
+
+
+def test_two_that_know_no_character_of_the_probe_are_alike(tmp_path):
+    """A unigram model has no unknown token unless it is told one, and then raises for what it does not know."""
+    backend = Tokenizer(models.Unigram([("a", -1.0), ("b", -2.0)]))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)
+    tokenizer.save_pretrained(tmp_path)
+    assert reloads_alike(tmp_path, tokenizer)

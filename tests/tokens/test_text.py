@@ -5,7 +5,7 @@ import gzip
 import numpy as np
 import pytest
 import tokenizers
-from tokenizers import models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from tests.tiny_tokenizers import byte_bpe, wordpiece
@@ -86,6 +86,16 @@ def test_a_token_over_a_space_is_found_behind_any_amount_of_other_text(tmp_path,
     (tmp_path / "late.txt").write_text("der Hund\n" * 50 + "in New York\n" * 3)
     number = tokenizer.convert_tokens_to_ids("New York")
     assert (read_token_ids(tokenizer, tmp_path / "late.txt") == number).sum() == 3
+
+
+def test_a_token_that_takes_the_space_behind_it_does_so_behind_any_amount_of_other_text(tmp_path, monkeypatch):
+    monkeypatch.setattr(text, "_PART_BYTES", 40)
+    tokenizer = byte_bpe(False)
+    tokenizer.add_tokens([AddedToken("<|user|>", rstrip=True)])
+    (tmp_path / "late.txt").write_text("der Hund\n" * 50 + "<|user|> Hallo Welt\n")
+    ids = read_token_ids(tokenizer, tmp_path / "late.txt")
+    expected = tokenizer("<|user|> Hallo Welt", add_special_tokens=False).input_ids
+    assert ids[-len(expected) - 1 : -1].tolist() == expected
 
 
 def test_several_sources_and_compression(file, tmp_path):

@@ -154,6 +154,22 @@ def test_full_rand_has_zeros_for_robertas_pad_token(world, save_source, tmp_path
     assert [int(i) for i in (table == 0).all(dim=1).nonzero()] == [1]
 
 
+def test_positions_that_a_config_leaves_to_the_class_are_written_where_they_move(world, save_source, tmp_path):
+    """And a text is cut where the model ends, wherever the new language's tokenizer would."""
+    directory, _ = save_source("roberta", max_position_embeddings=transformers.RobertaConfig().max_position_embeddings)
+    config = json.loads((directory / "config.json").read_text())
+    del config["max_position_embeddings"]
+    (directory / "config.json").write_text(json.dumps(config))
+    settings = json.loads((directory / "tokenizer_config.json").read_text()) | {"model_max_length": 510}
+    (directory / "tokenizer_config.json").write_text(json.dumps(settings))
+    run(directory, renamed_ids(world, tmp_path, ("<pad>", 0)), tmp_path / "out", method="trans_inner_shuffle")
+    model = load("roberta", tmp_path / "out")
+    assert model.config.max_position_embeddings == 511
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    with torch.no_grad():
+        model(**tokenizer("a " * 2000, truncation=True, return_tensors="pt"))
+
+
 @pytest.mark.parametrize("pad_id", [0, 40], ids=["dropped", "added"])
 def test_roberta_positions_follow_the_pad_token(world, save_source, tmp_path, pad_id):
     directory, model = save_source("roberta")

@@ -38,6 +38,12 @@ def _write(path: Path, content: str | bytes) -> Path:
     return path
 
 
+def _turned(pairs: Path, output: Path) -> Path:
+    """A file of two columns with its columns exchanged."""
+    lines = (line.split("\t") for line in pairs.read_text(encoding="utf-8").splitlines())
+    return _write(output, "".join(f"{second}\t{first}\n" for first, second in lines))
+
+
 def _truncate(path: Path, size: int) -> None:
     path.write_bytes(path.read_bytes()[:size])
 
@@ -166,6 +172,10 @@ BAD = {
     "parallel text of two lines": lambda w, s, t: (
         {"method": "trans_tokenization", "parallel": _write(t / "inputs" / "p.tsv", "a\tb\nc\td\n")},
         "no pair of words was aligned 10 times; expected more parallel text",
+    ),
+    "parallel text the other way round": lambda w, s, t: (
+        {"method": "trans_tokenization", "parallel": _turned(w.dictionary, t / "inputs" / "p.tsv")},
+        r"p\.tsv: the languages look swapped: the source tokenizer takes [\d,]+ tokens .*; expected the source language first",
     ),
     "parallel text for another method": lambda w, s, t: (
         {"parallel": w.dictionary}, "parallel: wechsel does not read it; expected method trans_tokenization, or no parallel",

@@ -116,7 +116,11 @@ def _configs(surgery: Surgery) -> tuple[dict, dict | None]:
     notes.extend(more)
     # Some config.json leave the size to the default of the class, which is no longer right.
     inner = config.get("text_config")
-    (inner if isinstance(inner, dict) else config)["vocab_size"] = surgery.rows
+    own = inner if isinstance(inner, dict) else config
+    own["vocab_size"] = surgery.rows
+    if surgery.shift and "max_position_embeddings" not in own:
+        table = next(stored for name, stored in checkpoint.tensors.items() if re.fullmatch(record.positions, name))
+        own["max_position_embeddings"] = table.shape[0] + surgery.shift
     generation = checkpoint.generation_config
     if generation is not None:
         generation, more = adapt_config(generation, surgery.target, rows=surgery.rows, copied=copied, spelled=spelled)

@@ -24,7 +24,7 @@ def choice(values: flags.FlagValues, name: str, default: str | None, known: Sequ
 def sources(values: flags.FlagValues, name: str, what: str = "What to read") -> None:
     """Defines a flag of texts that `text.sources.find_sources` knows; each time it is given, any number with commas between."""
     summary = (
-        f"{what}, with commas between: text, JSON lines (.jsonl) or Parquet, plain or .gz, .xz, .bz2, .zst; patterns "
+        f"{what}, with commas between: text or JSON lines (.jsonl), plain or .gz, .xz, .bz2, .zst; Parquet; patterns "
         "of such files, in quotes; datasets:DIR[:SPLIT] (saved with save_to_disk); hf://NAME[@REVISION][:SPLIT][#CONFIG] (hub)"
     )
     flags.DEFINE_flag(_Lists(flags.ListParser(), None, name, [], summary), flag_values=values)

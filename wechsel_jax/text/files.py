@@ -214,9 +214,11 @@ def decode(raw: bytes, first: bool, line: int | None = None) -> str:
         if raw.startswith(UTF16_MARKS):
             raise BadLine(0, IS_UTF16)
         raw = raw.removeprefix(BYTE_ORDER_MARK)
+        if raw.startswith(b"PAR1"):
+            raise BadLine(0, "a Parquet file that was compressed once more; expected text, or Parquet as it is: decompress it")
         # UTF-16 without a mark has a zero in every space and line feed; of scripts below U+8000, such as Devanagari and Thai,
         # all its bytes are valid UTF-8.
-        if raw.count(0) > max(3, (raw.count(b" ") + raw.count(b"\n")) // 2):
+        if raw.count(0) > max(3, len(raw) // 256, (raw.count(b" ") + raw.count(b"\n")) // 2):
             raise BadLine(0, "has as many zero bytes as UTF-16, or a binary file; expected UTF-8: convert it with `iconv`")
     try:
         return raw.decode("utf-8")

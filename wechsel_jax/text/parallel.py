@@ -22,7 +22,7 @@ PARALLEL = (
     f"parallel text: two columns with a tab or ' ||| ' between them, two files line by line (FIRST{BESIDE}SECOND), or an "
     "archive of OPUS (.zip, in the format of Moses)"
 )
-_BARS = re.compile(r"\s\|\|\|(?:\s|$)")
+_BARS = re.compile(r"(?:^|\s)\|\|\|(?:\s|$)")
 # Pairs that are looked at to see which language a side is in.
 _LOOKED_AT = 2000
 # How the names of a script's characters begin, for languages that share theirs with few others.
@@ -79,7 +79,7 @@ def require_parallel(names: Iterable[str]) -> None:
 
 def read_pairs(
     texts: Sequence[str | os.PathLike],
-    languages: tuple[str, str],
+    languages: tuple[str, str] | None = None,
     *,
     drop_empty: bool | None = None,
     longest: int | None = None,
@@ -91,7 +91,7 @@ def read_pairs(
         "FIRST::SECOND", two files with a sentence a line; or a .zip of OPUS with one such file for each language, named by its
         code.
       languages: codes of the two, which name the files of an archive; and for English and languages with a script of their own
-        it is seen that the sides are not swapped.
+        it is seen that the sides are not swapped. None: those that each name says, "source" and "target" where it does not.
       drop_empty: leave out pairs of which one side is blank; otherwise they are refused, with False by a line that names
         `--drop_empty`, with None, where there is no such flag, without.
       longest: the setting max_document_bytes, above which a line is refused; None: as long as can be read without one.
@@ -106,9 +106,9 @@ def read_pairs(
     files: list[tuple[str, int]] = []
     read = blank = one_sided = 0
     for name in map(os.fspath, texts):
-        begin = len(first)
+        begin, codes = len(first), languages or language_codes((), [name], default=("source", "target"))
         files.append((name, read))
-        for number, one, two in _read(name, languages, longest):
+        for number, one, two in _read(name, codes, longest):
             read += 1
             empty = is_blank(one) + is_blank(two)
             blank += empty == 2
@@ -117,14 +117,14 @@ def read_pairs(
                 missing = 0 if is_blank(one) else 1
                 advice = "leave the pair out" if drop_empty is None else "leave out such pairs with --drop_empty"
                 raise UserError(
-                    f"{name}: line {number}: nothing in {languages[missing]}, and a sentence in {languages[1 - missing]}; "
+                    f"{name}: line {number}: nothing in {codes[missing]}, and a sentence in {codes[1 - missing]}; "
                     f"expected a translation; mend the line, or {advice}"
                 )
             if not empty:
                 first.append(one)
                 second.append(two)
                 lines.append(read - 1)
-        _refuse_swapped(name, first[begin : begin + _LOOKED_AT], second[begin : begin + _LOOKED_AT], languages)
+        _refuse_swapped(name, first[begin : begin + _LOOKED_AT], second[begin : begin + _LOOKED_AT], codes)
     if not first:
         raise UserError(f"{', '.join(map(str, texts))}: holds no pair of sentences; expected {PARALLEL}")
     return Pairs(first, second, lines, read, blank, one_sided, files)
@@ -214,7 +214,7 @@ def _refuse_swapped(name: str, first: Sequence[str], second: Sequence[str], lang
             raise UserError(
                 f"{name}: the languages look swapped: {there:.0%} of the {marks} of {languages[1 - side]} are those "
                 f"of {language}, and {here:.0%} of its own; expected {languages[0]} first; swap the columns, the files, or "
-                "--languages"
+                "the languages"
             )
 
 
@@ -238,7 +238,7 @@ def _share(sentences: Sequence[str], language: str) -> float | None:
 def language_codes(
     given: Sequence[str], names: Sequence[str | os.PathLike], default: tuple[str, str] | None = None
 ) -> tuple[str, str]:
-    """The two languages: those given, or what names like "en-de.tsv" say, or else the default.
+    """The two languages: those given, or what names like "en-de.tsv" or "de-en.en::de-en.de" say, or else the default.
 
     Raises:
       UserError: two are expected and others are given, or the names do not say.
@@ -247,8 +247,13 @@ def language_codes(
         if len(given) != 2 or given[0] == given[1] or not all(given):
             raise UserError(f"--languages: {','.join(given)}; expected two different codes, the first sentences' first: en,de")
         return given[0], given[1]
-    found = [_LANGUAGES.findall(Path(part).name) for name in names for part in os.fspath(name).split(BESIDE)[:1]]
-    pairs = {match for matches in found for match in matches}
+    pairs = set()
+    for name in names:
+        files = [Path(part).name for part in os.fspath(name).split(BESIDE)]
+        for pair in _LANGUAGES.findall(files[0]):
+            # OPUS names both files after the pair in the order of the alphabet, and each after its language at the end.
+            ends = tuple(next((end for end in reversed(file.split(".")) if end in pair), "") for file in files)
+            pairs.add(ends if {*ends} == {*pair} else pair)
     if len(pairs) == 1:
         return next(iter(pairs))
     if default:

@@ -123,7 +123,7 @@ def find_sources(
     """Finds what is meant by names of text.
 
     Args:
-      texts: paths of text files, JSON lines or Parquet, each plain or compressed; patterns of them ("corpus/*.jsonl.zst",
+      texts: paths of text files or JSON lines, plain or compressed, or Parquet; patterns of them ("corpus/*.jsonl.zst",
         "**" for any depth; in the order of their names); "datasets:DIR" or "datasets:DIR:SPLIT", a directory that
         `datasets` saved with save_to_disk; "hf://NAME", "hf://NAME@REVISION:SPLIT#CONFIG", a data set of the hub, streamed
         (SPLIT is "train" unless it is given; NAME may be a local directory of data files).

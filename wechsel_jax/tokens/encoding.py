@@ -24,10 +24,12 @@ _ENDS = [re.compile(pattern, re.DOTALL) for pattern in (r".*\S(?=\s)", r".*\w(?=
 
 
 def plain_backend(tokenizer: "PreTrainedTokenizerFast | tokenizers.Tokenizer") -> tokenizers.Tokenizer:
-    """Returns a copy that neither pads nor truncates. A tokenizer.json may ask for both, and tokens come or go in silence."""
+    """Returns a copy that neither pads nor truncates nor drops merges by chance: a tokenizer.json may ask for all of it."""
     backend = tokenizers.Tokenizer.from_str(getattr(tokenizer, "backend_tokenizer", tokenizer).to_str())
     backend.no_padding()
     backend.no_truncation()
+    if getattr(backend.model, "dropout", None):
+        backend.model.dropout = None
     return backend
 
 

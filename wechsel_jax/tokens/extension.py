@@ -31,7 +31,8 @@ def extend_tokenizer(source: "PreTrainedTokenizerFast", target: "PreTrainedToken
 
     A token is lacking where the source has none of the same bytes and word start. A WordPiece source looks words up as it
     normalises them, so tokens are appended in that form: to an uncased source "Haus" comes as "haus". Special tokens are
-    appended, as special tokens, where the source has none with a role in common or the same name. Never appended: holes,
+    appended, as special tokens, where the source has none with a role in common or the same name. Other added tokens of the
+    target stay what they are, found in a text before it is cut. Never appended: holes,
     byte-fallback tokens, and what the source's way of spelling cannot express (parts of characters in SentencePiece and
     WordPiece). Everything else stays the source's: normalisation, splitting, post-processing, chat template, the names of
     special tokens. One exception: a source that cuts words at combining marks, as GPT-2 and Llama 3 do, would never reach the
@@ -65,9 +66,12 @@ def extend_tokenizer(source: "PreTrainedTokenizerFast", target: "PreTrainedToken
     _require_fit(source, target, *vocabularies, state["model"], donor["model"])
     normalizer = source.backend_tokenizer.normalizer if vocabularies[0].kind == "wordpiece" else None
     spelled = {i: _spelling(vocabularies[1], i, state, vocabularies[0].kind, normalizer) for i in range(len(vocabularies[1]))}
-    ordinary = {i: spelled[i] for i in _lacking(*vocabularies) if spelled[i] is not None}
-    known = source.get_vocab()
-    new, special = _numbered(ordinary, *vocabularies, known)
+    lacking, known = _lacking(*vocabularies), source.get_vocab()
+    # Found in a text before it is cut, as special tokens are, and written as they stand there.
+    apart = {token["content"] for token in donor["added_tokens"] if not token["special"]}
+    whole = {i: vocabularies[1].strings[i] for i in lacking if vocabularies[1].strings[i] in apart}
+    ordinary = {i: spelled[i] for i in lacking if spelled[i] is not None and i not in whole}
+    new, special = _numbered(ordinary, whole, *vocabularies, known)
     _anchor_added(state)
     if cuts_at_marks(source.backend_tokenizer.pre_tokenizer) and not cuts_at_marks(target.backend_tokenizer.pre_tokenizer):
         state["pre_tokenizer"] = keep_marks(state["pre_tokenizer"])
@@ -79,7 +83,7 @@ def extend_tokenizer(source: "PreTrainedTokenizerFast", target: "PreTrainedToken
         _append_unigram(state["model"], donor["model"], new, special, ordinary)
     else:
         state["model"]["vocab"] |= new
-    _append_special(state, special, donor)
+    _append_special(state, special, donor, {*whole.values()})
     return _rebuilt(source, state, known | new | special)
 
 
@@ -144,9 +148,9 @@ def _lacking(source: Vocabulary, target: Vocabulary) -> list[int]:
 
 
 def _numbered(
-    ordinary: dict[int, str], source: Vocabulary, target: Vocabulary, known: dict[str, int]
+    ordinary: dict[int, str], whole: dict[int, str], source: Vocabulary, target: Vocabulary, known: dict[str, int]
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Gives ids to the new ordinary and the new special tokens, both in target id order."""
+    """Gives ids to the new ordinary tokens and to those found whole in a text, special ones too; both in target id order."""
     counterpart = match_special(source, target)
     new, special = {}, {}
     following = len(source)
@@ -154,6 +158,8 @@ def _numbered(
         if target.roles[token_id]:
             name, chosen = target.strings[token_id], special
             wanted = counterpart[token_id] < 0
+        elif token_id in whole:
+            name, chosen, wanted = whole[token_id], special, True
         else:
             name, chosen = ordinary.get(token_id, ""), new
             wanted = bool(name)
@@ -225,10 +231,12 @@ def _append_unigram(model: dict, donor: dict, new: dict[str, int], special: dict
         model["vocab"].append([name, score])
 
 
-def _append_special(state: dict, special: dict[str, int], donor: dict) -> None:
+def _append_special(state: dict, special: dict[str, int], donor: dict, ordinary: Container[str]) -> None:
+    """Appends tokens that are found whole in a text; all but `ordinary` ones are special."""
     flags = {token["content"]: token for token in donor["added_tokens"]}
     for name, token_id in special.items():
-        state["added_tokens"].append(_LITERAL | flags.get(name, {}) | {"id": token_id, "content": name, "special": True})
+        own = {"id": token_id, "content": name, "special": name not in ordinary}
+        state["added_tokens"].append(_LITERAL | flags.get(name, {}) | own)
         if isinstance(state["model"]["vocab"], dict):
             state["model"]["vocab"][name] = token_id
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_directory, refuse_directory
 from wechsel_jax.text.files import LONGEST_DOCUMENT
+from wechsel_jax.tokens.encoding import encode, plain_backend
 from wechsel_jax.tokens.files import load_tokenizer
 from wechsel_jax.tokens.training import save_tokenizer
 
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 _ROLES = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
 # Letters and digits with what is between them ("T-shirt", "man's", "aujourd'hui"), else one mark.
 _WORD = r"[\w\p{M}]+(?:[-'’][\w\p{M}]+)*|[^\w\s]"
-# Lines that a tokenizer gets at once.
-_GROUP = 4096
 
 
 def task_tokenizer(
@@ -122,14 +121,8 @@ def _restricted(
             "expected a WordPiece or unigram tokenizer"
         )
     counts: Counter[int] = Counter()
-    lines: list[str] = []
-    for source in sources:
-        for line in source_lines(source):
-            lines.append(line)
-            if len(lines) == _GROUP:
-                counts.update(_tokens(backend, lines))
-                lines = []
-    counts.update(_tokens(backend, lines))
+    for ids in encode(plain_backend(tokenizer), (line for source in sources for line in source_lines(source)), False):
+        counts.update(ids)
     roles = {
         role: name for role in tokenizer.SPECIAL_TOKENS_ATTRIBUTES if isinstance(name := getattr(tokenizer, role, None), str)
     }
@@ -157,10 +150,6 @@ def _restricted(
     ]
     state["post_processor"] = _renumbered(state.get("post_processor"), numbers)
     return Tokenizer.from_str(json.dumps(state)), roles
-
-
-def _tokens(backend: "Tokenizer", lines: Sequence[str]) -> list[int]:
-    return [number for found in backend.encode_batch(lines, add_special_tokens=False) for number in found.ids]
 
 
 def _named(part: Any) -> set[str]:

@@ -131,8 +131,9 @@ class _Encoder:
         ids = backend.get_vocab(with_added_tokens=True)
         self._begins_word = np.zeros(max(ids.values(), default=-1) + 1, bool)
         self._begins_word[[i for token, i in ids.items() if token.startswith(_SPACES)]] = True
-        # Rare ones are not among the first documents.
-        self._by_word = not any(map(_ACROSS_SPACE.search, ids))
+        # Rare ones are not among the first documents; those that also take the space behind them neither.
+        taking = any(token.rstrip for token in backend.get_added_tokens_decoder().values())
+        self._by_word = not taking and not any(map(_ACROSS_SPACE.search, ids))
         self._waiting: list[str] = []
         self._characters = 0
 

@@ -84,7 +84,10 @@ def behaviour(method: Method, settings: TransferSettings) -> list[str]:
         rules.append("Every parameter is drawn again as for a new model; nothing of the source model but its shape is kept.")
     else:
         rules += _overlap_rules(method, settings)
-        rules.append("All tensors without a vocabulary axis are kept byte for byte.")
+        rules.append(
+            "All tensors without a vocabulary axis are kept byte for byte, but for a table of positions that are counted from "
+            "the pad token, where its id has moved."
+        )
     if settings.parity and settings.noise in _PARITY_NOISE:
         # The factors' noise is drawn as OFA's code draws it, whatever the method.
         seed = OFA_SEED if settings.latent_dimension else method.reference_seed
