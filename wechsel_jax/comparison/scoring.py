@@ -99,13 +99,13 @@ def fine_tuning_config(config: ConfigDict, name: str, model: Path, workdir: Path
     given = {key: value for key, value in as_dict(given).items() if key != "file"}
     if wrong := sorted({*given} - {*training}):
         raise UserError(f"evaluation.fine_tuning.{name}.{wrong[0]}: no such setting; expected one of {', '.join(training)}")
-    own = {"model.checkpoint": (given.get("model") or {}).get("checkpoint"), "fork": given.get("fork")}
-    for field, value in own.items():
-        if value:
+    updated(training, given, f"evaluation.fine_tuning.{name}")
+    for field, wrong in (("model.checkpoint", training.model.checkpoint != str(model)), ("fork", training.fork)):
+        if wrong:
             raise UserError(
-                f"evaluation.fine_tuning.{name}.{field}: is {value!r}; expected none: each model that is compared is fine-tuned"
+                f"evaluation.fine_tuning.{name}.{field}: is set; expected none: each model that is compared is fine-tuned"
             )
-    return updated(training, given, f"evaluation.fine_tuning.{name}")
+    return training
 
 
 def read_tasks(config: ConfigDict) -> list[Task]:
