@@ -169,15 +169,15 @@ def end(run: dict[str, Any]) -> float:
 def soft_table(result: dict[str, Any]) -> str:
     """A line a run with soft targets: its n-gram model, and perplexity at each quarter beside that of the run without."""
     lines = [
-        "| to | steps | start | recipe | n-gram model | ¼ | ½ | ¾ | end | bits per byte | without |",
-        "|---|---:|---|---|---:|---:|---:|---:|---:|---:|---:|",
+        "| to | steps | start | recipe | rate of the body | n-gram model | ¼ | ½ | ¾ | end | bits per byte | without |",
+        "|---|---:|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     runs = result["runs"]
     for name, run in sorted(runs.items(), key=lambda item: (item[1]["language"], item[1]["steps"], item[0])):
         if not run["recipe"].endswith(SOFT):
             continue
         without = runs.get(name.replace(SOFT, ""))
-        cells = [f"{run['soft_targets']['perplexity']:,.0f}"]
+        cells = [f"{run['peak_learning_rate']:g}", f"{run['soft_targets']['perplexity']:,.0f}"]
         both = [one for one in (run, without) if one]
         for quarter in range(1, 5):
             # Not every run was evaluated at every quarter.
