@@ -236,6 +236,7 @@ def test_prepared_text_is_told_by_its_manifest(tmp_path):
         ({"data": {"train": "a.txt"}}, "data.train is 'a.txt'; expected a list"),
         ({"optimizer": []}, "optimizer is .* expected an object"),
         ({"phases": [3]}, r"phases\.0 is 3; expected an object"),
+        ({"soft_targets": 5}, "soft_targets is 5; expected an object"),
     ],
 )
 def test_damaged_settings_of_a_run_are_named(tmp_path, config, told):
@@ -243,3 +244,9 @@ def test_damaged_settings_of_a_run_are_named(tmp_path, config, told):
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(UserError, match=rf"config\.json: field {told} of a run's settings"):
         require_settings(read_run(tmp_path))
+
+
+def test_steps_that_are_too_many_for_a_number_have_no_phases(tmp_path):
+    (tmp_path / "metrics.jsonl").touch()
+    (tmp_path / "config.json").write_text(json.dumps({"steps": 10**400, "phases": [{"steps": 3}]}))
+    assert read_run(tmp_path).phases == ()

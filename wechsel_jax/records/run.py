@@ -27,6 +27,7 @@ _CONFIG = {
     "data?": {"train?": [TEXT], "validation?": [TEXT]},
     "optimizer?": {"groups?": [{}]},
     "phases?": [{}],
+    "soft_targets?": {},
 }
 _STARTS = {
     "starts": [
@@ -349,7 +350,8 @@ def require_settings(run: RunRecord) -> None:
 
 def _phases_of_config(config: Mapping[str, Any]) -> tuple[Phase, ...]:
     descriptions, steps = config.get("phases"), config.get("steps")
-    if not isinstance(descriptions, list) or not isinstance(steps, int) or not steps:
+    # An integer of JSON may be too large for a float.
+    if not isinstance(descriptions, list) or not isinstance(steps, int) or not steps or not is_number(steps):
         return ()
     phases, start, share = [], 0, 0.0
     for i, phase in enumerate(descriptions):

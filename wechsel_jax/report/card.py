@@ -77,7 +77,7 @@ def model_card(
         require_settings(run)
         step = next((one for one in (step, run.exported_step, run.last_step) if one is not None), 0)
         run = run.until(step)
-    place = record.source.get("model", "") if record else run.began_with if run else ""
+    place = (record.source.get("model") or "") if record else run.began_with if run else ""
     # The class that config.json names, where that is a name and no other Python.
     classes = model.get("architectures")
     named = (classes[0] if classes and isinstance(classes, list) else None, record.source.get("class") if record else None)

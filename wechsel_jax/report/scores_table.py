@@ -194,7 +194,7 @@ def _models(record: ScoresRecord) -> list[Section]:
             str(one.get("method", NO_VALUE)),
             number(one.get("vocabulary_size")),
             number(one.get("parameters")),
-            f"{100 * one.get('embedding_parameters', 0) / one['parameters']:.0f} %" if one.get("parameters") else NO_VALUE,
+            f"{100 * (one.get('embedding_parameters') or 0) / one['parameters']:.0f} %" if one.get("parameters") else NO_VALUE,
             one["weights"][:12] + (f", mean of {one['average']} checkpoints" if one.get("average") else ""),
         )
         for model, one in facts.items()
