@@ -169,7 +169,7 @@ def test_what_was_cut_short_is_not_reused(tmp_path, tokenizers, text):
         ("gut".encode("utf-16"), r"bad\.txt: line 1: the text is UTF-16"),
         ("यह एक छोटा वाक्य है\n".encode("utf-16-le") * 9, r"bad\.txt: line 1: has as many zero bytes as UTF-16"),
         (lzma.compress(b"text\n" * 1000)[:-20], r"bad\.txt: .*damaged or cut short"),
-        (lzma.compress(b"PAR1" + bytes(40)), r"bad\.txt: line 1: a Parquet file that was compressed once more"),
+        (lzma.compress(b"PAR1\x15" + bytes(40)), r"bad\.txt: line 1: a Parquet file that was compressed once more"),
     ],
 )
 def test_bad_text_leaves_nothing_behind(tmp_path, tokenizers, content, message):
@@ -178,6 +178,11 @@ def test_bad_text_leaves_nothing_behind(tmp_path, tokenizers, content, message):
     with pytest.raises(UserError, match=message):
         prepare([bad], tokenizers["gpt2"], tmp_path / "out")
     assert os.listdir(tmp_path) == ["bad.txt"]
+
+
+def test_text_may_begin_as_parquet_does(tmp_path, tokenizers):
+    (tmp_path / "a.txt.xz").write_bytes(lzma.compress(b"PAR1 is a name\n"))
+    assert prepare([tmp_path / "a.txt.xz"], tokenizers["gpt2"], tmp_path / "out")["documents"] == 1
 
 
 def test_a_few_zero_bytes_in_a_long_line_without_spaces_are_text(tmp_path, tokenizers):

@@ -88,25 +88,6 @@ def validate_comparison(config: ConfigDict, workdir: Path) -> None:
     source = Checkpoint.open(config.source)
     if config.evaluation.tasks or config.evaluation.fine_tuning:
         scored_models(config, workdir)
-    of_source = family(source.config.get("model_type"))
-    positions = of_source.config(source.config).max_length
-    for name in config.evaluation.fine_tuning:
-        if name in config.evaluation.tasks:
-            raise UserError(f"evaluation.fine_tuning.{name}: a task has this name; expected another, as scores are told by it")
-        settings = fine_tuning_config(config, name, Path(config.source), workdir)
-        if settings.objective not in (known := [form for form in FORMS if form != "translation"]):
-            raise UserError(
-                f"evaluation.fine_tuning.{name}.objective: is {settings.objective!r}; expected one of {', '.join(known)}"
-            )
-        validate(settings, steps_known=not settings.epochs)
-        if settings.block_length > positions:
-            raise UserError(
-                f"evaluation.fine_tuning.{name}.block_length: {settings.block_length} is more than the {positions} positions "
-                f"of {config.source}; expected at most that, or another source"
-            )
-        # All are read when everything else is done; what is scored has the form of what is trained on.
-        settings.data.train = (*settings.data.train, config.evaluation.fine_tuning[name].file)
-        examples_of(settings)
     needed = needs_of_all(config)
     files = {"dictionary": ("dictionary", config.dictionary, "a dictionary of word pairs")}
     for side in ("source", "target"):
@@ -193,9 +174,26 @@ def _validate_types(config: ConfigDict) -> None:
 
 
 def _validate_trainings(config: ConfigDict, workdir: Path, source: Checkpoint) -> None:
-    """Refuses settings of trainings, and of what tunes their rates, that make no sense or do not fit the source."""
+    """Refuses settings of trainings, fine-tunings, and what tunes rates, that make no sense or do not fit the source."""
     of_source = family(source.config.get("model_type"))
     positions = of_source.config(source.config).max_length
+    for name in config.evaluation.fine_tuning:
+        if name in config.evaluation.tasks:
+            raise UserError(f"evaluation.fine_tuning.{name}: a task has this name; expected another, as scores are told by it")
+        settings = fine_tuning_config(config, name, Path(config.source), workdir)
+        if settings.objective not in (known := [form for form in FORMS if form != "translation"]):
+            raise UserError(
+                f"evaluation.fine_tuning.{name}.objective: is {settings.objective!r}; expected one of {', '.join(known)}"
+            )
+        validate(settings, steps_known=not settings.epochs)
+        if settings.block_length > positions:
+            raise UserError(
+                f"evaluation.fine_tuning.{name}.block_length: {settings.block_length} is more than the {positions} positions "
+                f"of {config.source}; expected at most that, or another source"
+            )
+        # All are read when everything else is done; what is scored has the form of what is trained on.
+        settings.data.train = (*settings.data.train, config.evaluation.fine_tuning[name].file)
+        examples_of(settings)
     tuning = as_dict(config.tuning)
     for name in ("rates", "tables"):
         if not isinstance(tuning[name], list) or not all(map(is_number, tuning[name])) or not (tuning[name] or name == "rates"):

@@ -121,6 +121,8 @@ class _ZstdReader(io.RawIOBase):
         return plain
 
 
+# How a Parquet file begins.
+PARQUET = b"PAR1"
 _OPENERS = {b"\x1f\x8b": gzip.open, b"\xfd7zXZ\0": lzma.open, b"BZh": bz2.open}
 
 
@@ -214,7 +216,8 @@ def decode(raw: bytes, first: bool, line: int | None = None) -> str:
         if raw.startswith(UTF16_MARKS):
             raise BadLine(0, IS_UTF16)
         raw = raw.removeprefix(BYTE_ORDER_MARK)
-        if raw.startswith(b"PAR1"):
+        # A page's header follows, whose first byte no text has.
+        if raw.startswith(PARQUET + b"\x15"):
             raise BadLine(0, "a Parquet file that was compressed once more; expected text, or Parquet as it is: decompress it")
         # UTF-16 without a mark has a zero in every space and line feed; of scripts below U+8000, such as Devanagari and Thai,
         # all its bytes are valid UTF-8.

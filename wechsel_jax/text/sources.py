@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from wechsel_jax.errors import UserError, from_extra, one_line, parsing
 from wechsel_jax.files import require_file
-from wechsel_jax.text.files import LONGEST_DOCUMENT
+from wechsel_jax.text.files import LONGEST_DOCUMENT, PARQUET
 
 if TYPE_CHECKING:
     import datasets
@@ -21,7 +21,6 @@ HUB, SAVED = "hf://", "datasets:"
 SOURCE_FILE = "a text file in UTF-8 (plain, .gz, .xz, .bz2 or .zst), JSON lines (.jsonl) or Parquet (.parquet)"
 _COMPRESSIONS = (".gz", ".xz", ".bz2", ".zst", ".zstd")
 _JSON_NAMES = (".jsonl", ".ndjson", ".json")
-_PARQUET = b"PAR1"
 # What Arrow and the processes' sockets take at once.
 _LARGEST_LIMIT = (1 << 31) - 1
 _HUB_NAME = re.compile(r"(?P<name>[^@:#]+)(@(?P<revision>[^:@#]+))?(:(?P<split>[^#]+))?(#(?P<config>[^#]+))?")
@@ -171,7 +170,7 @@ def _find(text: str, field: str, what: str) -> Iterable[Source]:
 def _file(path: str, field: str, what: str) -> Source:
     require_file(path, what)
     with open(path, "rb") as handle:
-        if handle.read(len(_PARQUET)) == _PARQUET:
+        if handle.read(len(PARQUET)) == PARQUET:
             return Source("parquet", path, field)
     name = Path(path).name.lower()
     for ending in _COMPRESSIONS:

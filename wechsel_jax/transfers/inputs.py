@@ -15,7 +15,7 @@ from wechsel_jax.initializers import Method, Side
 from wechsel_jax.initializers.anker.sides import Language
 from wechsel_jax.initializers.full_rand import require_architecture
 from wechsel_jax.initializers.trans_tokenization import Translations, find_translations
-from wechsel_jax.text.parallel import Pairs, read_pairs
+from wechsel_jax.text.parallel import read_pairs
 from wechsel_jax.tokens import Vocabulary, load_tokenizer, parity_words
 from wechsel_jax.tokens.chat import carry_chat
 from wechsel_jax.tokens.encoding import plain_backend
@@ -95,16 +95,17 @@ class Job:
         pairs = read_pairs(self.settings.parallel, drop_empty=True, longest=self.settings.max_document_bytes)
         ends = [*(begin for _, begin in pairs.files[1:]), pairs.read]
         for (name, begin), end in zip(pairs.files, ends, strict=True):
-            self._refuse_swapped(name, [i for i, line in enumerate(pairs.lines) if begin <= line < end][:_MOST_PAIRS], pairs)
+            first, last = np.searchsorted(pairs.lines, (begin, end))
+            looked_at = slice(first, min(last, first + _MOST_PAIRS))
+            self._refuse_swapped(name, pairs.first[looked_at], pairs.second[looked_at])
         if pairs.one_sided:
             self.notes.append(f"{pairs.one_sided} pairs of the parallel text had nothing on one side and were left out.")
         return find_translations(self.source_tokenizer, self.target_tokenizer, pairs.first, pairs.second, log, pairs.place)
 
-    def _refuse_swapped(self, name: str, looked_at: Sequence[int], pairs: Pairs) -> None:
+    def _refuse_swapped(self, name: str, *sides: Sequence[str]) -> None:
         """Raises `UserError` where each tokenizer writes the other's side far shorter: archives have an order of their own."""
-        if len(looked_at) < _LEAST_PAIRS:
+        if len(sides[0]) < _LEAST_PAIRS:
             return
-        sides = [[side[i] for i in looked_at] for side in (pairs.first, pairs.second)]
         both = (self.source_tokenizer, self.source), (self.target_tokenizer, self.target)
         lengths = [[_length(tokenizer, vocabulary, side) for side in sides] for tokenizer, vocabulary in both]
         # Two multilingual tokenizers write both alike.
