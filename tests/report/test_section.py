@@ -49,6 +49,11 @@ def test_each_renderer_tells_all_of_a_section():
     assert '<p class="warning" role="note">word</p>' in page and "<details><summary>word</summary>" in page
 
 
+def test_wide_characters_and_marks_take_their_columns():
+    table = told.Table(("name", "n"), (("日本語", "1"), ("हन्दी", "22"), ("e\u0301", "3")), text=(0,))
+    assert terminal([table]).splitlines()[2:] == ["日本語   1", "हन्दी    22", "e\u0301        3"]
+
+
 def test_a_table_in_each_renderer():
     table = told.Table(
         ("token", "row", "share"),

@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 from transformers import AutoTokenizer
 
 from wechsel_jax.checkpoint import Checkpoint
-from wechsel_jax.comparison import compare, default_config, inputs, run, tuning
+from wechsel_jax.comparison import compare, default_config, inputs, run, scoring, tuning
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers import TransferPlan
 from wechsel_jax.records import TransferRecord
@@ -259,3 +259,21 @@ def test_settings_that_cannot_be_compared_or_tuned_are_refused_before_any_work(c
     with pytest.raises(UserError, match=message):
         compare(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_what_a_variant_from_scratch_needs_is_told_and_starts_are_told_by_their_place(tmp_path, monkeypatch):
+    """Whatever a variant is called: the run from scratch is known by its method, a start by where it lies."""
+    config = default_config()
+    config.variants = ConfigDict({"scratch": {"method": "full_rand"}, "a untrained": {"method": "mean"}})
+    config.methods, config.evaluation.before = ("scratch", "a untrained"), True
+    for method, name, values in (("full_rand", "scratch", (100, 10)), ("mean", "a untrained", (50, 5))):
+        (tmp_path / name / "transfer").mkdir(parents=True)
+        TransferRecord(method=method).write(tmp_path / name / "transfer")
+        lines = ({"kind": "eval", "step": step, "perplexity": value} for step, value in zip((0, 10), values, strict=True))
+        (tmp_path / name / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = run._write_results(config, tmp_path, {})
+    assert {*found["steps_needed"]} == {"a untrained"} and 0 < found["steps_needed"]["a untrained"][0] < 10
+    scored = []
+    monkeypatch.setattr(scoring, "evaluate", lambda models, tasks, **options: scored.extend(models))
+    scoring.score_starts(config, tmp_path)
+    assert scored == ["source", "scratch untrained", "a untrained untrained"]

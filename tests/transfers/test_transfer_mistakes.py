@@ -13,6 +13,8 @@ import tokenizers
 from wechsel_jax.checkpoint import Checkpoint, surgery, tensors
 from wechsel_jax.checkpoint.tensors import read_header, write_tensors
 from wechsel_jax.errors import UserError
+from wechsel_jax.tokens import Vocabulary, load_tokenizer
+from wechsel_jax.transfers.inputs import _length
 from wechsel_jax.transfers.job import transfer
 
 
@@ -309,3 +311,11 @@ def test_a_full_disk_leaves_nothing_behind(world, source, tmp_path, monkeypatch,
     with pytest.raises(OSError, match="No space left"):
         run(source, world.tokenizer("german", "gpt2"), tmp_path / "out", method="trans_inner")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_text_that_a_tokenizer_does_not_know_is_not_short(tmp_path):
+    """A word of another script is one unknown token, and would make its side the shorter one."""
+    tokenizer = load_tokenizer(wordpiece(tmp_path))
+    vocabulary = Vocabulary.from_tokenizer(tokenizer)
+    assert len(tokenizer("ภาษาไทย", add_special_tokens=False).input_ids) == 1
+    assert _length(tokenizer, vocabulary, ["ภาษาไทย"]) == len("ภาษาไทย")
