@@ -19,6 +19,17 @@ say() { printf '%s: %s\n' "$(hostname)" "$*"; }
 
 session() { tmux has-session -t "=wechsel-$1" 2>/dev/null; }
 
+start_session() { # NAME VERB...
+  local name=wechsel-$1
+  shift
+  # A tmux server whose last session has just ended still takes a connection, and drops it.
+  for _ in {1..50}; do
+    if tmux new-session -d -s "$name" bash "$self" "$@" 2>/dev/null; then return; fi
+    sleep 0.1
+  done
+  fail 1 "$name: tmux does not start it: $(tmux new-session -d -s "$name" bash "$self" "$@" 2>&1)"
+}
+
 install_packages() { # those of COMMAND:PACKAGE whose command is missing
   local pair missing=()
   for pair in "$@"; do
@@ -93,7 +104,7 @@ launch() { # WORKDIR PROGRAM COUNT NAME=VALUE... FLAGS...
   rm -f "$records"/{exit,stopped,pid,sync}
   printf '%s\0' "$@" >"$records/.command.partial"
   mv "$records/.command.partial" "$records/command"
-  tmux new-session -d -s wechsel-run bash "$self" run
+  start_session run run
   say "started"
 }
 
@@ -398,16 +409,18 @@ sync() { # start WORKDIR DESTINATION KEEP SECONDS | loop ...
     start)
       shift
       printf '%s\0' "$1" "$2" "$3" >"$records/sync"
-      if session sync; then tmux kill-session -t =wechsel-sync; fi
-      tmux new-session -d -s wechsel-sync bash "$self" sync loop "$@"
+      tmux kill-session -t =wechsel-sync 2>/dev/null || true
+      start_session sync sync loop "$@"
       say "copies $1 to $2 every $4 s while a run is running"
       ;;
     loop)
       shift
       exec >>"$records/sync.log" 2>&1
-      while session run; do
+      # Also of a run that has ended already, before it could know of the bucket.
+      while true; do
         push "$1" "$2" "$3" || echo "$(date -u +%FT%TZ) not everything was copied; tried again in $4 s"
         sleep "$4"
+        session run || break
       done
       ;;
   esac

@@ -401,6 +401,37 @@ def test_nothing_breaks_out_on_the_worker(sandbox):
     assert not [*sandbox.path.rglob("OWNED")]
 
 
+@needs_both
+def test_a_tmux_that_is_just_ending_is_asked_again(sandbox):
+    """Its server, whose last session has ended, refuses a new one for a moment."""
+    sandbox.ready()
+    sandbox.plan("finish")
+    tmux = shutil.which("tmux", path=sandbox.environment["PATH"])
+    if Path(tmux).parent == sandbox.tools:
+        tmux = Path(tmux).rename(sandbox.tools / "tmux.proper")
+    wrapper = sandbox.tools / "tmux"
+    wrapper.write_text(
+        "#!/usr/bin/env bash\n"
+        f'if [[ $1 == new-session && ! -e "$SANDBOX/refused.$4" ]]; then touch "$SANDBOX/refused.$4"\n'
+        f'  echo "server exited unexpectedly" >&2; exit 1; fi\nexec {tmux} "$@"\n'
+    )
+    wrapper.chmod(0o755)
+    assert "server exited" not in sandbox("launch", *RUN, *CONFIG).stderr
+    assert (sandbox.path / "refused.wechsel-run").exists() and (sandbox.path / "refused.wechsel-sync").exists()
+    sandbox.until(lambda: sandbox.bucket("complete/100").exists())
+
+
+@needs_both
+def test_a_tmux_that_never_starts_says_why(sandbox):
+    sandbox.ready()
+    (sandbox.tools / "tmux").write_text(
+        '#!/usr/bin/env bash\n[[ $1 == new-session ]] && echo "no space left for a socket" >&2\nexit 1\n'
+    )
+    (sandbox.tools / "tmux").chmod(0o755)
+    stderr = sandbox("launch", *RUN, *CONFIG, status=1).stderr
+    assert "wechsel-run: tmux does not start it: no space left for a socket" in stderr
+
+
 def test_what_the_log_says_cannot_forge_a_state_or_control_the_terminal(sandbox):
     sandbox.ready()
     sandbox.plan("exit 1 bad\x1b]0;title\x07\twechsel-state\tw\trunning")
