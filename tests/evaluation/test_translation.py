@@ -6,10 +6,11 @@ import sys
 import jax
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, models, normalizers
 
 from wechsel_jax import cli
 from wechsel_jax.errors import UserError
-from wechsel_jax.evaluation.translation import score_translations, search
+from wechsel_jax.evaluation.translation import score_translations, search, writes_lowercase
 from wechsel_jax.models.vanilla import TRANSLATOR
 
 torch = pytest.importorskip("torch")
@@ -116,6 +117,24 @@ def test_a_batch_and_its_padding_change_no_translation(model, sources):
     settings = (TRANSLATOR, config, "float32", 4, STEPS, (BEGIN, END), params)
     for one, other in zip(search(*settings, tokens, mask, 1.0), search(*settings, *wide, 1.0), strict=True):
         np.testing.assert_allclose(other[:8], one, atol=2e-5)
+
+
+@pytest.mark.parametrize(
+    ("normalizer", "lowercase"),
+    [
+        (None, False),
+        (normalizers.NFC(), False),
+        (normalizers.BertNormalizer(), True),
+        # ALBERT's and T5's kin put a sign before the text.
+        (normalizers.Sequence([normalizers.Lowercase(), normalizers.Prepend("▁")]), True),
+        (normalizers.Prepend("▁"), False),
+    ],
+)
+def test_a_tokenizer_without_capitals_is_known(normalizer, lowercase):
+    backend = Tokenizer(models.WordLevel({"a": 0, "<unk>": 1}, unk_token="<unk>"))
+    if normalizer is not None:
+        backend.normalizer = normalizer
+    assert writes_lowercase(transformers.PreTrainedTokenizerFast(tokenizer_object=backend)) is lowercase
 
 
 def test_bleu_is_that_of_the_programme(tmp_path):

@@ -179,6 +179,12 @@ def test_what_is_not_known_is_not_judged():
         ),
         ({"similarity__mean_top1": 0.29}, "look", "similarity", "0.29 on average, under 0.3"),
         ({"special_tokens__random": ["<pad>"]}, "wrong", "special tokens", "is random (<pad>): map each"),
+        (
+            {"special_tokens__random": ["<pad>"], "method": "wechsel", "parity": True},
+            "wrong",
+            "special tokens",
+            "is random (<pad>): the package copies those spelled as the source's alone; leave out --parity.",
+        ),
         ({"target__duplicate_share": 0.31}, "look", "duplicates", "31 % of the new rows equal another"),
         ({"target__not_finite_rows": 3}, "wrong", "NaN", "wte has 3 rows with NaN"),
         ({"mixture__largest_absolute_sum": 10.5}, "look", "weights", "add up to 10.5"),

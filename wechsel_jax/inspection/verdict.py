@@ -115,8 +115,11 @@ def _special_tokens(facts: Mapping[str, Any]) -> list[Finding]:
     if counts.get("random") == facts.get("vocabulary_size"):
         return []  # all rows are, which is said already
     names = ", ".join(lost)
-    text = f"{len(lost)} of the special tokens with a role {'is' if len(lost) == 1 else 'are'} random ({names}): map each to a "
-    return [Finding("wrong", "special tokens", len(lost), f"{text}source token with --map=SOURCE:TARGET.")]
+    text = f"{len(lost)} of the special tokens with a role {'is' if len(lost) == 1 else 'are'} random ({names})"
+    advice = "map each to a source token with --map=SOURCE:TARGET"
+    if facts.get("method") in ("wechsel", "wechsel_tfr") and facts.get("parity"):
+        advice = "the package copies those spelled as the source's alone; leave out --parity"
+    return [Finding("wrong", "special tokens", len(lost), f"{text}: {advice}.")]
 
 
 def _scales(facts: Mapping[str, Any]) -> list[Finding]:

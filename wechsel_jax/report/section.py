@@ -55,7 +55,7 @@ class Strong:
 
 @dataclass(frozen=True)
 class Best:
-    """The lowest value of a row or column: bold, with a star in the terminal and a dot of its run's colour in the page."""
+    """The best value of a row or column: bold, with a star in the terminal and a dot of its run's colour in the page."""
 
     text: str
     slot: int = 0
