@@ -5,7 +5,8 @@ import itertools
 
 import numpy as np
 import pytest
-from transformers import AutoTokenizer
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from tests.tiny_tokenizers import every_kind, wordpiece
 from wechsel_jax.data.examples import Example, Task, read_examples
@@ -213,6 +214,34 @@ def test_no_window_holds_an_answer_that_there_is_not(roberta):
     example = Example("q1", ("Wie viele?", "Es war einmal ein König, der hatte drei Töchter und ein Schloss am Meer."), ())
     rows = encode_examples([example], roberta, form="answers", labels=(), length=40, pad_id=1, stride=8, segments=True)
     assert len(rows) > 2 and not rows.targets.any()
+
+
+def test_what_a_tokenizer_leaves_out_ends_an_answer(tmp_path):
+    """The last sign of the name is an accent, which BERT's uncased tokenizers take off: no token reaches the name's end."""
+    backend = Tokenizer(models.WordLevel({"[UNK]": 0, "जन": 1, "एलव": 2, "न": 3}, unk_token="[UNK]"))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=True)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend)
+    text, targets = "जन एलवे न", {"जन": (0, 0), "एलवे": (1, 1), " एलवे ": (1, 1), "एलवे न": (1, 2), "न": (2, 2)}
+    examples = [Example("q", ("एलव", text), ((answer, text.rindex(answer)),)) for answer in targets]
+    rows = encode_examples(examples, tokenizer, form="answers", labels=(), length=16, pad_id=0, stride=2)
+    # The question is a token.
+    assert rows.targets.tolist() == [[first + 1, last + 1] for first, last in targets.values()]
+
+
+def test_real_answers_of_a_tokenizer_without_accents(data_directory):
+    """XQuAD in Hindi and Thai with words whose accents are gone: every answer but a few that begin in one has its window."""
+    backend = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=True)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    for language in ("hi", "th"):
+        examples = read_examples([data_directory / "labelled" / "xquad" / f"xquad.{language}.json.gz"], Task("answers"))[::10]
+        texts = {example.texts[1]: None for example in examples}
+        trainer = trainers.WordPieceTrainer(vocab_size=2000, special_tokens=["[UNK]"], show_progress=False)
+        backend.train_from_iterator(texts, trainer)
+        tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]")
+        rows = encode_examples(examples, tokenizer, form="answers", labels=(), length=512, pad_id=0, stride=128)
+        assert len({*rows.sources[rows.targets[:, 1] > 0]}) == len(examples), language
 
 
 @pytest.mark.parametrize(("style", "causal"), [("gpt2", True), ("roberta", False), ("gpt2", False)])

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,10 +18,10 @@ from lm_eval.tasks import TaskManager
 from tests.evaluation.tiny_models import save
 from wechsel_jax import demo
 from wechsel_jax.errors import UserError
-from wechsel_jax.evaluation import harness
+from wechsel_jax.evaluation import harness, reading
 from wechsel_jax.evaluation.choice import score_choices
 from wechsel_jax.evaluation.harness_model import HarnessModel
-from wechsel_jax.evaluation.reading import score_reading
+from wechsel_jax.evaluation.reading import continued, score_reading
 from wechsel_jax.tokens import load_tokenizer
 
 TASKS = Path(__file__).parents[2] / "configs" / "lm_eval"
@@ -101,7 +102,22 @@ def test_texts_and_what_is_written_after_them(both):
         ("The lazy dog sleeps. " * 60, {"until": [], "max_gen_toks": 5}),
         ("The lazy", {"until": [], "max_gen_toks": 12}),
     )
+    written = theirs.generate_until(asked, disable_tqdm=True)
+    assert ours.generate_until(asked) == written
+    # What ends a text is cut off in the order that is given, and may be a space, which decoding takes from the first token.
+    prompt, text = "The quick brown", written[0]
+    asked = [(prompt, {"until": until, "max_gen_toks": 12}) for until in ([text[3], text[2:4]], [text[2:4], text[3]], [" "])]
+    asked = requests("generate_until", *asked)
     assert ours.generate_until(asked) == theirs.generate_until(asked, disable_tqdm=True)
+
+
+def test_nothing_follows_the_end_of_text_of_the_tokenizer(both, monkeypatch):
+    """Where the model's configuration names another one, as lm-eval cuts it."""
+    model = both[0].model
+    first, second = (model.tokenizer(text, add_special_tokens=False)["input_ids"] for text in ("The fox", "sleeps"))
+    written = [SimpleNamespace(tokens=(*first, model.tokenizer.eos_token_id, *second))]
+    monkeypatch.setattr(reading, "generate", lambda *_, **__: written)
+    assert continued(model, ["A"], stop=(), max_tokens=9) == ([model.tokenizer.decode(first)], 0)
 
 
 def test_what_cannot_be_generated(both):

@@ -176,6 +176,14 @@ def test_special_tokens_that_a_text_spells_count_neither_in_nats_nor_in_bytes(ca
     assert plain.tokens.tolist() == spelled.tokens.tolist() and spelled.special_tokens == plain.special_tokens + 2
 
 
+def test_a_masked_model_reads_no_special_token_that_a_text_spells(masked):
+    model, _ = masked
+    mask = model.tokenizer.mask_token
+    plain, spelled = (score_text(model, [text]) for text in ("The dog sleeps.", f"{mask}The dog sleeps.{mask}"))
+    assert plain.tokens.tolist() == spelled.tokens.tolist()
+    np.testing.assert_allclose(spelled.nats, plain.nats, rtol=1e-6)
+
+
 @pytest.mark.parametrize("kind", ["byte", "byte-prefix", "llama", "unigram", "wordpiece"])
 def test_a_trainer_and_evaluate_count_the_same_bytes(kind, tmp_path):
     """All tokens are equally likely, so two numbers of bits per byte differ by what they count as bytes."""

@@ -341,11 +341,17 @@ def _windows(
     for example, found in zip(examples, backend.encode_batch([one.texts for one in examples]), strict=True):
         # Where the text does not tell, every window is one without the answer.
         answer, start = example.target[0] if example.target else ("", -1)
+        start += len(answer) - len(answer.lstrip())
+        answer = answer.strip()
         rows = []
-        for window in (found, *found.overflowing):
+        for window in (windows := (found, *found.overflowing)):
             of_text = np.asarray([number == 1 for number in window.sequence_ids])
             offsets = np.where(of_text[:, None], np.asarray(window.offsets), -1)
-            begins, ends = offsets.T
+            begins, ends = offsets.T.copy()
+            # What no token covers, such as accents that a tokenizer leaves out, belongs to the token before it.
+            text = np.flatnonzero(of_text)
+            last = len(example.texts[1]) if window is windows[-1] else 0
+            ends[text] = np.maximum(ends[text], [*begins[text[1:]], *[last][: len(text)]])
             reached = np.flatnonzero(of_text & (ends > start))
             within = np.flatnonzero(of_text & (begins < start + len(answer)))
             # The window holds the answer's first character, and its last.

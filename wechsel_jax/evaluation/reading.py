@@ -150,8 +150,15 @@ def continued(
         )
     encoded = encode_texts(model, contexts)
     prompts = [encoded[context][-room:] for context in contexts]
-    found = generate(model, prompts, max_tokens=max_tokens, stop=stop, **drawn)
-    # Tokens that are read alone may lose a space at their beginning, which `Generated.text` has.
-    texts = [model.tokenizer.decode(one.tokens, skip_special_tokens=True) for one in found]
-    cut = sum(len(encoded[context]) > room for context in contexts)
-    return [min((text.split(end)[0] for end in stop), key=len, default=text) for text in texts], cut
+    # Tokens that are read alone may lose a space at their beginning, which `Generated.text` has: such a stop does not end it.
+    ends = [end for end in stop if not end.startswith(" ")]
+    found = generate(model, prompts, max_tokens=max_tokens, stop=ends, **drawn)
+    texts = []
+    for one in found:
+        # The model's configuration may name another end of text than its tokenizer has.
+        tokens = itertools.takewhile(lambda token: token != model.tokenizer.eos_token_id, one.tokens)
+        text = model.tokenizer.decode([*tokens], skip_special_tokens=True)
+        for end in stop:
+            text = text.split(end)[0]
+        texts.append(text)
+    return texts, sum(len(encoded[context]) > room for context in contexts)

@@ -117,7 +117,7 @@ def score_text(model: LoadedModel, documents: Sequence[str], *, window: int = 0,
     if model.family.causal:
         rows = _causal_rows(stream, None if of_text[-1] else stream[-1], window, stride)
     else:
-        rows = _masked_rows(model, stream, owner, of_text, window)
+        rows = _masked_rows(model, stream, owner, of_text, window, (len(before), len(after)))
     nats, predicted = np.zeros(len(stream)), np.zeros(len(stream), bool)
     # A masked model has a row for each token: not all of them at once.
     while group := list(itertools.islice(rows, _ROWS)):
@@ -154,7 +154,7 @@ def _causal_rows(stream: np.ndarray, start: int | None, window: int, stride: int
 
 
 def _masked_rows(
-    model: LoadedModel, stream: np.ndarray, owner: np.ndarray, of_text: np.ndarray, window: int
+    model: LoadedModel, stream: np.ndarray, owner: np.ndarray, of_text: np.ndarray, window: int, around: tuple[int, int]
 ) -> Iterator[tuple[Row, np.ndarray]]:
     """A row for each token of the text, and which token of the stream it predicts."""
     mask = model.vocabulary.id_with_role("mask")
@@ -164,8 +164,8 @@ def _masked_rows(
         text = places[of_text[places]]
         if not len(text):
             continue
-        # What the tokenizer puts around a document stands around each part of it.
-        before, after = places[places < text[0]], places[places > text[-1]]
+        # What the tokenizer puts around a document stands around each part of it; special tokens that are spelled are not read.
+        before, after = places[: around[0]], places[len(places) - around[1] :]
         size = window - len(before) - len(after)
         if size < 1:
             raise UserError(
