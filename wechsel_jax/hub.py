@@ -8,6 +8,7 @@ import email.utils
 import logging
 import os
 import re
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -113,9 +114,10 @@ def _files(directory: Path) -> dict[str, Path]:
     own = {os.path.realpath(path) for path in shown.values() if path.is_file() and not path.is_symlink()}
     for path in shown.values():
         if path.is_symlink() and os.path.realpath(path) not in own:
+            copy = f"cp -rL {shlex.quote(os.fspath(directory))} COPY"
             raise UserError(
                 f"{one_line(path)}: is a link to {one_line(os.readlink(path))}, which is none of the files to upload; expected "
-                f"files; copy what the links lead to with `cp -rL {directory} COPY`, look at the copy and push it"
+                f"files; copy what the links lead to with `{copy}`, look at the copy and push it"
             )
     return {name: path for name, path in shown.items() if path.is_file()}
 

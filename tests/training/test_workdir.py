@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from ml_collections import ConfigDict
 
 from tests.full_disk import no_file_above
 from wechsel_jax import comparison
@@ -340,6 +341,60 @@ def test_settings_of_a_comparison_may_change_until_a_method_is_trained(tmp_path)
     with pytest.raises(UserError, match="has changed since this comparison began"):
         settle()
     assert all((workdir / name).exists() for name in made)
+
+
+def test_files_that_transfers_read_may_change_until_a_method_is_trained(tmp_path):
+    """A transfer that is there must not stand beside others of another dictionary, or of other parallel text."""
+    workdir, files = tmp_path / "run", {name: tmp_path / name for name in ("a.tsv", "b.tsv", "own.tsv", "pairs.tsv")}
+    for file in files.values():
+        file.write_text("dog\tHund\n")
+    config = comparison.default_config()
+    config.dictionary, config.parallel = str(files["a.tsv"]), (str(files["pairs.tsv"]),)
+    config.variants.mine = ConfigDict({"method": "wechsel", "dictionary": str(files["own.tsv"])})
+    config.methods = ("wechsel", "mine", "trans_tokenization", "fvt")
+
+    def settle() -> list[str]:
+        for name in config.methods:
+            if not (place := workdir / name / "transfer").exists():
+                with new_directory(place, "transfer") as directory:
+                    (directory / "file").write_text("made")
+        check.settle(config, workdir)
+        return [name for name in config.methods if (workdir / name / "transfer").exists()]
+
+    assert settle() == settle() == [*config.methods]
+    files["a.tsv"].write_text("cat\tKatze\n")
+    assert settle() == ["mine", "trans_tokenization", "fvt"]
+    files["own.tsv"].write_text("cat\tKatze\n")
+    assert settle() == ["wechsel", "trans_tokenization", "fvt"]
+    files["pairs.tsv"].write_text("cat\tKatze\n")
+    assert settle() == ["wechsel", "mine", "fvt"]
+    assert settle() == [*config.methods]
+    # Workdirs of earlier versions do not say what their transfers have read.
+    recorded = json.loads((workdir / "texts.json").read_text())
+    (workdir / "texts.json").write_text(json.dumps({name: one for name, one in recorded.items() if "/" not in name}))
+    files["a.tsv"].write_text("bird\tVogel\n")
+    assert settle() == [*config.methods]
+    (workdir / "fvt" / "config.json").write_text("{}")
+    files["a.tsv"].write_text("fish\tFisch\n")
+    with pytest.raises(UserError, match=r"wechsel/transfer: a\.tsv: has changed since this comparison began; rest"):
+        settle()
+    files["a.tsv"].write_text("bird\tVogel\n")
+    assert settle() == [*config.methods]
+
+
+def test_a_call_that_names_other_methods_changes_no_comparison_that_is_trained(tmp_path):
+    config = comparison.default_config()
+    config.methods = ("fvt", "trans_inner")
+    check.settle(config, tmp_path)
+    (tmp_path / "fvt").mkdir()
+    (tmp_path / "fvt" / "config.json").write_text("{}")
+    recorded = (tmp_path / "config.json").read_bytes()
+    config.methods = ("full_rand",)
+    with pytest.raises(UserError, match=r'methods was \["fvt", "trans_inner"\], now \["full_rand"\]; expected the same'):
+        check.settle(config, tmp_path)
+    assert (tmp_path / "config.json").read_bytes() == recorded
+    config.methods = ("fvt", "trans_inner")
+    check.settle(config, tmp_path)
 
 
 def test_soft_targets_that_a_run_has_not_are_no_difference():

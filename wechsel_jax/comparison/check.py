@@ -1,8 +1,10 @@
 """What cannot work is refused before anything is written; what other settings have made goes."""
 
 import contextlib
+import functools
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 from ml_collections import ConfigDict
@@ -14,10 +16,13 @@ from wechsel_jax.comparison.settings import (
     SAMPLE,
     base_method,
     helper_config,
+    input_places,
     named_method,
     needs,
     needs_of_all,
     training_config,
+    transfer_files,
+    transfer_settings,
 )
 from wechsel_jax.comparison.tuning import TABLES, TUNING_TEXT, tuning_config
 from wechsel_jax.data.examples import FORMS
@@ -30,13 +35,13 @@ from wechsel_jax.initializers import METHODS
 from wechsel_jax.models import family
 from wechsel_jax.records.names import CONFIG_FILE
 from wechsel_jax.text.parallel import PARALLEL, require_parallel
-from wechsel_jax.text.sources import find_sources
+from wechsel_jax.text.sources import file_hash, find_sources
 from wechsel_jax.training import record_config, validate
 from wechsel_jax.training.config import as_dict
 from wechsel_jax.training.labelled import examples_of
 from wechsel_jax.training.run_data import identified
 from wechsel_jax.training.workdir import FREE_FIELDS, differences, read_texts, record_texts
-from wechsel_jax.transfers.settings import ALIGNED, IDENTICAL, described_settings
+from wechsel_jax.transfers.settings import ALIGNED, IDENTICAL, TransferSettings, described_settings
 
 # What lies in a workdir beside the runs.
 _FOLDERS = ("compiled", "data", "fine_tuning", "helper", "tokenizer", "tuning", "vectors")
@@ -61,6 +66,9 @@ def validate_comparison(config: ConfigDict, workdir: Path) -> None:
         wrong = sorted({*given} - {*known, "method"})
         if wrong:
             raise UserError(f"{where}.{wrong[0]}: no such setting; expected one of {', '.join(sorted(known))}")
+        for field, value in given.items():
+            if field in known and not (value is None and known[field].default is None):
+                known[field].setting.check(f"{where}.{field}", value, known[field].kind)
     for name, given in config.overrides.items():
         wrong = sorted({*given} - {*config.training})
         if wrong:
@@ -113,6 +121,9 @@ def validate_comparison(config: ConfigDict, workdir: Path) -> None:
             require_parallel(given)
         elif "parallel" in read:
             raise UserError(f"parallel: no file given, which {base_method(config, name)} reads; expected {PARALLEL}")
+        TransferSettings.checked(
+            METHODS[base_method(config, name)], **transfer_settings(config, name, input_places(config, workdir))
+        )
     if "helper" in needed and not config.helper.checkpoint:
         try:
             validate(helper_config(config, workdir))
@@ -250,20 +261,27 @@ def settle(config: ConfigDict, workdir: Path) -> None:
     texts, known = {name: identified(files) for name, files in config.text.items()}, read_texts(workdir, [{}])
     # Comparisons of earlier versions have no such file.
     other = [name for name in texts if known and known.get(name) != texts[name]]
-    if (workdir / "tuning").exists() or any((workdir / method / CONFIG_FILE).exists() for method in config.methods):
+    sha256, inputs = functools.cache(file_hash), {}
+    for name in config.methods:
+        files = transfer_files(config, name, workdir)
+        inputs[f"{name}/transfer"] = [{"name": Path(file).name, "sha256": sha256(file)} for file in files]
+    stale = [name for name in inputs if known.get(name, inputs[name]) != inputs[name]]
+    # Also of a method that this call does not name.
+    begun = any(file.parent.name not in _FOLDERS for file in workdir.glob(f"*/{CONFIG_FILE}"))
+    if begun or (workdir / "tuning").exists():
         record_config(config, workdir)
-        if other:
-            named = ", ".join(entry["name"] for entry in texts[other[0]])
-            raise UserError(
-                f"text.{other[0]}: {named}: has changed since this comparison began; restore it or use another workdir"
-            )
+        changed = [(f"text.{name}", texts[name]) for name in other]
+        changed += [(name, [one for one in inputs[name] if one not in known[name]]) for name in stale]
+        for where, entries in changed[:1]:
+            named = ", ".join(entry["name"] for entry in entries)
+            raise UserError(f"{where}: {named}: has changed since this comparison began; restore it or use another workdir")
     else:
-        _remake(config, workdir, bool(other))
-    record_texts(texts, workdir)
+        _remake(config, workdir, bool(other), stale)
+    record_texts(texts | inputs, workdir)
 
 
-def _remake(config: ConfigDict, workdir: Path, other_text: bool) -> None:
-    """Removes what other settings or other text have made, and records the settings."""
+def _remake(config: ConfigDict, workdir: Path, other_text: bool, stale: Sequence[str]) -> None:
+    """Removes what other settings or other text have made, and stale transfers, and records the settings."""
     remove_leftovers(workdir / CONFIG_FILE)
     old, now = {}, json.loads(json.dumps(as_dict(config)))
     with contextlib.suppress(OSError, ValueError):
@@ -280,7 +298,7 @@ def _remake(config: ConfigDict, workdir: Path, other_text: bool) -> None:
 
     # The names are those of this comparison: a recorded one might lead anywhere.
     writers = {"tokenizer": "tokenizer"} if differ("text", "tokenizer") else {}
-    writers |= {f"{name}/transfer": "transfer" for name in config.methods if changed}
+    writers |= {name: "transfer" for name in ([f"{name}/transfer" for name in config.methods] if changed else stale)}
     there = [(workdir / name, writer) for name, writer in writers.items() if old and (workdir / name).exists()]
     for place, writer in there:
         if what := foreign(place, writer):

@@ -14,7 +14,6 @@ from wechsel_jax.data.sample import write_sample
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file, temporary_directory
 from wechsel_jax.files.json import NUMBER, mismatch, read_json
-from wechsel_jax.records.names import EXPORT
 from wechsel_jax.training import train
 from wechsel_jax.training.workdir import follow
 from wechsel_jax.vectors import train_vectors
@@ -25,43 +24,34 @@ NATIVE_VECTORS = {"model": "cbow", "smallest_ngram": 3, "largest_ngram": 6, "min
 _SECONDS_FILE = "seconds.json"
 
 
-def make_inputs(config: ConfigDict, workdir: Path) -> dict[str, str]:
-    """Makes what the methods need and the config does not name; returns setting -> file or directory."""
-    needed, inputs = needs_of_all(config), {"dictionary": config.dictionary}
-    inputs |= {"source_text": config.text.source, "target_text": config.text.train, "parallel": config.parallel}
+def make_inputs(config: ConfigDict, workdir: Path) -> None:
+    """Makes what the methods need and the config does not name, at its `input_places`."""
+    needed = needs_of_all(config)
     for side, text in (("source", config.text.source), ("target", config.text.words or config.text.train)):
-        if f"{side}_vectors" in needed:
-            here = config.vectors.train_here
-            found = _trained(config, workdir, side, text, **read_as(config)) if here else config.vectors[side]
-            inputs[f"{side}_vectors"] = found
-    if any(config.variants.get(name, {}).get("target_vectors") == SAMPLE for name in config.methods):
-        output = workdir / "vectors" / f"{SAMPLE}.bin"
-        if not output.exists():
-            with temporary_directory(output) as work:
-                write_training_text(config, work / "sample.jsonl")
-                _trained(config, workdir, SAMPLE, [work / "sample.jsonl"], **sample_as(config))
-        inputs[SAMPLE] = str(output)
-    if "native_vectors" in needed:
-        text, options = config.text.train, {"tokenizer": workdir / "tokenizer", **NATIVE_VECTORS, **read_as(config)}
-        inputs["native_vectors"] = config.vectors.native or _trained(config, workdir, "native", text, **options)
-    if "helper" in needed:
-        inputs["helper"] = config.helper.checkpoint
-        if not config.helper.checkpoint:
-            with timed(workdir, "helper"):
-                settings = helper_config(config, workdir)
-                follow(settings, workdir / "helper", *OWN)
-                train(settings, workdir / "helper")
-            inputs["helper"] = str(workdir / "helper" / EXPORT)
-    return inputs
+        if f"{side}_vectors" in needed and config.vectors.train_here:
+            _train_vectors(config, workdir, side, text, **read_as(config))
+    output = workdir / "vectors" / f"{SAMPLE}.bin"
+    sampled = any(config.variants.get(name, {}).get("target_vectors") == SAMPLE for name in config.methods)
+    if sampled and not output.exists():
+        with temporary_directory(output) as work:
+            write_training_text(config, work / "sample.jsonl")
+            _train_vectors(config, workdir, SAMPLE, [work / "sample.jsonl"], **sample_as(config))
+    if "native_vectors" in needed and not config.vectors.native:
+        options = {"tokenizer": workdir / "tokenizer", **NATIVE_VECTORS, **read_as(config)}
+        _train_vectors(config, workdir, "native", config.text.train, **options)
+    if "helper" in needed and not config.helper.checkpoint:
+        with timed(workdir, "helper"):
+            settings = helper_config(config, workdir)
+            follow(settings, workdir / "helper", *OWN)
+            train(settings, workdir / "helper")
 
 
-def _trained(config: ConfigDict, workdir: Path, name: str, text: Any, **options: Any) -> str:
-    """Trains the vectors of a name where they are not there yet; returns their file."""
+def _train_vectors(config: ConfigDict, workdir: Path, name: str, text: Any, **options: Any) -> None:
+    """Trains the vectors of a name where they are not there yet."""
     output = workdir / "vectors" / f"{name}.bin"
     if not output.exists():
         with timed(workdir, f"{name} vectors"):
             train_vectors(text, output, dim=config.vectors.dimensions, epochs=config.vectors.epochs, **options)
-    return str(output)
 
 
 def write_training_text(config: ConfigDict, output: Path) -> None:

@@ -13,7 +13,15 @@ from wechsel_jax.comparison.candidates import probe_directory, transfer_by_probe
 from wechsel_jax.comparison.check import settle, validate_comparison
 from wechsel_jax.comparison.inputs import make_inputs, prepared_as, read_as, seconds_spent, timed
 from wechsel_jax.comparison.scoring import score_models, score_starts
-from wechsel_jax.comparison.settings import AUTO, OWN, base_method, named_method, training_config, transfer_settings
+from wechsel_jax.comparison.settings import (
+    AUTO,
+    OWN,
+    base_method,
+    input_places,
+    named_method,
+    training_config,
+    transfer_settings,
+)
 from wechsel_jax.comparison.tuning import tune, with_rates
 from wechsel_jax.data import prepare, prepare_split
 from wechsel_jax.errors import UserError
@@ -81,11 +89,11 @@ def _compare(config: ConfigDict, workdir: Path) -> dict:
         else:
             fraction = config.training.data.validation_fraction
             prepare_split(config.text.train, workdir / "tokenizer", workdir / "data", validation_fraction=fraction, **sample)
-    inputs = make_inputs(config, workdir)
+    make_inputs(config, workdir)
     # All before the first training, so that a mistake in the settings of one is found while they may still be changed.
     starts: dict[str, Path] = {}
     for method in config.methods:
-        place, settings = workdir / method / "transfer", transfer_settings(config, method, inputs)
+        place, settings = workdir / method / "transfer", transfer_settings(config, method, input_places(config, workdir))
         automatic, probing = named_method(config, method) == AUTO, {}
         if automatic and config.probe_steps:
             # As the run itself will be trained.

@@ -1,16 +1,19 @@
 """The fields of a comparison, and what each of its methods gets of them: which inputs, which settings."""
 
 import copy
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ml_collections import ConfigDict, config_dict
 
 from wechsel_jax.initializers import METHODS
 from wechsel_jax.initializers.method import Method
+from wechsel_jax.records.names import EXPORT
 from wechsel_jax.training import default_config as default_training_config
 from wechsel_jax.training.config import as_dict, updated
 from wechsel_jax.transfers.choice import DEFAULT
-from wechsel_jax.transfers.settings import FITTED, INPUTS, TransferSettings, described_settings
+from wechsel_jax.transfers.settings import FITTED, INPUTS, TransferSettings, described_settings, strings
 
 # As the target vectors of a variant: those of words in the documents that are trained on, see `training.data.max_bytes`.
 SAMPLE = "sample"
@@ -161,8 +164,30 @@ def compares_tokens(config: ConfigDict, name: str) -> bool:
     return kind == "native" and method.space == "target"
 
 
-def transfer_settings(config: ConfigDict, name: str, inputs: dict[str, str]) -> dict:
-    """The settings of one method's transfer, without those for all methods that others read and this one does not."""
+def input_places(config: ConfigDict, workdir: Path) -> dict[str, Any]:
+    """Where the inputs of transfers are, also those that are not made yet: setting, "native_vectors" or `SAMPLE` -> file(s)."""
+    made, here = workdir / "vectors", config.vectors.train_here
+    return {
+        "dictionary": config.dictionary,
+        "parallel": config.parallel,
+        "source_text": config.text.source,
+        "target_text": config.text.train,
+        "source_vectors": str(made / "source.bin") if here else config.vectors.source,
+        "target_vectors": str(made / "target.bin") if here else config.vectors.target,
+        "native_vectors": config.vectors.native or str(made / "native.bin"),
+        SAMPLE: str(made / f"{SAMPLE}.bin"),
+        "helper": config.helper.checkpoint or str(workdir / "helper" / EXPORT),
+    }
+
+
+def transfer_settings(config: ConfigDict, name: str, inputs: Mapping[str, Any]) -> dict:
+    """The settings of one method's transfer, without those for all methods that others read and this one does not.
+
+    Args:
+      config: the comparison.
+      name: of the run.
+      inputs: its `input_places`.
+    """
     method = METHODS[base_method(config, name)]
     settings = {"seed": config.seed, **as_dict(config.transfer), **as_dict(config.variants.get(name, ConfigDict()))}
     settings.pop("method", None)
@@ -181,6 +206,14 @@ def transfer_settings(config: ConfigDict, name: str, inputs: dict[str, str]) -> 
     known, data = described_settings(), config.training.data
     alike = {key: data[key] for key in TEXT if settings.get(key) == known[key].default}
     return settings | TransferSettings.read_by(method, settings | alike)
+
+
+def transfer_files(config: ConfigDict, name: str, workdir: Path) -> list[str]:
+    """The files that one method's transfer reads, but for the comparison's own text and what is made here."""
+    inputs = input_places(config, workdir)
+    read = TransferSettings.filled(METHODS[base_method(config, name)], **transfer_settings(config, name, inputs)).files()
+    own = {file for files in config.text.values() for file in strings(files)}
+    return sorted({file for file in read if file not in own and Path(file).is_file() and workdir not in Path(file).parents})
 
 
 def _unread(config: ConfigDict, name: str) -> set[str]:

@@ -154,17 +154,27 @@ class TransferSettings:
             method = "wechsel" if vectors and not given.get("source_text") else "anker"
         if method not in METHODS:
             raise UserError(f"method {method!r}: no such method; expected one of {', '.join(METHODS)}")
+        chosen = METHODS[method]
+        settings = cls.checked(chosen, **given)
+        settings._require_inputs(chosen)
+        return chosen, settings
+
+    @classmethod
+    def checked(cls, method: Method, **given) -> "TransferSettings":
+        """The settings as in `of`, before there are the files that they name.
+
+        Raises:
+          UserError: no such setting, a value out of range, or two that contradict each other.
+        """
         known = described_settings()
         for name, value in given.items():
             if name not in known:
                 raise UserError(f"setting {name!r}: unknown; expected some of {', '.join(known)}")
             if not (value is None and known[name].default is None):
                 known[name].setting.check(name, value, known[name].kind)
-        chosen = METHODS[method]
-        settings = cls.filled(chosen, **given)
-        settings._refuse_contradictions()
-        settings._require_inputs(chosen)
-        return chosen, settings
+        settings = cls.filled(method, **given)
+        settings._refuse_contradictions(method)
+        return settings
 
     @classmethod
     def filled(cls, method: Method, **given) -> "TransferSettings":
@@ -200,7 +210,7 @@ class TransferSettings:
         values = (value for name in INPUTS for value in strings(getattr(self, name) or ()))
         return [file for value in values for file in value.split(BESIDE)]
 
-    def _refuse_contradictions(self) -> None:
+    def _refuse_contradictions(self, method: Method) -> None:
         for name, described in own_settings().items():
             value, expected = self.own[name], described.setting.parity
             if self.parity and expected is not None and value not in (None, expected):
@@ -233,9 +243,6 @@ class TransferSettings:
                 f"{name}: dictionary {ALIGNED!r} says that the vectors share a space already; expected one of the two; leave "
                 "out the other"
             )
-
-    def _require_inputs(self, method: Method) -> None:
-        """The method can do what is asked for, and the files that it needs are named and there."""
         if method.redraw_inner and self.keep_source:
             raise UserError(
                 f"keep_source: {method.name} draws every parameter again and keeps no token's row; choose another method"
@@ -245,11 +252,6 @@ class TransferSettings:
                 raise UserError(
                     f"{name} {getattr(self, name)}: {method.name} keeps nothing of the source model; choose another method"
                 )
-        if method.helper and not self.helper:
-            raise UserError(
-                f"method {method.name}: no helper; expected the directory or hub id of a model of the target language, whose "
-                "embeddings say which tokens are alike"
-            )
         if self.parallel and "parallel" not in method.needs:
             readers = ", ".join(other.name for other in METHODS.values() if "parallel" in other.needs)
             raise UserError(f"parallel: {method.name} does not read it; expected method {readers}, or no parallel text")
@@ -265,6 +267,14 @@ class TransferSettings:
             raise UserError(
                 f"residual {self.own['residual']:g}: without a regression there are no residuals; expected one of the two; "
                 "leave residual or noregression out"
+            )
+
+    def _require_inputs(self, method: Method) -> None:
+        """The files that the method needs are named and there."""
+        if method.helper and not self.helper:
+            raise UserError(
+                f"method {method.name}: no helper; expected the directory or hub id of a model of the target language, whose "
+                "embeddings say which tokens are alike"
             )
         needed = method.needs if self.alignment == "procrustes" else tuple(n for n in method.needs if n != "dictionary")
         missing = [name for name in needed if not getattr(self, name)]
