@@ -456,7 +456,7 @@ def more_panels_of(languages: dict) -> Iterator[tuple[str, dict, list[str]]]:
             ("parts and controls", [name for name in others if not name.startswith(_OTHER_TEXT)]),
         ):
             if shown:
-                yield f"{title_of(language)}: {title}", seeds, ["anker", *shown]
+                yield f"{title_of(language)}: {title}", seeds, [name for name in ("anker", *shown) if name in names]
 
 
 def _label(axes, ends: dict[str, tuple[float, float]], colours: dict[str, str]) -> None:

@@ -19,8 +19,10 @@ from pathlib import Path
 import numpy as np
 from absl import flags
 
+from benchmarks.results import read_flags
 from wechsel_jax.inspection.analogies import read_questions
 from wechsel_jax.inspection.embeddings import TableRows, open_tables, study
+from wechsel_jax.program import program
 from wechsel_jax.records.embeddings import Embeddings, EmbeddingsRecord
 from wechsel_jax.report.embeddings_sections import named
 from wechsel_jax.tokens import load_tokenizer
@@ -170,7 +172,7 @@ def analogies_table(record: EmbeddingsRecord) -> str:
 
 def main(arguments: list[str]) -> None:
     """Measures what is missing."""
-    VALUES([__file__, *arguments])
+    read_flags(VALUES, __doc__, arguments)
     output, data = Path(VALUES.output), Path(VALUES.data)
     record = EmbeddingsRecord.read(output) if output.exists() else EmbeddingsRecord()
     questions = read_questions(data / "labelled/analogy/questions-words.txt.gz")
@@ -195,4 +197,5 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    with program("benchmarks.embeddings"):
+        main(sys.argv[1:])

@@ -23,6 +23,7 @@ import numpy as np
 from absl import flags
 
 from benchmarks.machine import installed, processor
+from benchmarks.results import read_flags
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file
 from wechsel_jax.program import program
@@ -388,6 +389,6 @@ def machine() -> dict:
 
 
 if __name__ == "__main__":
-    VALUES(sys.argv)
     with program("benchmarks.real_models"):
+        read_flags(VALUES, __doc__, sys.argv[1:])
         main()

@@ -1,10 +1,12 @@
-"""Files of results that are gathered from runs, and the arguments that name the runs."""
+"""Files of results that are gathered from runs, and what the command lines that make them have in common."""
 
 import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from absl import flags
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file
@@ -40,3 +42,20 @@ def named_places(arguments: Sequence[str], *, last: bool = False) -> list[tuple[
             raise UserError(f"{argument}: {place} is not there; expected what `train.compare` wrote")
         pairs.append((name, Path(place)))
     return pairs
+
+
+def read_flags(values: flags.FlagValues, about: str, arguments: Sequence[str]) -> None:
+    """Parses the flags of a benchmark; --help prints `about` and all of them, and ends the program.
+
+    Raises:
+      UserError: a flag is unknown or has a value that it does not take, or something is no flag.
+    """
+    if "--help" in arguments:
+        print(about, values.get_help(), sep="\n")
+        raise SystemExit(0)
+    try:
+        _, *others = values(["", *arguments])
+    except flags.Error as error:
+        raise UserError(f"{error}; expected a flag that --help shows") from None
+    if others:
+        raise UserError(f"{others[0]!r}: expected flags, each with =; --help shows them")

@@ -19,6 +19,7 @@ from pathlib import Path
 from absl import flags
 
 from benchmarks.real_models import machine, perplexity
+from benchmarks.results import read_flags
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file
 from wechsel_jax.program import program
@@ -144,6 +145,6 @@ def run_program(name: str, *arguments: str) -> None:
 
 
 if __name__ == "__main__":
-    VALUES(sys.argv)
     with program("benchmarks.trained_model"):
+        read_flags(VALUES, __doc__, sys.argv[1:])
         main()

@@ -44,6 +44,7 @@ from safetensors.numpy import load_file, save_file
 
 from benchmarks import anker
 from benchmarks.real_models import machine
+from benchmarks.results import read_flags
 from configs import finetune
 from configs import trelm as experiment
 from wechsel_jax.data.align import align_pairs
@@ -481,6 +482,6 @@ def table(result: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    VALUES(sys.argv)
     with program("benchmarks.trelm"):
+        read_flags(VALUES, __doc__, sys.argv[1:])
         main()

@@ -28,6 +28,8 @@ FullRand 50 %, which is best for it with AdamW (benchmarks/demo_tuning.json); Tr
 tenth.
 """
 
+import math
+
 from ml_collections import ConfigDict
 
 from configs import compare_initializers
@@ -49,6 +51,8 @@ def get_config(arguments: str = "") -> ConfigDict:
     try:
         lengths = [int(length) for length in chosen["lengths"].split("+")]
         rates, tables = (tuple(float(rate) for rate in chosen[name].split("+")) for name in ("rates", "tables"))
+        if wrong := [number for number in (*lengths, *rates, *tables) if not 0 < number < math.inf]:
+            raise ValueError(f"{wrong[0]:g} is none that could be tried")
     except ValueError as error:
         raise UserError(f"--config: {error}; expected numbers such as lengths=1+2+4,rates=1e-3+3e-3") from None
     # The bundled vectors are of words alone; those that are trained on the text of a folder know n-grams, too.

@@ -11,4 +11,12 @@ Expected: anker's perplexity is lower than WECHSEL's, and WECHSEL's than both ba
 of taking the bundled ones.
 """
 
-from wechsel_jax.demo.settings import get_config as get_config
+from ml_collections import ConfigDict
+
+from wechsel_jax.demo import settings
+from wechsel_jax.training import config_arguments
+
+
+def get_config(arguments: str = "") -> ConfigDict:
+    config_arguments(arguments)
+    return settings.get_config()

@@ -87,7 +87,7 @@ def get_config(arguments: str = "") -> ConfigDict:
         languages = sorted(file[len(before) : -len(behind)] for file in files)
         if languages and not chosen[given] and chosen["lang"] not in languages:
             raise UserError(
-                f"--config: lang={chosen['lang']}: {data / before}* has {', '.join(languages)}; expected one of these"
+                f"--config: lang={chosen['lang']}: {data}/{before}* has {', '.join(languages)}; expected one of these"
             )
     config.data.train = (chosen["train"] or str(data / train.format(lang=chosen["lang"])),)
     config.data.validation = (chosen["validation"] or str(data / validation.format(lang=chosen["lang"])),)

@@ -5,6 +5,8 @@ Before:   a tokenizer of the task's vocabulary and tables of its rows, for each 
             wechsel-jax tokenizer --input=train.de.gz --algorithm=words --lowercase --output=kim/multi30k-glove/source
             wechsel-jax table --tokenizer=kim/multi30k-glove/source --vectors=german.txt --standardize=pretrained_xavier \
               --output=kim/multi30k-glove/source-pretrained_xavier.safetensors
+          (init=xavier_pretrained likewise; pretrained without --standardize, shuffled with --shuffle=elements, shuffled_rows
+          with --shuffle=rows_columns instead)
           and `target` likewise; with rows=bert or t5 `--source=MODEL` stands for `--algorithm=words` and for `--vectors`. IWSLT
           takes --min_count=5. `python -m benchmarks.kim` does all of it. Lower-cased words are what table 5 seems to have, 7.8k
           of German and 5.9k of English on Multi30k: so counted they are 7,857 and 5,977, with capitals 8,018 and 6,278.

@@ -90,6 +90,7 @@ def test_some_methods_of_a_config_can_be_compared_alone(tmp_path):
         ("evaluation.fine_tuning.t.fork", "x", r"fine_tuning\.t\.fork: is set; expected none: each model"),
         ("evaluation.fine_tuning.t.block_length", 4096, r"t\.block_length: 4096 is more than the 128 positions of "),
         ("evaluation.fine_tuning.t.file", "other.tsv", r"other\.tsv: .*'text'"),
+        ("evaluation.fine_tuning.t.file", "new.tsv", r"t: 'dog' of its .* or new\.tsv is no label .* some of house, man; see"),
         ("evaluation.fine_tuning.t.objective", "translation", r"t\.objective: is 'translation'; expected one of class"),
         ("evaluation.tasks.t", {"form": "labels"}, r"evaluation\.fine_tuning\.t: a task has this name"),
     ],
@@ -99,6 +100,7 @@ def test_what_would_be_found_after_hours_or_never_is_refused_before(tmp_path, mo
     monkeypatch.chdir(tmp_path)
     Path("a.tsv").write_text("text\tlabel\nDas Haus.\thouse\nDer Mann.\tman\n")
     Path("other.tsv").write_text("a\tb\nDas Haus.\thouse\n")
+    Path("new.tsv").write_text("text\tlabel\nDas Haus.\thouse\nDer Hund.\tdog\n")
     config = load("demo")
     config.unlock()
     data = {"train": ("a.tsv",), "validation": ("a.tsv",)}
@@ -326,6 +328,9 @@ def test_unknown_arguments_are_refused(arguments, named):
         ("wechsel_downstream", "tasks=NER+Pos", "'Pos' is not known"),
         *((name, "steps=0", "--config: steps=0 behind the colon; expected at least 1")
           for name in ("anker", "compare_initializers", "smollm2", "wechsel_downstream", "wechsel_freezing", "wechsel_size")),
+        ("demo", "seed=1", "--config: 'seed=1' behind the colon is not known; expected nothing there; a setting of the run"),
+        *(("arena", arguments, f"--config: {told} is none that could be tried; expected numbers such as")
+          for arguments, told in (("lengths=0+1", "0"), ("rates=1e-3+-1", "-1"), ("tables=nan", "nan"))),
         ("smollm2", "rows=0", "--config: rows=0 behind the colon; expected at least 1"),
         ("wechsel_freezing", "first=100", "--config: first=100: study=freezing does not read it; expected study=bound"),
         ("wechsel_freezing", "study=bound,first=0", "--config: first=0 behind the colon; expected at least 1"),

@@ -195,6 +195,10 @@ def test_picture_has_a_panel_a_language(result, tmp_path):
     three = size(anker.more_panels_of(languages))
     assert six[1] == three[1] == 3 * one[1] and four[1] == 2 * one[1]
     assert four[0] == six[0] == 2 * three[0] == 2 * one[0]
+    # A variant that was run without anker beside it is drawn alone.
+    languages = {"sw-2": {"0": {"anker_text_1": languages["sw"]["0"]["anker_text_1"]}}}
+    assert [names for _, _, names in anker.more_panels_of(languages)] == [["anker_text_1"]]
+    assert size(anker.more_panels_of(languages))[0] == one[0]
 
 
 def test_smaller_dictionaries_are_of_the_most_frequent_words(monkeypatch):

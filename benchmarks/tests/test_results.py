@@ -4,8 +4,9 @@ import runpy
 import sys
 
 import pytest
+from absl import flags
 
-from benchmarks.results import named_places, read_results, write_results
+from benchmarks.results import named_places, read_flags, read_results, write_results
 from wechsel_jax.errors import UserError
 
 
@@ -17,6 +18,19 @@ def test_arguments_name_places(tmp_path):
             named_places([wrong])
     with pytest.raises(UserError, match="nowhere is not there"):
         named_places([f"de={tmp_path / 'nowhere'}"])
+
+
+def test_flags_that_a_benchmark_has_not_are_told_in_one_line(capsys):
+    values = flags.FlagValues()
+    flags.DEFINE_integer("steps", 3, "How many.", flag_values=values)
+    read_flags(values, "What it measures.", ["--steps=4"])
+    assert values.steps == 4
+    for wrong, told in ((["--stpes=4"], "'stpes'"), (["--steps=x"], "steps"), (["steps=4"], "'steps=4': expected flags, each")):
+        with pytest.raises(UserError, match=told):
+            read_flags(values, "What it measures.", wrong)
+    with pytest.raises(SystemExit, match="0"):
+        read_flags(values, "What it measures.", ["--help"])
+    assert "What it measures." in (out := capsys.readouterr().out) and "--steps" in out
 
 
 def test_results_are_read_as_they_were_written(tmp_path):

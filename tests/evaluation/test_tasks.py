@@ -107,11 +107,15 @@ def test_the_method_that_a_run_began_with_is_recorded(place, tmp_path, monkeypat
     (tmp_path / "seeds.json").write_text('{"seeds": [0, 1]}')
     monkeypatch.setitem(tasks.FORMS, "labels", lambda *_, **__: tasks.Result("acc", {"acc": 1.0}, [1], [1]))
     asked = tasks.Task("ours", "labels", str(place / "pairs.tsv"))
-    found = tasks.evaluate({"seeds": tmp_path, "run": workdir, "english": demo.path("english-gpt2")}, [asked])
-    assert [one.facts.get("method") for one in found.scores] == ["wechsel", "wechsel", None]
+    (workdir / "stages").mkdir()
+    (workdir / "stages" / "10").symlink_to(demo.path("english-gpt2"))
+    # As a comparison names them, too.
+    models = {"export": workdir / "export", "stage": workdir / "stages" / "10"}
+    found = tasks.evaluate({"seeds": tmp_path, "run": workdir, "english": demo.path("english-gpt2")} | models, [asked])
+    assert [one.facts.get("method") for one in found.scores] == ["wechsel", "wechsel", None, "wechsel", "wechsel"]
     # Those of a transfer that are lists are of files.
     told = {"neighbors": 10, "temperature": 0.1, "seed": 0}
-    assert [one.facts.get("settings") for one in found.scores] == [told, told, None]
+    assert [one.facts.get("settings") for one in found.scores] == [told, told, None, told, told]
 
 
 def test_fine_tuned_models_of_other_right_answers_are_not_compared(place, tmp_path, monkeypatch):

@@ -25,7 +25,7 @@ from wechsel_jax.comparison.settings import (
     transfer_settings,
 )
 from wechsel_jax.comparison.tuning import TABLES, TUNING_TEXT, tuning_config
-from wechsel_jax.data.examples import FORMS
+from wechsel_jax.data.examples import FORMS, find_labels
 from wechsel_jax.data.manifest import remove_prepared
 from wechsel_jax.data.unfinished import discard
 from wechsel_jax.errors import UserError
@@ -38,7 +38,7 @@ from wechsel_jax.text.parallel import PARALLEL, require_parallel
 from wechsel_jax.text.sources import file_hash, find_sources
 from wechsel_jax.training import record_config, validate
 from wechsel_jax.training.config import as_dict
-from wechsel_jax.training.labelled import examples_of
+from wechsel_jax.training.labelled import examples_of, labels_of
 from wechsel_jax.training.run_data import identified
 from wechsel_jax.training.workdir import FREE_FIELDS, differences, read_texts, record_texts
 from wechsel_jax.transfers.settings import ALIGNED, IDENTICAL, TransferSettings, described_settings
@@ -202,9 +202,17 @@ def _validate_trainings(config: ConfigDict, workdir: Path, source: Checkpoint) -
                 f"evaluation.fine_tuning.{name}.block_length: {settings.block_length} is more than the {positions} positions "
                 f"of {config.source}; expected at most that, or another source"
             )
-        # All are read when everything else is done; what is scored has the form of what is trained on.
-        settings.data.train = (*settings.data.train, config.evaluation.fine_tuning[name].file)
-        examples_of(settings)
+        # All are read when everything else is done; what is scored has the form, and the labels, of what is trained on.
+        read, file = examples_of(settings), config.evaluation.fine_tuning[name].file
+        settings.data.train = settings.data.validation = (file,)
+        scored = examples_of(settings)["train"]
+        if settings.objective in ("classification", "tagging"):
+            labels = settings.task.labels or labels_of(settings, read["train"])
+            if unknown := {*find_labels([*read["validation"], *scored], settings.objective)} - {*labels}:
+                raise UserError(
+                    f"evaluation.fine_tuning.{name}: {min(unknown)!r} of its data.validation or {file} is no label of its "
+                    f"data.train; expected some of {', '.join(labels)}; see task.label and task.columns, or remove these"
+                )
     tuning = as_dict(config.tuning)
     for name in ("rates", "tables"):
         if not isinstance(tuning[name], list) or not all(map(is_number, tuning[name])) or not (tuning[name] or name == "rates"):

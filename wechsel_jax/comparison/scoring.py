@@ -7,7 +7,7 @@ from ml_collections import ConfigDict
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.evaluation.tasks import Task, evaluate, tasks_of
-from wechsel_jax.records.names import EXPORT
+from wechsel_jax.records.names import EXPORT, STAGES
 from wechsel_jax.report.scores_table import read_scores, scores_text, write_scores
 from wechsel_jax.text.sources import find_sources
 from wechsel_jax.training import default_config as default_training_config
@@ -17,7 +17,7 @@ from wechsel_jax.training.exports import export_checkpoint
 from wechsel_jax.training.workdir import follow
 
 # Of a run's workdir: its model after so many steps, a folder each, and before any.
-STAGES, TRANSFER = "stages", "transfer"
+TRANSFER = "transfer"
 # Labels of what is there before any training: the source, and behind the name of a method.
 SOURCE, UNTRAINED = "source", " untrained"
 

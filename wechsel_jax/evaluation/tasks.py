@@ -26,7 +26,7 @@ from wechsel_jax.files import held
 from wechsel_jax.files.json import read_json
 from wechsel_jax.models.vanilla import MODEL_TYPE
 from wechsel_jax.records.machine import versions
-from wechsel_jax.records.names import CONFIG_FILE, METRICS_FILE, RECORD_FILE, SEEDS_FILE
+from wechsel_jax.records.names import CONFIG_FILE, EXPORT, METRICS_FILE, RECORD_FILE, SEEDS_FILE, STAGES
 from wechsel_jax.records.run import exported_model, read_run, seed_runs
 from wechsel_jax.records.scores import Score, ScoresRecord, other_model
 from wechsel_jax.text.documents import KINDS
@@ -475,7 +475,10 @@ def _facts(place: str | os.PathLike) -> dict[str, Any]:
     transfer = directory / RECORD_FILE
     # Not as `TransferRecord`, which refuses those of newer versions: such models can be scored.
     recorded = read_json(transfer, "what a transfer recorded") if transfer.is_file() else {}
-    if "method" not in recorded and (Path(first) / METRICS_FILE).exists() and (begun := read_run(first).transfer):
+    # What a run has exported, at its end or along the way.
+    along, exported = directory.parent.name == STAGES, directory.name == EXPORT
+    run = directory.parent.parent if along else directory.parent
+    if "method" not in recorded and (along or exported) and (run / METRICS_FILE).exists() and (begun := read_run(run).transfer):
         recorded = {"method": begun.method, "settings": begun.settings}
     method, settings = recorded.get("method"), recorded.get("settings")
     # Lists are of files, and None is what nobody chose.

@@ -352,8 +352,9 @@ def config_arguments(given: str, /, **known: str | int | float | type | tuple[st
         name, equals, value = part.partition("=")
         if not equals or name not in known:
             names = ", ".join(f"{name}=" for name in known)
+            expected = f"some of {names}" if names else "nothing there"
             raise UserError(
-                f"--config: {part!r} behind the colon is not known; expected some of {names}; a setting of the run is a "
+                f"--config: {part!r} behind the colon is not known; expected {expected}; a setting of the run is a "
                 "flag of its own, as --config.block_length=128 or --config.training.block_length=128"
             )
         if isinstance(known[name], tuple) and value not in known[name]:

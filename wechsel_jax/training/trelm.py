@@ -240,7 +240,6 @@ def _check_models(runs: Mapping[str, ConfigDict], folded: bool) -> None:
                 given = {"tokens": len(model.vocabulary), "checkpoint": trial.model.checkpoint}
                 assign(read_groups(trial.optimizer.groups), of_phase, described, shapes, **given)
             for phase in phases(trial):
-                trainable_paths(of_phase, shapes, phase.trainable, phase.layers)
                 middle = model.config.layers // 2
                 half = {"forward": f"{middle}:", "backward": f":{middle}"}.get(name)
                 if half and phase.layers not in ("", half):
@@ -248,6 +247,7 @@ def _check_models(runs: Mapping[str, ConfigDict], folded: bool) -> None:
                         f"phases: trains the layers {phase.layers} of {model.config.layers}, of which {half} are taken from "
                         f"it; expected {half} or all; set depth={model.config.layers} in configs/trelm.py"
                     )
+                trainable_paths(of_phase, shapes, phase.trainable, phase.layers)
 
 
 def _check_texts(runs: Mapping[str, ConfigDict], workdir: Path) -> None:
