@@ -20,14 +20,14 @@ say() { printf '%s: %s\n' "$(hostname)" "$*"; }
 session() { tmux has-session -t "=wechsel-$1" 2>/dev/null; }
 
 start_session() { # NAME VERB...
-  local name=wechsel-$1
+  local name=wechsel-$1 said
   shift
   # A tmux server whose last session has just ended still takes a connection, and drops it.
   for _ in {1..50}; do
-    if tmux new-session -d -s "$name" bash "$self" "$@" 2>/dev/null; then return; fi
+    if said=$(tmux new-session -d -s "$name" bash "$self" "$@" 2>&1); then return; fi
     sleep 0.1
   done
-  fail 1 "$name: tmux does not start it: $(tmux new-session -d -s "$name" bash "$self" "$@" 2>&1)"
+  fail 1 "$name: tmux does not start it: $said"
 }
 
 install_packages() { # those of COMMAND:PACKAGE whose command is missing
@@ -408,7 +408,9 @@ sync() { # start WORKDIR DESTINATION KEEP SECONDS | loop ...
   case $1 in
     start)
       shift
-      printf '%s\0' "$1" "$2" "$3" >"$records/sync"
+      # Whole or not at all: the run may end in this moment, and reads it then.
+      printf '%s\0' "$1" "$2" "$3" >"$records/.sync.partial"
+      mv "$records/.sync.partial" "$records/sync"
       tmux kill-session -t =wechsel-sync 2>/dev/null || true
       start_session sync sync loop "$@"
       say "copies $1 to $2 every $4 s while a run is running"
@@ -418,9 +420,12 @@ sync() { # start WORKDIR DESTINATION KEEP SECONDS | loop ...
       exec >>"$records/sync.log" 2>&1
       # Also of a run that has ended already, before it could know of the bucket.
       while true; do
-        push "$1" "$2" "$3" || echo "$(date -u +%FT%TZ) not everything was copied; tried again in $4 s"
+        if push "$1" "$2" "$3"; then
+          session run || break
+        else
+          echo "$(date -u +%FT%TZ) not everything was copied; tried again in $4 s"
+        fi
         sleep "$4"
-        session run || break
       done
       ;;
   esac

@@ -113,6 +113,14 @@ def test_the_method_that_a_run_began_with_is_recorded(place, tmp_path, monkeypat
     models = {"export": workdir / "export", "stage": workdir / "stages" / "10"}
     found = tasks.evaluate({"seeds": tmp_path, "run": workdir, "english": demo.path("english-gpt2")} | models, [asked])
     assert [one.facts.get("method") for one in found.scores] == ["wechsel", "wechsel", None, "wechsel", "wechsel"]
+    # A file of that name beside a model may be of another program.
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "export").symlink_to(demo.path("english-gpt2"))
+    (other / "metrics.jsonl").write_text('{"loss": 1.0}\n')
+    monkeypatch.setitem(tasks.FORMS, "choice", lambda *_, **__: tasks.Result("acc", {"acc": 1.0}, [1], [1]))
+    asked = tasks.Task("pairs", "choice", str(place / "pairs.tsv"))
+    assert tasks.evaluate({"other": other / "export"}, [asked]).scores[0].facts.get("method") is None
     # Those of a transfer that are lists are of files.
     told = {"neighbors": 10, "temperature": 0.1, "seed": 0}
     assert [one.facts.get("settings") for one in found.scores] == [told, told, None, told, told]

@@ -421,6 +421,17 @@ def test_a_tmux_that_is_just_ending_is_asked_again(sandbox):
     sandbox.until(lambda: sandbox.bucket("complete/100").exists())
 
 
+def test_what_a_run_left_that_ended_before_copying_began_is_copied_until_it_is_there(sandbox):
+    sandbox.ready()
+    sandbox.plan("finish")
+    sandbox("launch", *RUN[:-1], *CONFIG)
+    sandbox.until(lambda: sandbox.state()[0] == "exited")
+    sandbox.steer("failures", "3 1 storage rsync\tERROR: lost connection")
+    sandbox.remote("sync", "start", "runs/german", "gs://my-bucket/dir/runs/german", "0", "1")
+    sandbox.until(lambda: sandbox.bucket("complete/100").exists(), 60)
+    assert "tried again in 1 s" in (sandbox.home() / ".wechsel-jax/sync.log").read_text()
+
+
 @needs_both
 def test_a_tmux_that_never_starts_says_why(sandbox):
     sandbox.ready()

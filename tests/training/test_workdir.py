@@ -316,7 +316,7 @@ def test_settings_of_a_comparison_may_change_until_a_method_is_trained(tmp_path)
     assert settle() == [*made[:6]] and away.exists()
     settle()
     (workdir / "tokenizer" / "notes.txt").write_text("mine")
-    with pytest.raises(UserError, match=r"tokenizer: was made with other settings, and it also holds notes\.txt"):
+    with pytest.raises(UserError, match=r"tokenizer: was made with other settings or files, and it also holds notes\.txt"):
         settle(tokenizer__vocabulary_size=350)
     assert all((workdir / name).exists() for name in made)
     config.tokenizer.vocabulary_size = 300
@@ -380,6 +380,41 @@ def test_files_that_transfers_read_may_change_until_a_method_is_trained(tmp_path
         settle()
     files["a.tsv"].write_text("bird\tVogel\n")
     assert settle() == [*config.methods]
+    # What is gone has not changed, and the transfers that read it are there.
+    files["own.tsv"].unlink()
+    assert settle() == [*config.methods]
+
+
+def test_text_of_a_variant_and_what_a_probe_reads_are_told_by_content(tmp_path, monkeypatch):
+    """Also behind a pattern, and beside a workdir that is named from within."""
+    (tmp_path / "run").mkdir()
+    monkeypatch.chdir(tmp_path / "run")
+    corpus, pairs = tmp_path / "corpus", tmp_path / "pairs.tsv"
+    corpus.mkdir()
+    for file in (corpus / "a.txt", pairs):
+        file.write_text("dog\tHund\n")
+    config = comparison.default_config()
+    config.parallel, config.probe_steps = ("../pairs.tsv",), 5
+    text = {"method": "anker", "source_text": ("../corpus/*.txt",), "target_text": ("../corpus/a.txt",)}
+    config.variants.update({"mine": ConfigDict(text), "chosen": ConfigDict({"method": "auto"})})
+    config.methods = ("mine", "chosen")
+
+    def settle() -> list[str]:
+        for name in config.methods:
+            if not (place := Path(name, "transfer")).exists():
+                with new_directory(place, "transfer") as directory:
+                    (directory / "file").write_text("made")
+        check.settle(config, Path("."))
+        return [name for name in config.methods if Path(name, "transfer").exists()]
+
+    assert settle() == settle() == ["mine", "chosen"]
+    (corpus / "a.txt").write_text("cat\n")
+    assert settle() == ["chosen"]
+    pairs.write_text("cat\tKatze\n")
+    assert settle() == ["mine"]
+    assert settle() == ["mine", "chosen"]
+    (corpus / "a.txt").unlink()
+    assert settle() == ["mine", "chosen"]
 
 
 def test_a_call_that_names_other_methods_changes_no_comparison_that_is_trained(tmp_path):

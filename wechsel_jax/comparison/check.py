@@ -38,10 +38,10 @@ from wechsel_jax.text.parallel import PARALLEL, require_parallel
 from wechsel_jax.text.sources import file_hash, find_sources
 from wechsel_jax.training import record_config, validate
 from wechsel_jax.training.config import as_dict
-from wechsel_jax.training.labelled import examples_of, labels_of
+from wechsel_jax.training.labelled import examples_of
 from wechsel_jax.training.run_data import identified
 from wechsel_jax.training.workdir import FREE_FIELDS, differences, read_texts, record_texts
-from wechsel_jax.transfers.settings import ALIGNED, IDENTICAL, TransferSettings, described_settings
+from wechsel_jax.transfers.settings import ALIGNED, IDENTICAL, TransferSettings, check_values
 
 # What lies in a workdir beside the runs.
 _FOLDERS = ("compiled", "data", "fine_tuning", "helper", "tokenizer", "tuning", "vectors")
@@ -61,14 +61,9 @@ def validate_comparison(config: ConfigDict, workdir: Path) -> None:
     if config.probe_steps and AUTO not in (named_method(config, method) for method in config.methods):
         named = ", ".join(config.methods)
         raise UserError(f"probe_steps={config.probe_steps}: the method is named ({named}); expected one of the two")
-    known = described_settings()
-    for where, given in [("transfer", config.transfer), *((f"variants.{name}", one) for name, one in config.variants.items())]:
-        wrong = sorted({*given} - {*known, "method"})
-        if wrong:
-            raise UserError(f"{where}.{wrong[0]}: no such setting; expected one of {', '.join(sorted(known))}")
-        for field, value in given.items():
-            if field in known and not (value is None and known[field].default is None):
-                known[field].setting.check(f"{where}.{field}", value, known[field].kind)
+    check_values(config.transfer, "transfer.")
+    for name, given in config.variants.items():
+        check_values({field: value for field, value in given.items() if field != "method"}, f"variants.{name}.")
     for name, given in config.overrides.items():
         wrong = sorted({*given} - {*config.training})
         if wrong:
@@ -121,9 +116,17 @@ def validate_comparison(config: ConfigDict, workdir: Path) -> None:
             require_parallel(given)
         elif "parallel" in read:
             raise UserError(f"parallel: no file given, which {base_method(config, name)} reads; expected {PARALLEL}")
-        TransferSettings.checked(
-            METHODS[base_method(config, name)], **transfer_settings(config, name, input_places(config, workdir))
-        )
+        for side in ("source_text", "target_text"):
+            if own.get(side) and not (workdir / name / "transfer").exists():
+                find_sources(own[side])
+        settings = transfer_settings(config, name, input_places(config, workdir))
+        if config.probe_steps and named_method(config, name) == AUTO:
+            # One of the starts that are tried reads it.
+            settings.pop("parallel", None)
+        try:
+            TransferSettings.checked(METHODS[base_method(config, name)], **settings)
+        except UserError as error:
+            raise UserError(f"{name}: {error}") from None
     if "helper" in needed and not config.helper.checkpoint:
         try:
             validate(helper_config(config, workdir))
@@ -207,7 +210,7 @@ def _validate_trainings(config: ConfigDict, workdir: Path, source: Checkpoint) -
         settings.data.train = settings.data.validation = (file,)
         scored = examples_of(settings)["train"]
         if settings.objective in ("classification", "tagging"):
-            labels = settings.task.labels or labels_of(settings, read["train"])
+            labels = settings.task.labels or find_labels(read["train"], settings.objective)
             if unknown := {*find_labels([*read["validation"], *scored], settings.objective)} - {*labels}:
                 raise UserError(
                     f"evaluation.fine_tuning.{name}: {min(unknown)!r} of its data.validation or {file} is no label of its "
@@ -269,27 +272,33 @@ def settle(config: ConfigDict, workdir: Path) -> None:
     texts, known = {name: identified(files) for name, files in config.text.items()}, read_texts(workdir, [{}])
     # Comparisons of earlier versions have no such file.
     other = [name for name in texts if known and known.get(name) != texts[name]]
-    sha256, inputs = functools.cache(file_hash), {}
+    inputs, stale = {}, {}
+    sha256 = functools.cache(file_hash)
     for name in config.methods:
-        files = transfer_files(config, name, workdir)
-        inputs[f"{name}/transfer"] = [{"name": Path(file).name, "sha256": sha256(file)} for file in files]
-    stale = [name for name in inputs if known.get(name, inputs[name]) != inputs[name]]
+        texts_read, files = transfer_files(config, name, workdir)
+        found = [{"name": Path(file).name, "sha256": sha256(file)} for file in files]
+        # What is gone cannot have changed; who still reads it says so.
+        with contextlib.suppress(UserError):
+            found += identified(texts_read) if texts_read else []
+        place = f"{name}/transfer"
+        if changed := [one for one in found if place in known and one not in known[place]]:
+            stale[place] = changed
+        there = {one["name"] for one in found}
+        inputs[place] = found + [one for one in known.get(place, ()) if one["name"] not in there]
     # Also of a method that this call does not name.
-    begun = any(file.parent.name not in _FOLDERS for file in workdir.glob(f"*/{CONFIG_FILE}"))
+    begun = any(file.parent.name not in _FOLDERS and file.parent.name[0] != "." for file in workdir.glob(f"*/{CONFIG_FILE}"))
     if begun or (workdir / "tuning").exists():
         record_config(config, workdir)
-        changed = [(f"text.{name}", texts[name]) for name in other]
-        changed += [(name, [one for one in inputs[name] if one not in known[name]]) for name in stale]
-        for where, entries in changed[:1]:
-            named = ", ".join(entry["name"] for entry in entries)
+        for where, changed in [*((f"text.{name}", texts[name]) for name in other), *stale.items()][:1]:
+            named = ", ".join(entry["name"] for entry in changed)
             raise UserError(f"{where}: {named}: has changed since this comparison began; restore it or use another workdir")
     else:
-        _remake(config, workdir, bool(other), stale)
+        _remake(config, workdir, bool(other), [*stale])
     record_texts(texts | inputs, workdir)
 
 
-def _remake(config: ConfigDict, workdir: Path, other_text: bool, stale: Sequence[str]) -> None:
-    """Removes what other settings or other text have made, and stale transfers, and records the settings."""
+def _remake(config: ConfigDict, workdir: Path, other_text: bool, transfers: Sequence[str]) -> None:
+    """Removes what other settings or other text have made, and transfers of other files, and records the settings."""
     remove_leftovers(workdir / CONFIG_FILE)
     old, now = {}, json.loads(json.dumps(as_dict(config)))
     with contextlib.suppress(OSError, ValueError):
@@ -306,11 +315,13 @@ def _remake(config: ConfigDict, workdir: Path, other_text: bool, stale: Sequence
 
     # The names are those of this comparison: a recorded one might lead anywhere.
     writers = {"tokenizer": "tokenizer"} if differ("text", "tokenizer") else {}
-    writers |= {name: "transfer" for name in ([f"{name}/transfer" for name in config.methods] if changed else stale)}
+    writers |= {name: "transfer" for name in ([f"{name}/transfer" for name in config.methods] if changed else transfers)}
     there = [(workdir / name, writer) for name, writer in writers.items() if old and (workdir / name).exists()]
     for place, writer in there:
         if what := foreign(place, writer):
-            raise UserError(f"{place}: was made with other settings, and {what}; remove it yourself, or use another workdir")
+            raise UserError(
+                f"{place}: was made with other settings or files, and {what}; remove it yourself, or use another workdir"
+            )
     for place, _ in there:
         shutil.rmtree(place)
     remade = differ("text", "tokenizer") or any(name.startswith("training.data.") for name in fields)

@@ -16,7 +16,7 @@ from wechsel_jax.training.config import as_dict, updated
 from wechsel_jax.training.exports import export_checkpoint
 from wechsel_jax.training.workdir import follow
 
-# Of a run's workdir: its model after so many steps, a folder each, and before any.
+# Of a run's workdir: its model before any training.
 TRANSFER = "transfer"
 # Labels of what is there before any training: the source, and behind the name of a method.
 SOURCE, UNTRAINED = "source", " untrained"

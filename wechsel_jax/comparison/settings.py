@@ -10,6 +10,7 @@ from ml_collections import ConfigDict, config_dict
 from wechsel_jax.initializers import METHODS
 from wechsel_jax.initializers.method import Method
 from wechsel_jax.records.names import EXPORT
+from wechsel_jax.text.parallel import BESIDE
 from wechsel_jax.training import default_config as default_training_config
 from wechsel_jax.training.config import as_dict, updated
 from wechsel_jax.transfers.choice import DEFAULT
@@ -208,12 +209,19 @@ def transfer_settings(config: ConfigDict, name: str, inputs: Mapping[str, Any]) 
     return settings | TransferSettings.read_by(method, settings | alike)
 
 
-def transfer_files(config: ConfigDict, name: str, workdir: Path) -> list[str]:
-    """The files that one method's transfer reads, but for the comparison's own text and what is made here."""
-    inputs = input_places(config, workdir)
-    read = TransferSettings.filled(METHODS[base_method(config, name)], **transfer_settings(config, name, inputs)).files()
-    own = {file for files in config.text.values() for file in strings(files)}
-    return sorted({file for file in read if file not in own and Path(file).is_file() and workdir not in Path(file).parents})
+def transfer_files(config: ConfigDict, name: str, workdir: Path) -> tuple[list[str], list[str]]:
+    """What one method's transfer reads, but for the comparison's own text and what is made here: (texts, other files)."""
+    inputs, own = input_places(config, workdir), as_dict(config.variants.get(name, ConfigDict()))
+    settings = TransferSettings.filled(METHODS[base_method(config, name)], **transfer_settings(config, name, inputs))
+    shared = {file for files in config.text.values() for file in strings(files)}
+    texts = [file for file in (*settings.source_text, *settings.target_text) if file not in shared]
+    parallel = settings.parallel
+    if config.probe_steps and named_method(config, name) == AUTO:
+        parallel = strings(own.get("parallel") or config.parallel)
+    files = [settings.source_vectors, settings.target_vectors, settings.dictionary]
+    files += [file for pair in parallel for file in pair.split(BESIDE)]
+    made = (workdir / "vectors").resolve()
+    return texts, [file for file in files if file and Path(file).is_file() and Path(file).resolve().parent != made]
 
 
 def _unread(config: ConfigDict, name: str) -> set[str]:

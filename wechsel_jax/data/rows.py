@@ -348,11 +348,11 @@ def _windows(
             of_text = np.asarray([number == 1 for number in window.sequence_ids])
             offsets = np.where(of_text[:, None], np.asarray(window.offsets), -1)
             begins, ends = offsets.T.copy()
-            # What no token covers, such as accents that a tokenizer leaves out, belongs to the token before it.
+            reached = np.flatnonzero(of_text & (ends > start))
+            # What no token covers, such as accents that a tokenizer leaves out, belongs to the end of the token before it.
             text = np.flatnonzero(of_text)
             last = len(example.texts[1]) if window is windows[-1] else 0
             ends[text] = np.maximum(ends[text], [*begins[text[1:]], *[last][: len(text)]])
-            reached = np.flatnonzero(of_text & (ends > start))
             within = np.flatnonzero(of_text & (begins < start + len(answer)))
             # The window holds the answer's first character, and its last.
             whole = (

@@ -1,5 +1,6 @@
 """Models times tasks: every score that is still missing is measured, and written down as soon as it is there."""
 
+import contextlib
 import dataclasses
 import hashlib
 import inspect
@@ -29,6 +30,7 @@ from wechsel_jax.records.machine import versions
 from wechsel_jax.records.names import CONFIG_FILE, EXPORT, METRICS_FILE, RECORD_FILE, SEEDS_FILE, STAGES
 from wechsel_jax.records.run import exported_model, read_run, seed_runs
 from wechsel_jax.records.scores import Score, ScoresRecord, other_model
+from wechsel_jax.records.transfer import TransferRecord
 from wechsel_jax.text.documents import KINDS
 from wechsel_jax.text.parts import read_documents
 from wechsel_jax.text.sources import SOURCE_FILE, Source, file_hash, find_sources, identify
@@ -475,10 +477,7 @@ def _facts(place: str | os.PathLike) -> dict[str, Any]:
     transfer = directory / RECORD_FILE
     # Not as `TransferRecord`, which refuses those of newer versions: such models can be scored.
     recorded = read_json(transfer, "what a transfer recorded") if transfer.is_file() else {}
-    # What a run has exported, at its end or along the way.
-    along, exported = directory.parent.name == STAGES, directory.name == EXPORT
-    run = directory.parent.parent if along else directory.parent
-    if "method" not in recorded and (along or exported) and (run / METRICS_FILE).exists() and (begun := read_run(run).transfer):
+    if "method" not in recorded and (begun := _begun(Path(first), directory)):
         recorded = {"method": begun.method, "settings": begun.settings}
     method, settings = recorded.get("method"), recorded.get("settings")
     # Lists are of files, and None is what nobody chose.
@@ -496,6 +495,19 @@ def _facts(place: str | os.PathLike) -> dict[str, Any]:
         "vocabulary_size": size,
         **({"method": method, "settings": chosen} if isinstance(method, str) else {}),
     }
+
+
+def _begun(place: Path, directory: Path) -> TransferRecord | None:
+    """The transfer that a run began with: its workdir is named, or a model that it has exported, at its end or before."""
+    if (place / METRICS_FILE).exists():
+        return read_run(place).transfer
+    on_way, exported = directory.parent.name == STAGES, directory.name == EXPORT
+    run = directory.parent.parent if on_way else directory.parent
+    if (on_way or exported) and (run / METRICS_FILE).exists():
+        # A file by that name may be anybody's.
+        with contextlib.suppress(UserError):
+            return read_run(run).transfer
+    return None
 
 
 def _beginning(place: str, limit: int, kind: str, field: str) -> list[str]:

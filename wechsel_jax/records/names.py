@@ -2,7 +2,7 @@
 
 # In the workdir of a run; that of a comparison has settings of its own. A model's config.json is named by transformers instead.
 CONFIG_FILE, METRICS_FILE, MACHINE_FILE, LOCK_FILE = "config.json", "metrics.jsonl", "machine.json", ".lock"
-# Directories there: of checkpoints, one a step, of the trained model, and of the models along the way that a comparison scores.
+# Directories there: of checkpoints, one a step, of the trained model, and of models along the way, one a step.
 CHECKPOINTS, EXPORT, STAGES = "checkpoints", "export", "stages"
 # Of a comparison and of a TreLM training: which text it is of.
 TEXTS_FILE = "texts.json"

@@ -4,7 +4,7 @@ import copy
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,14 +41,6 @@ def examples_of(config: ConfigDict) -> dict[str, list[Example]]:
     return {side: read_examples(config.data[side], task) for side in SIDES}
 
 
-def labels_of(config: ConfigDict, examples: Sequence[Example]) -> tuple[str, ...]:
-    """The labels that a run has whose settings name none: those it trains on, or the model's where these are among them."""
-    found = find_labels(examples, config.objective)
-    stated = stated_head(Checkpoint.open(config.model.checkpoint).config) if config.model.checkpoint else None
-    known = stated is not None and stated[0] == config.objective and {*found} <= {*stated[1]}
-    return stated[1] if known else found
-
-
 def open_labelled(config: ConfigDict, workdir: Path, say: Callable[[str], None]) -> tuple[ConfigDict, Data]:
     """Reads and encodes the examples of a run, all of them in memory.
 
@@ -72,7 +64,10 @@ def open_labelled(config: ConfigDict, workdir: Path, say: Callable[[str], None])
     if config.objective == "answers":
         config.task.labels = ()
     elif not config.task.labels:
-        config.task.labels = labels_of(config, examples["train"])
+        found = find_labels(examples["train"], config.objective)
+        stated = stated_head(Checkpoint.open(config.model.checkpoint).config) if config.model.checkpoint else None
+        known = stated is not None and stated[0] == config.objective and {*found} <= {*stated[1]}
+        config.task.labels = stated[1] if known else found
     elif config.objective in ("parsing", "roles") and (
         new := {*find_labels(examples["train"], config.objective)} - {*config.task.labels}
     ):

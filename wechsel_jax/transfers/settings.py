@@ -166,12 +166,7 @@ class TransferSettings:
         Raises:
           UserError: no such setting, a value out of range, or two that contradict each other.
         """
-        known = described_settings()
-        for name, value in given.items():
-            if name not in known:
-                raise UserError(f"setting {name!r}: unknown; expected some of {', '.join(known)}")
-            if not (value is None and known[name].default is None):
-                known[name].setting.check(name, value, known[name].kind)
+        check_values(given)
         settings = cls.filled(method, **given)
         settings._refuse_contradictions(method)
         return settings
@@ -358,6 +353,16 @@ def described_settings() -> dict[str, Own]:
             kind = next((one for one in (int, float, bool) if kind is one), tuple if "tuple" in str(kind) else str)
             shared[field.name] = Own(kind, field.default, setting)
     return shared | own_settings()
+
+
+def check_values(given: Mapping[str, Any], where: str = "") -> None:
+    """Raises `UserError` where there is no such setting, or a value is out of range; `where` stands before its name."""
+    known = described_settings()
+    for name, value in given.items():
+        if name not in known:
+            raise UserError(f"{where}{name}: no such setting; expected one of {', '.join(sorted(known))}")
+        if not (value is None and known[name].default is None):
+            known[name].setting.check(f"{where}{name}", value, known[name].kind)
 
 
 def strings(values: str | Sequence[str]) -> tuple[str, ...]:
