@@ -11,12 +11,4 @@ Expected: anker's perplexity is lower than WECHSEL's, and WECHSEL's than both ba
 of taking the bundled ones.
 """
 
-from ml_collections import ConfigDict
-
-from wechsel_jax.demo import settings
-from wechsel_jax.training import config_arguments
-
-
-def get_config(arguments: str = "") -> ConfigDict:
-    config_arguments(arguments)
-    return settings.get_config()
+from wechsel_jax.demo.settings import get_config as get_config

@@ -117,7 +117,7 @@ BAD = {
     "unknown option value": lambda w, s, t: ({"head_bias": "half"}, "head_bias 'half'"),
     "too many neighbors": lambda w, s, t: ({"neighbors": 10_000}, "10000 neighbors"),
     "no temperature": lambda w, s, t: ({"temperature": 0.0}, "temperature 0.0"),
-    "unknown setting": lambda w, s, t: ({"neigbors": 3}, "setting 'neigbors': unknown; expected some of source_vectors, "),
+    "unknown setting": lambda w, s, t: ({"neigbors": 3}, "neigbors: no such setting; expected one of alignment, "),
     "refinement backwards": lambda w, s, t: ({"refine": -1}, "refine -1: expected at least 0"),
     "word start below zero": lambda w, s, t: ({"word_start": -0.1}, "word_start -0.1: expected at least 0"),
     "word start without end": lambda w, s, t: ({"word_start": float("inf")}, "word_start inf: expected at most 100"),

@@ -10,11 +10,12 @@ from ml_collections import ConfigDict
 
 from wechsel_jax import demo
 from wechsel_jax.comparison import default_config
-from wechsel_jax.training import one_phase, trans_inner_phases
+from wechsel_jax.training import config_arguments, one_phase, trans_inner_phases
 from wechsel_jax.training.groups import DEFAULT, RECIPES
 
 
-def get_config() -> ConfigDict:
+def get_config(arguments: str = "") -> ConfigDict:
+    config_arguments(arguments)
     config = default_config()
     config.source = demo.path("english-gpt2")
     config.text.train = (demo.path("german.train.txt.xz"),)
