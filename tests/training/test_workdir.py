@@ -415,6 +415,9 @@ def test_text_of_a_variant_and_what_a_probe_reads_are_told_by_content(tmp_path, 
     assert settle() == ["mine", "chosen"]
     (corpus / "a.txt").unlink()
     assert settle() == ["mine", "chosen"]
+    # Though one text is gone, the other is looked at.
+    (corpus / "b.txt").write_text("bird\n")
+    assert settle() == ["chosen"]
 
 
 def test_a_call_that_names_other_methods_changes_no_comparison_that_is_trained(tmp_path):

@@ -277,9 +277,10 @@ def settle(config: ConfigDict, workdir: Path) -> None:
     for name in config.methods:
         texts_read, files = transfer_files(config, name, workdir)
         found = [{"name": Path(file).name, "sha256": sha256(file)} for file in files]
-        # What is gone cannot have changed; who still reads it says so.
-        with contextlib.suppress(UserError):
-            found += identified(texts_read) if texts_read else []
+        for text in texts_read:
+            # What is gone cannot have changed; who still reads it says so.
+            with contextlib.suppress(UserError):
+                found += identified([text])
         place = f"{name}/transfer"
         if changed := [one for one in found if place in known and one not in known[place]]:
             stale[place] = changed

@@ -9,7 +9,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from wechsel_jax.comparison.settings import OWN, SAMPLE, TEXT, helper_config, needs_of_all
+from wechsel_jax.comparison.settings import OWN, SAMPLE, TEXT, helper_config, input_places, needs_of_all
 from wechsel_jax.data.sample import write_sample
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file, temporary_directory
@@ -26,19 +26,19 @@ _SECONDS_FILE = "seconds.json"
 
 def make_inputs(config: ConfigDict, workdir: Path) -> None:
     """Makes what the methods need and the config does not name, at its `input_places`."""
-    needed = needs_of_all(config)
+    needed, places = needs_of_all(config), input_places(config, workdir)
     for side, text in (("source", config.text.source), ("target", config.text.words or config.text.train)):
         if f"{side}_vectors" in needed and config.vectors.train_here:
-            _train_vectors(config, workdir, side, text, **read_as(config))
-    output = workdir / "vectors" / f"{SAMPLE}.bin"
+            _train_vectors(config, Path(places[f"{side}_vectors"]), text, **read_as(config))
+    sample = Path(places[SAMPLE])
     sampled = any(config.variants.get(name, {}).get("target_vectors") == SAMPLE for name in config.methods)
-    if sampled and not output.exists():
-        with temporary_directory(output) as work:
+    if sampled and not sample.exists():
+        with temporary_directory(sample) as work:
             write_training_text(config, work / "sample.jsonl")
-            _train_vectors(config, workdir, SAMPLE, [work / "sample.jsonl"], **sample_as(config))
+            _train_vectors(config, sample, [work / "sample.jsonl"], **sample_as(config))
     if "native_vectors" in needed and not config.vectors.native:
         options = {"tokenizer": workdir / "tokenizer", **NATIVE_VECTORS, **read_as(config)}
-        _train_vectors(config, workdir, "native", config.text.train, **options)
+        _train_vectors(config, Path(places["native_vectors"]), config.text.train, **options)
     if "helper" in needed and not config.helper.checkpoint:
         with timed(workdir, "helper"):
             settings = helper_config(config, workdir)
@@ -46,11 +46,10 @@ def make_inputs(config: ConfigDict, workdir: Path) -> None:
             train(settings, workdir / "helper")
 
 
-def _train_vectors(config: ConfigDict, workdir: Path, name: str, text: Any, **options: Any) -> None:
-    """Trains the vectors of a name where they are not there yet."""
-    output = workdir / "vectors" / f"{name}.bin"
+def _train_vectors(config: ConfigDict, output: Path, text: Any, **options: Any) -> None:
+    """Trains vectors where they are not there yet; `output` lies in a folder of the workdir."""
     if not output.exists():
-        with timed(workdir, f"{name} vectors"):
+        with timed(output.parents[1], f"{output.stem} vectors"):
             train_vectors(text, output, dim=config.vectors.dimensions, epochs=config.vectors.epochs, **options)
 
 

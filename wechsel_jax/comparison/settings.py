@@ -1,6 +1,7 @@
 """The fields of a comparison, and what each of its methods gets of them: which inputs, which settings."""
 
 import copy
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,6 @@ from ml_collections import ConfigDict, config_dict
 from wechsel_jax.initializers import METHODS
 from wechsel_jax.initializers.method import Method
 from wechsel_jax.records.names import EXPORT
-from wechsel_jax.text.parallel import BESIDE
 from wechsel_jax.training import default_config as default_training_config
 from wechsel_jax.training.config import as_dict, updated
 from wechsel_jax.transfers.choice import DEFAULT
@@ -218,10 +218,9 @@ def transfer_files(config: ConfigDict, name: str, workdir: Path) -> tuple[list[s
     parallel = settings.parallel
     if config.probe_steps and named_method(config, name) == AUTO:
         parallel = strings(own.get("parallel") or config.parallel)
-    files = [settings.source_vectors, settings.target_vectors, settings.dictionary]
-    files += [file for pair in parallel for file in pair.split(BESIDE)]
+    files = dataclasses.replace(settings, source_text=(), target_text=(), parallel=parallel).files()
     made = (workdir / "vectors").resolve()
-    return texts, [file for file in files if file and Path(file).is_file() and Path(file).resolve().parent != made]
+    return texts, [file for file in files if Path(file).is_file() and Path(file).resolve().parent != made]
 
 
 def _unread(config: ConfigDict, name: str) -> set[str]:

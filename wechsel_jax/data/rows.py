@@ -352,7 +352,7 @@ def _windows(
             # What no token covers, such as accents that a tokenizer leaves out, belongs to the end of the token before it.
             text = np.flatnonzero(of_text)
             last = len(example.texts[1]) if window is windows[-1] else 0
-            ends[text] = np.maximum(ends[text], [*begins[text[1:]], *[last][: len(text)]])
+            ends[text] = np.maximum(ends[text], np.append(begins[text[1:]], last)[: len(text)])
             within = np.flatnonzero(of_text & (begins < start + len(answer)))
             # The window holds the answer's first character, and its last.
             whole = (

@@ -15,6 +15,7 @@ from wechsel_jax.training.groups import DEFAULT, RECIPES
 
 
 def get_config(arguments: str = "") -> ConfigDict:
+    # There are none.
     config_arguments(arguments)
     config = default_config()
     config.source = demo.path("english-gpt2")
