@@ -99,7 +99,7 @@ def test_lines_written_by_hand(tmp_path):
         (b"2 2\na 1 2\nb 1 x\n", "line 3: 'x' is no number"),
         (b"2 2\na 1 2\nb 1 nan\n", "line 3: NaN or infinity"),
         (b"a 1 2\nb 1 1e40\n", "line 2: NaN or infinity"),
-        (b"2 2\na 1 2\na 3 4\n", "line 3: 'a' occurs a second time"),
+        (b"3 2\na 1 2\na 3 4\n", "promises 3 words, but 2 follow"),
         (b"2 2\na 1 2\nh\xe4user 3 4\n", "line 3: not UTF-8 .byte 0xe4 at position 2"),
         (b"3 2\na 1 2\nb 1 2\n", "promises 3 words, but 2 follow"),
         (b"1 2\na 1 2\nb 1 2\n", "promises 1 words, but 2 follow"),
@@ -120,6 +120,27 @@ def test_mistakes_are_named(tmp_path, content, message):
     path.write_bytes(content)
     with pytest.raises(UserError, match=rf"^\S*wrong\.vec: {message}|^\S*wrong\.vec: .*{message}"):
         load_vectors(path)
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_the_first_of_a_repeated_word_is_kept(tmp_path, binary, caplog):
+    """As gensim does, whose matrix and list of words stay as long as the file says."""
+    words, rows = ["a", "b", "a", "c", "a", "b"], np.arange(12, dtype="<f4").reshape(6, 2)
+    if binary:
+        records = [word.encode() + b" " + row.tobytes() + b"\n" for word, row in zip(words, rows, strict=True)]
+    else:
+        records = [f"{word} {row[0]} {row[1]}\n".encode() for word, row in zip(words, rows, strict=True)]
+    path = tmp_path / "repeated.vec"
+    path.write_bytes(b"6 2\n" + b"".join(records))
+    vectors = load_vectors(path)
+    known = KeyedVectors.load_word2vec_format(str(path), binary=binary)
+    assert list(vectors.words) == known.index_to_key[:3] == ["a", "b", "c"]
+    np.testing.assert_array_equal(vectors.rows(np.arange(3)), known.vectors[:3])
+    unit, place = ("word", 3) if binary else ("line", 4)
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("wechsel_jax")] == [
+        f"{path}: words that occur again: 3, first {unit} {place}: 'a'; the first of each is kept"
+    ]
+    assert list(load_vectors(path, max_words=2).words) == ["a", "b"]
 
 
 def test_damaged_binary_and_compressed_files(tmp_path, keyed):

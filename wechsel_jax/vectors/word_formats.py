@@ -3,6 +3,7 @@
 The format is told by the content, never by the extension; gzip, xz and bzip2 are undone on the way.
 """
 
+import logging
 import os
 import re
 from pathlib import Path
@@ -24,12 +25,15 @@ _DETECTION_BYTES = 1 << 16
 _PROGRESS_FROM_BYTES = 100 << 20
 _MOST_ROWS_ON_TRUST = 1 << 24
 
+_log = logging.getLogger(__name__)
+
 
 def load_vectors(path: str | os.PathLike, max_words: int | None = None) -> WordVectors:
     """Opens word vectors of any known format.
 
     A fastText `.bin` is memory-mapped and has vectors for words that it never saw; all other formats are read into memory as
-    they are, and hold their own words only.
+    they are, and hold their own words only. Of a word that occurs again, as in some published files, the first is kept, which is
+    the more frequent one, and a warning is logged.
 
     Args:
       path: the file, compressed or not (a compressed fastText `.bin` cannot be mapped and is refused).
@@ -89,21 +93,28 @@ def _is_text(start: bytes, dim: int) -> bool:
 def _collect(path: Path, header: tuple[int, int] | None, binary: bool, max_words: int | None) -> PlainVectors:
     """Puts the records of a file into one matrix, and refuses what no vectors should hold."""
     promised = header[0] if header else None
+    unit = "word" if binary else "line"
     words: dict[str, None] = {}
+    repeated, first_repeated = 0, ""
     matrix = None
     size = path.stat().st_size
     with open_binary(path, _EXPECTED) as handle:
         records = binary_records(handle, header, path) if binary else text_records(handle, header, path)
         with tqdm(total=promised, unit=" words", desc=path.name, disable=size < _PROGRESS_FROM_BYTES) as bar:
             for places, block, rows in records:
-                unit = "word" if binary else "line"
                 bad = np.flatnonzero(~np.isfinite(rows).all(axis=1))
                 if len(bad):
                     raise UserError(f"{path}: {unit} {places[bad[0]]}: NaN or infinity in the vector; expected finite numbers")
-                for place, word in zip(places, block, strict=True):
+                new = []
+                for i, word in enumerate(block):
                     if word in words:
-                        raise UserError(f"{path}: {unit} {place}: {word[:40]!r} occurs a second time; expected every word once")
-                    words[word] = None
+                        repeated += 1
+                        first_repeated = first_repeated or f"{unit} {places[i]}: {word[:40]!r}"
+                    else:
+                        new.append(i)
+                        words[word] = None
+                bar.update(len(rows))
+                rows = rows if len(new) == len(rows) else rows[new]
                 if matrix is None:
                     # A number takes two bytes at least, and compressed text hardly less than a quarter of one.
                     room = 4 * size // rows.shape[1]
@@ -111,11 +122,13 @@ def _collect(path: Path, header: tuple[int, int] | None, binary: bool, max_words
                     matrix = np.empty((max(hint, len(rows)), rows.shape[1]), np.float32)
                 matrix = _with_room(matrix, len(words))
                 matrix[len(words) - len(rows) : len(words)] = rows
-                bar.update(len(rows))
                 if max_words is not None and len(words) >= max_words:
                     break
-    if promised is not None and len(words) != promised and len(words) < (max_words or len(words) + 1):
-        raise UserError(f"{path}: the first line promises {promised} words, but {len(words)} follow; fetch the file again")
+    read = len(words) + repeated
+    if promised is not None and read != promised and len(words) < (max_words or read + 1):
+        raise UserError(f"{path}: the first line promises {promised} words, but {read} follow; fetch the file again")
+    if repeated:
+        _log.warning("%s: words that occur again: %d, first %s; the first of each is kept", path, repeated, first_repeated)
     return PlainVectors(list(words)[:max_words], matrix[: len(words)][:max_words])
 
 
