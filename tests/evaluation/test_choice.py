@@ -311,6 +311,9 @@ def test_phenomena_are_scored_apart(gpt2, tmp_path):
         chosen = items["choice"][items["phenomenon"] == name]
         assert group["acc"] == np.mean(chosen == 0)
         assert group["acc_stderr"] == pytest.approx(np.sqrt(group["acc"] * (1 - group["acc"]) / (len(chosen) - 1)))
+    # Those that name none are in no group.
+    path.write_text("sen\twrong_sen\tphenomenon\n" + rows[0] + rows[1].replace("B\n", "\n").replace("A\n", "\n"))
+    assert [group["items"] for group in score_choices(gpt2, path)[0]["phenomena"].values()] == [1]
     characters, sizes = (
         np.array([[len(text.encode(code)) for text in pair] for pair in pairs]) for code in ("latin-1", "utf-8")
     )

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import json
 
 import jax
 import numpy as np
@@ -15,6 +16,7 @@ from tokenizers import processors
 from tests.evaluation.tiny_models import LENGTH, save
 from wechsel_jax.errors import UserError
 from wechsel_jax.evaluation import scoring
+from wechsel_jax.evaluation.generation import generate
 from wechsel_jax.evaluation.loaded import LoadedModel
 from wechsel_jax.evaluation.scoring import encode_texts, loglikelihoods, pseudo_loglikelihoods, rolling_loglikelihoods
 from wechsel_jax.tokens import load_tokenizer
@@ -35,6 +37,18 @@ PAIRS = [
     (LONG, LONG[:30]),
     ("x", LONG[:30]),
 ]
+
+
+def test_merges_that_are_dropped_by_chance_are_not_in_scores(tmp_path):
+    """A tokenizer of BPE dropout cuts a text in many ways, and a context apart from what follows it in others."""
+    place = save(tmp_path / "model", "gpt2")
+    state = json.loads((place / "tokenizer.json").read_text())
+    plain = LoadedModel.open(place)
+    (place / "tokenizer.json").write_text(json.dumps(state | {"model": state["model"] | {"dropout": 0.5}}))
+    model = LoadedModel.open(place)
+    assert model.tokenizer.backend_tokenizer.model.dropout == 0.5
+    np.testing.assert_array_equal(loglikelihoods(model, PAIRS[:4])[0], loglikelihoods(plain, PAIRS[:4])[0])
+    assert generate(model, [LONG[:40]], max_tokens=4) == generate(plain, [LONG[:40]], max_tokens=4)
 
 
 @pytest.fixture(scope="module", params=["gpt2", "llama"])

@@ -179,6 +179,28 @@ def test_what_another_process_adds_meanwhile_stays(scores, place, tmp_path, monk
     assert [one.task for one in found.scores] == ["night", "pairs.tsv", "ours"]
 
 
+def test_what_another_process_scores_otherwise_meanwhile_is_not_replaced(place, tmp_path, monkeypatch):
+    file = tmp_path / "scores.json"
+    models = {"english": demo.path("english-gpt2")}
+
+    def score(limit, overwrite=False):
+        asked = tasks.Task("ours", "choice", str(place / "pairs.tsv"), {"limit": limit})
+        tasks.evaluate(models, [asked], output=file, overwrite=overwrite)
+
+    def measured(_model, _place, limit):
+        if limit == 4:
+            score(2)
+        return tasks.Result("acc", {"acc": limit / 4}, [1], [1])
+
+    monkeypatch.setitem(tasks.FORMS, "choice", measured)
+    with pytest.raises(UserError, match=r"scores\.json: has a score of english in ours, of other settings"):
+        score(4)
+    assert [one.metrics["acc"] for one in ScoresRecord.read(file).scores] == [0.5]
+    file.unlink()
+    score(4, overwrite=True)
+    assert [one.metrics["acc"] for one in ScoresRecord.read(file).scores] == [1.0]
+
+
 def test_two_that_write_at_the_same_moment_lose_nothing(place, tmp_path, monkeypatch):
     file, others, write = tmp_path / "new" / "scores.json", [], ScoresRecord.write
     monkeypatch.setitem(tasks.FORMS, "labels", lambda *_, **__: tasks.Result("acc", {"acc": 1.0}, [1], [1]))
@@ -365,7 +387,7 @@ def test_tables_of_two_models(scores, place, tmp_path, capsys):
     assert f"{bits:.3f} ±" in shown and f"{bits / 2:.3f} ±" in shown and "Differences from english" in shown
     text = (tmp_path / "table.md").read_text()
     assert r"| better\|one | **" in text and "| night | english |" in text
-    assert r"\textbf{100.0 $\pm$ 0.0}" in (tmp_path / "table.tex").read_text()
+    assert r"\textbf{100.0} \\" in (tmp_path / "table.tex").read_text()
     with open(tmp_path / "table.csv", newline="") as handle:
         rows = [row for row in csv.DictReader(handle) if row["task"] == "night" and row["metric"] == "bits_per_byte"]
     assert [float(row["value"]) for row in rows] == pytest.approx([bits, bits / 2], rel=1e-5)
@@ -595,6 +617,7 @@ def tried(place, *transfers, **changed):
     for number, (method, neighbors, temperature, las) in enumerate(transfers):
         settings = {"neighbors": neighbors, "temperature": temperature, "noise": "fitted"} | changed.get(f"of_{number}", {})
         facts = {"weights": str(number), "tokenizer": "1", "method": method, "settings": settings}
+        facts |= changed.get(f"facts_{number}", {})
         numbers = {"metrics": {"las": las / 100}, "numerators": [las], "denominators": [100]}
         scores.append(PARSED | {"model": f"m{number}", "facts": facts} | numbers)
     place.write_text(json.dumps({"format": 1, "scores": scores}))
@@ -637,6 +660,13 @@ def test_settings_that_make_no_grid_are_refused(tmp_path, capsys, transfers, set
         cli.main(["report", str(file), f"--output={tmp_path}/grid.png", f"--grid={settings}"])
     said = capsys.readouterr().err
     assert error.value.code == 2 and message in said and len(said.splitlines()) == 1 and not (tmp_path / "grid.png").exists()
+
+
+@pytest.mark.parametrize("fact", ["architecture", "tokenizer", "vocabulary_size"])
+def test_models_of_other_sources_make_no_grid(tmp_path, fact):
+    record = read_scores([tried(tmp_path / "scores.json", *GRID, facts_2={fact: 7 if fact == "vocabulary_size" else "other"})])
+    with pytest.raises(UserError, match=f"the transfers differ in {fact}, too"):
+        grid(record, ("neighbors", "temperature"))
 
 
 def test_names_are_text_in_latex():

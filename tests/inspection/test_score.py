@@ -146,6 +146,16 @@ def test_a_model_that_knows_nothing_guesses_uniformly_and_masks_are_those_of_the
     assert found["perplexity"]["perplexity"] == pytest.approx(len(tokenizer), rel=1e-5)
 
 
+def test_documents_of_several_lines_are_scored_as_they_are(transferred, tmp_path):
+    """With their line breaks, and one end each."""
+    documents = ["Ein Hund\n\nspringt über\nden Zaun.", "Der Fuchs\nschläft."]
+    (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
+    tokenizer = load_tokenizer(transferred)
+    found = perplexity_at_zero(Checkpoint.open(transferred), tmp_path / "text.jsonl")
+    assert found["bytes"] == sum(len(text.encode()) for text in documents) - len(tokenizer.decode(tokenizer.encode("Ein")[:1]))
+    assert found["tokens"] == sum(len(tokenizer.encode(text)) + 1 for text in documents) - 1
+
+
 def test_an_architecture_without_a_model_here_says_so(transferred, text, tmp_path):
     other = shutil.copytree(transferred, tmp_path / "other")
     config = json.loads((other / "config.json").read_text())

@@ -151,6 +151,16 @@ def test_a_place_without_a_name_is_itself():
     assert [public(place) for place in ("/", ".", "a/ ", "/home/me/a.txt", "a/b")] == ["/", ".", "a/ ", "a.txt", "a/b"]
 
 
+def test_data_sets_are_told_without_their_folders(tmp_path):
+    there = tmp_path / "acme" / "corpus"
+    there.mkdir(parents=True)
+    assert public(f"datasets:{there}:train") == public(f"hf://{there}:train") == "corpus:train"
+    assert public("hf://user/name@1f3e:train[:1%]#sw") == "hf://user/name@1f3e:train[:1%]#sw" and public("hf://name") == "name"
+    data = {"train": {"inputs": [{"name": f"datasets:{there}", "bytes": 5, "sha256": "a" * 64}]}}
+    card = model_card(None, RunRecord(tmp_path, "a", config={"steps": 5}, data=data), model=MODEL, repo="me/german")
+    assert "| train | `corpus` | 5 |" in card and "acme" not in card
+
+
 def test_harmless_text_reads_as_it_was_written():
     card = card_of({**RECORD, "alignment": CONTEXTS}, RUN, MODEL)
     for line in (

@@ -104,6 +104,17 @@ def test_bits_per_byte_stand_beside_perplexity(runs, tmp_path):
     assert "2.052" in comparison_table(copies)
 
 
+def test_what_is_called_lowest_is(tmp_path):
+    told = [(0, 50.0, 9.0, 2.5), (10, 20.1, 5.0, 1.5), (20, 21.1, 4.5, 1.525)]
+    points = tuple(Evaluation(step, perplexity, loss=loss, bits_per_byte=bits) for step, perplexity, loss, bits in told)
+    stopped = ({"kind": "stop", "step": 20},)
+    page = page_of([RunRecord(tmp_path / "a", "a", config={"steps": 20}, evaluations=points, others=stopped)], tmp_path)
+    assert [row for row in page.table("Step") if "(lowest)" in row[1]] == [["10", "20.1 (lowest)"]]
+    assert "the lowest after training began, 20.1 at step 10." in page.text
+    assert "since it got no better; its lowest perplexity is 20.1, at step 10." in page.text
+    assert page.table("Run")[1][2:5] == ["1.525", "1.500", "21.1"]
+
+
 def test_runs_on_labelled_examples_tell_their_scores(tmp_path):
     def run(name, scores):
         points = tuple(Evaluation(10 * i, math.inf, loss=1.0, score=one, metric="accuracy") for i, one in enumerate(scores))

@@ -52,6 +52,9 @@ def test_each_renderer_tells_all_of_a_section():
 def test_wide_characters_and_marks_take_their_columns():
     table = told.Table(("name", "n"), (("日本語", "1"), ("हन्दी", "22"), ("e\u0301", "3")), text=(0,))
     assert terminal([table]).splitlines()[2:] == ["日本語   1", "हन्दी    22", "e\u0301        3"]
+    # Thai vowels and tones stand above their letters; joiners take no room.
+    table = told.Table(("a", "n"), (("ที่นี่", "1"), ("ab", "2"), ("a\u200cb", "3")), text=(0,))
+    assert terminal([table]).splitlines()[2:] == ["ที่นี่  1", "ab  2", "a\u200cb  3"]
 
 
 def test_a_table_in_each_renderer():
@@ -82,6 +85,12 @@ def test_a_token_keeps_its_direction_to_itself():
         html([(told.Token("▁سلام"), " 0.5")], drawing) == '<p><bdi class="token"><span class="space">␣</span>سلام</bdi> 0.5</p>'
     )
     assert html([(told.Token("##s"),)], drawing) == '<p><bdi class="token"><span class="space">##</span>s</bdi></p>'
+
+
+def test_a_name_turns_no_text_around_it_and_keeps_its_joiners():
+    shown = html([(told.Name("\u202eevil", 1), told.Code("\u202ea"), told.Name("مدل\u200cها", 0))], drawing)
+    assert shown == ('<p><bdi class="run s1">⟨202E⟩evil</bdi><code>⟨202E⟩a</code><bdi class="run s0">مدل\u200cها</bdi></p>')
+    assert markdown([(told.Name("مدل\u200cها \u202e", 0),)]) == r"مدل‌ها \\u202e"
 
 
 def test_nothing_becomes_markup():

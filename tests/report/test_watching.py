@@ -78,7 +78,7 @@ def test_a_run_that_has_ended_early_is_finished(tmp_path):
     with (run / "metrics.jsonl").open("a") as handle:
         handle.write('{"kind": "stop", "step": 150, "best_step": 150, "best_loss": 5.8}\n')
     found = read_run(run)
-    assert found.state.kind == FINISHED and found.best == (150, 331)
+    assert found.state.kind == FINISHED and found.lowest == (150, 331)
     told = "WECHSEL ended early, at step 150 of 200, since it got no better; its lowest perplexity is 331, at step 150."
     assert told in page_of([run], tmp_path).text
 

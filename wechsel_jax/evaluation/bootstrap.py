@@ -15,7 +15,10 @@ _AT_ONCE = 1 << 22
 
 
 class Interval(NamedTuple):
-    """A value with its 95 % interval (percentiles of the resampled values); of one item it has none, and NaN as ends."""
+    """A value with its 95 % interval (percentiles of the resampled values).
+
+    Where all draws give the same, as of one item or where all are right, they tell nothing of others: the ends are NaN.
+    """
 
     value: float
     low: float
@@ -29,7 +32,7 @@ def bootstrap(items: Items) -> Interval:
     0.75
     """
     (values,) = _resampled([items])
-    return Interval(score(items), *_ends(values, items))
+    return Interval(score(items), *_ends(values))
 
 
 def paired_bootstrap(a: Items, b: Items) -> Interval:
@@ -43,22 +46,23 @@ def paired_bootstrap(a: Items, b: Items) -> Interval:
       UserError: they are not of the same number of items, or of none.
     """
     first, second = _resampled([a, b])
-    return Interval(score(a) - score(b), *_ends(first - second, a))
+    return Interval(score(a) - score(b), *_ends(first - second))
 
 
 def score(items: Items) -> float:
     """Returns what the items make up; 0 where all denominators are 0, as seqeval has the F1 where there is no entity."""
-    return float(_divided(np.sum(items[0]), np.sum(items[1])))
+    return float(np.nan_to_num(_divided(np.sum(items[0]), np.sum(items[1]))))
 
 
-def _ends(values: np.ndarray, items: Items) -> tuple[float, float]:
-    # All draws of one item are the same, which says nothing of others.
-    low, high = np.quantile(values, (0.025, 0.975)) if len(items[0]) > 1 else (np.nan, np.nan)
+def _ends(values: np.ndarray) -> tuple[float, float]:
+    values = values[~np.isnan(values)]
+    low, high = np.quantile(values, (0.025, 0.975)) if len({*values[:1], *values}) > 1 else (np.nan, np.nan)
     return float(low), float(high)
 
 
 def _divided(numerators: np.ndarray, denominators: np.ndarray) -> np.ndarray:
-    return numerators / np.where(denominators == 0, np.inf, denominators)
+    """NaN where there is nothing to score, such as entities."""
+    return numerators / np.where(denominators == 0, np.nan, denominators)
 
 
 def _resampled(models: Sequence[Items]) -> list[np.ndarray]:

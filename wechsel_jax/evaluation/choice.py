@@ -123,7 +123,7 @@ def score_choices(
     if cut:
         metrics["cut"] = len(cut)
     if any(phenomena):
-        groups = np.unique(phenomena)
+        groups = np.unique(phenomena[phenomena != ""])
         metrics["phenomena"] = {
             str(group): _means({metric: value[phenomena == group] for metric, value in scores.items()}) for group in groups
         }

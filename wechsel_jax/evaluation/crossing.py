@@ -56,7 +56,7 @@ def cross(
     if (behind is None) != (first_tokenizer is None) or (first_tokenizer and not is_beside(model.tokenizer, first_tokenizer)):
         expected = "none" if behind is None else "that of the first language"
         raise UserError(f"first_tokenizer: {model.directory}: expected {expected}; see docs/trelm.md, separate vocabularies")
-    backend = plain_backend(model.tokenizer)
+    backend = model.backend
     before, after = around(backend)
     allowed, rows = np.ones(model.config.vocabulary_size, bool), None
     # Rows behind the vocabulary are no tokens.

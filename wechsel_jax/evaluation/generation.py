@@ -149,7 +149,7 @@ def _check(model: LoadedModel, max_tokens: int, temperature: float, top_p: float
 
 def _rows(model: LoadedModel, prompts: Sequence[str | Sequence[int]]) -> list[Sequence[int]]:
     """The ids of prompts."""
-    backend, vocabulary, size = model.tokenizer.backend_tokenizer, model.vocabulary, model.config.vocabulary_size
+    backend, vocabulary, size = model.backend, model.vocabulary, model.config.vocabulary_size
     # What a tokenizer puts behind a text says that the text has ended.
     behind = len(around(backend)[1])
     texts = encode(backend, [prompt for prompt in prompts if isinstance(prompt, str)], special_tokens=True)

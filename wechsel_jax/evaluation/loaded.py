@@ -17,9 +17,11 @@ from wechsel_jax.models import Family, ModelConfig
 from wechsel_jax.models.heads import is_translator, stated_family, stated_head
 from wechsel_jax.records.run import exported_model
 from wechsel_jax.tokens import Vocabulary, load_tokenizer
+from wechsel_jax.tokens.encoding import plain_backend
 from wechsel_jax.tokens.files import rowless_tokens
 
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
 
 DTYPES = ("float32", "bfloat16")
@@ -124,6 +126,11 @@ class LoadedModel:
     def vocabulary(self) -> Vocabulary:
         """What the tokens of the tokenizer are."""
         return Vocabulary.from_tokenizer(self.tokenizer)
+
+    @cached_property
+    def backend(self) -> "Tokenizer":
+        """What cuts texts into tokens, always the same ones, see `plain_backend`."""
+        return plain_backend(self.tokenizer)
 
     @property
     def note(self) -> str:

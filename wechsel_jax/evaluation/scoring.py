@@ -126,7 +126,7 @@ def pseudo_loglikelihoods(
     rows: dict[tuple[bytes, int, int], Row] = {}
     owners: list[int] = []
     of_owners: list[tuple[bytes, int, int]] = []
-    encodings = model.tokenizer.backend_tokenizer.encode_batch([context + text for context, text in pairs])
+    encodings = model.backend.encode_batch([context + text for context, text in pairs])
     for number, ((context, text), encoding) in enumerate(zip(pairs, encodings, strict=True)):
         ids, words = np.array(encoding.ids, np.int32), encoding.word_ids
         asked = [
@@ -231,7 +231,7 @@ def encode_texts(model: LoadedModel, texts: Sequence[str], special_tokens: bool 
     Those that the tokenizer puts behind a text are left out: they say that it has ended, and what is asked is how it goes on.
     """
     begins = model.tokenizer.decode(prefix_token(model))
-    backend = model.tokenizer.backend_tokenizer
+    backend = model.backend
     found: dict[str, list[int]] = {}
     for plain in (False, True):
         # Most tokenizers would put a second token for the beginning before one that the text brings.

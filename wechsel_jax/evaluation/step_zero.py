@@ -1,5 +1,6 @@
 """Perplexity of a model as it is, on the beginning of a text: what a transfer is worth before any training."""
 
+import json
 import os
 import tempfile
 import time
@@ -63,7 +64,7 @@ def perplexity_at_zero(
     name = "clm" if family.causal else "mlm"
     objective = make_objective(name, family, config, mask_token_id=mask, special_ids=special)
     with tempfile.TemporaryDirectory() as scratch:
-        excerpt, tokens = Path(scratch) / "text", Path(scratch) / "tokens"
+        excerpt, tokens = Path(scratch) / "text.jsonl", Path(scratch) / "tokens"
         _copy_beginning(text, excerpt, tokens_limit * _CHARACTERS_PER_TOKEN)
         size = prepare(excerpt, place, tokens)["tokens"]
         if size < 2:
@@ -91,7 +92,8 @@ def _copy_beginning(text: str | os.PathLike, output: Path, characters: int) -> N
     left = characters
     with open(output, "w", encoding="utf-8", newline="") as handle:
         for document in read_documents(text, "lines"):
-            handle.write(document[:left] + "\n")
+            # As a line of its own each: a document of JSON lines or Parquet may have several.
+            handle.write(json.dumps({"text": document[:left]}) + "\n")
             left -= len(document)
             if left <= 0:
                 return

@@ -344,14 +344,8 @@ def evaluate(
                 known = known | {"read": read}
             asked = Score(label, task.name, task.form, "", {}, (), (), files[task.name], settings, known)
             found = record.find(label, task.name)
-            other = found and _difference(found, asked)
-            if found is None or (overwrite and other):
+            if _replaceable(found, asked, output, overwrite):
                 wanted.append((label, task, asked))
-            elif other:
-                raise UserError(
-                    f"{output}: has a score of {label} in {task.name}, of other {other}; expected the same; use other names "
-                    "(NAME=...), another file, or --overwrite"
-                )
             else:
                 say(f"{label}, {task.name}: {told(found)} (measured before)")
     model = None
@@ -389,7 +383,9 @@ def evaluate(
             place.mkdir(parents=True, exist_ok=True)
             with held(place, wait=True):
                 # Another process may have added to it meanwhile.
-                record = (ScoresRecord.read(output) if Path(output).exists() else record).with_score(score)
+                record = ScoresRecord.read(output) if Path(output).exists() else record
+                _replaceable(record.find(label, task.name), asked, output, overwrite)
+                record = record.with_score(score)
                 record.write(output)
         say(f"{label}, {task.name}: {told(score)} ({score.seconds:.1f} s)")
     return record
@@ -403,6 +399,17 @@ def told(score: Score) -> str:
         return f"{value:.3f} bits per byte ({name.replace('_', '-')} {score.metrics[name]:,.1f})"
     ties = score.metrics.get(f"{score.main}_ties")
     return f"{score.main} {100 * value:.1f} % of {len(score.numerators):,}" + (f", {ties:,.0f} of them ties" if ties else "")
+
+
+def _replaceable(found: Score | None, asked: Score, output: str | os.PathLike | None, overwrite: bool) -> bool:
+    """Whether a score is to be measured: there is none yet, or another one that may be replaced; other ones are refused."""
+    other = found and _difference(found, asked)
+    if other and not overwrite:
+        raise UserError(
+            f"{output}: has a score of {asked.model} in {asked.task}, of other {other}; expected the same; use other names "
+            "(NAME=...), another file, or --overwrite"
+        )
+    return found is None or bool(other)
 
 
 def _difference(found: Score, asked: Score) -> str:

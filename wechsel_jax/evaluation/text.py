@@ -13,7 +13,6 @@ from wechsel_jax.data.encoder import Encoder
 from wechsel_jax.errors import UserError
 from wechsel_jax.evaluation.loaded import LoadedModel
 from wechsel_jax.evaluation.scoring import Row, score_rows
-from wechsel_jax.tokens.encoding import plain_backend
 
 # Tokens that are read at once where nobody says: those of GPT-2. Some models have room for so many that a CPU takes minutes.
 WINDOW = 1024
@@ -111,7 +110,7 @@ def score_text(model: LoadedModel, documents: Sequence[str], *, window: int = 0,
     ]
     if model.vocabulary.kind != "byte_bpe" and model.vocabulary.id_with_role("unk") is None:
         characters = Counter(one for document in documents for one in document if not one.isspace())
-        alone = plain_backend(model.tokenizer).encode_batch([*characters], add_special_tokens=False)
+        alone = model.backend.encode_batch([*characters], add_special_tokens=False)
         lost = (not b"".join(raw[token] for token in one.ids).strip() for one in alone)
         left_out = sum(itertools.compress(characters.values(), lost))
     if model.family.causal:

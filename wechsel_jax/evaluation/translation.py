@@ -18,7 +18,6 @@ from wechsel_jax.models.cache import Cache
 from wechsel_jax.models.layers import pin
 from wechsel_jax.models.vanilla import TransformerFamily, decoder_config
 from wechsel_jax.objectives.translation import TranslationObjective
-from wechsel_jax.tokens.encoding import plain_backend
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -98,7 +97,7 @@ def sentence_batches(
     for number, sentence in enumerate(sentences, 1):
         if not sentence.strip():
             raise UserError(f"sentence {number}: is empty; expected text; remove it")
-    backend, longest = plain_backend(model.tokenizer), model.config.max_length
+    backend, longest = model.backend, model.config.max_length
     if rows is None:
         backend.enable_truncation(longest)
         rows = [found.ids for found in backend.encode_batch([sentence.strip() for sentence in sentences])]

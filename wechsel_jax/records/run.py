@@ -175,10 +175,14 @@ class RunRecord:
         return self.state.kind != FINISHED
 
     @property
-    def best(self) -> tuple[int, float] | None:
-        """(step, perplexity) of the best evaluation, see `best_evaluation`; None where there is none."""
-        found = best_evaluation(self.evaluations)
-        return None if found is None else (found.step, found.perplexity)
+    def lowest(self) -> tuple[int, float] | None:
+        """(step, perplexity) where perplexity was lowest after training began; None where there is none.
+
+        Not always at the `best_evaluation`: a loss counts what ends a text, and what else an objective asks.
+        """
+        trained = [(one.perplexity, one.step) for one in self.evaluations if one.step and math.isfinite(one.perplexity)]
+        perplexity, step = min(trained, default=(None, None))
+        return None if perplexity is None else (step, perplexity)
 
     @property
     def exported_step(self) -> int | None:

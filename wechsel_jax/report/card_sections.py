@@ -16,6 +16,7 @@ from wechsel_jax.report.display import NO_VALUE
 from wechsel_jax.report.section import Block, Code, Items, Section, Table, Text, Token, joined
 from wechsel_jax.report.transfer_sections import alignment_table, shared_tokens, source_tokens
 from wechsel_jax.text.parallel import BESIDE
+from wechsel_jax.text.sources import HUB
 
 HUB_ID = re.compile(r"(?!.*(?:--|\.\.))[a-z0-9][\w.-]{0,95}/[a-z0-9][\w.-]{0,95}(?<!\.git)(?<![.-])", re.ASCII | re.IGNORECASE)
 # Settings that name files, or a model that may be a directory; some hold several.
@@ -65,11 +66,15 @@ def transfer_sections(record: TransferRecord) -> list[Section]:
 
 
 def public(place: str) -> str:
-    """A place by name only, but for a hub id: a card is public, and the folders of whoever made the model are not.
+    """A place by name only, but for the hub's: a card is public, and the folders of whoever made the model are not.
 
     Of two files beside each other, both are.
     """
-    return BESIDE.join(hub_id(one) or Path(one).name.strip() or one for one in place.split(BESIDE))
+    shown = []
+    for one in place.split(BESIDE):
+        repository = re.split("[@:#]", one.removeprefix(HUB))[0] if one.startswith(HUB) else one
+        shown.append(one if hub_id(repository) else Path(one).name.strip() or one)
+    return BESIDE.join(shown)
 
 
 def name_of(place: str) -> str:
@@ -160,7 +165,7 @@ def _text(run: RunRecord) -> list[Block]:
             continue
         for entry in manifest.get("inputs") or ():
             size = f"{entry['bytes']:,}" if entry.get("bytes") is not None else ""
-            rows.append((side, Code(entry.get("name") or ""), size, Code((entry.get("sha256") or "")[:16])))
+            rows.append((side, Code(public(entry.get("name") or "")), size, Code((entry.get("sha256") or "")[:16])))
         counts = [f"{manifest[name]:,} {name}" for name in ("documents", "tokens") if manifest.get(name) is not None]
         stream = (" (sha256 of the tokens ", Code(manifest["sha256"][:16]), ")") if manifest.get("sha256") else ()
         if counts:

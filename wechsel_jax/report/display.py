@@ -6,6 +6,8 @@ import unicodedata
 from wechsel_jax.tokens import BYTE_VALUES
 
 NO_VALUE = "–"
+# They shape Persian and Indic words and belong to them.
+JOINERS = "\u200c\u200d"
 _MARKS = "Ġ▁"
 _BLANKS = {"Ġ": " ", "Ċ": "\n", "ĉ": "\t", "č": "\r"}
 _VISIBLE = {" ": "␣", "\n": "⏎", "\t": "⇥", "\r": "␍", "\u00a0": "⍽", "\u3000": "□"}
@@ -93,8 +95,7 @@ def _visible(character: str) -> str:
     if code < 0x20:
         return chr(0x2400 + code)
     category = unicodedata.category(character)
-    # The joiners shape Persian and Indic words and belong to them.
-    if category in ("Cc", "Cs", "Co", "Cn", "Zl", "Zp") or (category == "Cf" and character not in "\u200c\u200d"):
+    if category in ("Cc", "Cs", "Co", "Cn", "Zl", "Zp") or (category == "Cf" and character not in JOINERS):
         return f"⟨{code:04X}⟩"
     return character
 

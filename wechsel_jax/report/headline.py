@@ -70,8 +70,10 @@ def evidence(report: Report) -> list[Text]:
         elif run.state.kind == STOPPED:
             sentences.append((name, f" stopped at {where}; the same command goes on from its newest checkpoint."))
         elif run.of_kind("stop") and where:
-            lowest = "" if run.best is None else f"; its lowest perplexity is {number(run.best[1])}, at step {run.best[0]:,}"
-            sentences.append((name, f" ended early, at {where}, since it got no better{lowest}."))
+            told = f" ended early, at {where}, since it got no better"
+            if run.lowest is not None:
+                told += f"; its lowest perplexity is {number(run.lowest[1])}, at step {run.lowest[0]:,}"
+            sentences.append((name, f"{told}."))
         if any(point.score is None and not math.isfinite(point.perplexity) for point in run.evaluations):
             sentences.append((name, " has evaluations whose perplexity is not finite; its curve leaves them out."))
     return sentences

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 
 from wechsel_jax.report import section
-from wechsel_jax.report.display import split_token, visible
+from wechsel_jax.report.display import printable, split_token, visible
 
 # Draws a figure as <svg>: for its own width, or small beside others.
 Draw = Callable[[section.Figure, bool], str]
@@ -82,11 +82,12 @@ def _inline(part: section.Inline) -> str:
         case str():
             return escape(part)
         case section.Name():
-            return f'<span class="run s{part.slot}">{escape(part.text)}</span>'
+            # Of any direction, and what turns text around does not leave it.
+            return f'<bdi class="run s{part.slot}">{escape(printable(part.text))}</bdi>'
         case section.Token():
             return _token(part.text)
         case section.Code():
-            return f"<code>{escape(part.text)}</code>"
+            return f"<code>{escape(printable(part.text))}</code>"
         case section.Strong():
             return f'<b class="{part.kind}">{escape(part.text)}</b>' if part.kind else f"<b>{escape(part.text)}</b>"
         case section.Best():

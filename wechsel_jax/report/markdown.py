@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 
 from wechsel_jax.report import section
+from wechsel_jax.report.display import JOINERS
 
 _LONGEST = 1000
 # An underscore within a word is no markup.
@@ -110,4 +111,5 @@ def _inline(part: section.Inline, first: bool) -> str:
 
 def _printable(text: str) -> str:
     text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    shown = (one if one.isprintable() or one in JOINERS else one.encode("unicode_escape").decode() for one in text)
+    return "".join(shown)

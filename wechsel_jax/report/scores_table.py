@@ -29,6 +29,8 @@ MEASURES = {
     "las": ("labelled attachment, %", False, 100.0, 1),
 }
 ENDINGS = (".md", ".csv", ".tex", ".svg", ".png")
+# What models of one grid share, beside the settings of their transfers.
+_OF_A_GRID = ("architecture", "tokenizer", "vocabulary_size")
 _COLUMNS = ("model", "task", "form", "group", "metric", "value", "low", "high", "items", "weights")
 
 
@@ -146,7 +148,10 @@ def _differences(record: ScoresRecord) -> list[Section]:
         rows.append((model, *cells))
     if not rows:
         return []
-    about = "In brackets the 95 % interval; one that does not hold 0 is a difference that other items would show, too."
+    about = (
+        "In brackets the 95 % interval; one that does not hold 0 is a difference that other such items would probably show, "
+        "too. By chance one in twenty does not hold it where there is none."
+    )
     if any(map(_seeds, record.scores)):
         about += " Of several seeds their means on each item are compared: what other seeds would show, it does not tell."
     heading = f"Differences from {base}"
@@ -258,7 +263,7 @@ def grid(record: ScoresRecord, settings: Sequence[str]) -> Figure:
             "ones do not tell settings)"
         )
     (places,) = tried.values()
-    every = [known[model]["settings"] for model in places]
+    every = [known[model]["settings"] | {name: known[model].get(name) for name in _OF_A_GRID} for model in places]
     names = sorted({name for one in every for name in one} - {*settings})
     if other := next((name for name in names if len({str(one.get(name)) for one in every}) > 1), None):
         raise UserError(f"{where}: the transfers differ in {other}, too; expected these two alone; leave the others out")
@@ -357,7 +362,8 @@ def _csv(record: ScoresRecord) -> str:
     table.writerow(_COLUMNS)
     for score in record.scores:
         interval = bootstrap(score.items)
-        groups = [("", score.metrics), *score.metrics.get("phenomena", {}).items()]
+        # Scores of earlier versions have a group of those that name none.
+        groups = [("", score.metrics), *(one for one in score.metrics.get("phenomena", {}).items() if one[0])]
         for group, metrics in groups:
             for name, value in metrics.items():
                 if is_number(value):

@@ -26,9 +26,10 @@ def aligned(table: section.Table) -> list[str]:
 
 
 def _width(text: str) -> int:
-    """How many columns of a terminal a text takes: Chinese characters two, marks above or below a letter none."""
+    """How many columns of a terminal a text takes: Chinese characters two; marks above or below a letter, and joiners, none."""
     wide = {"W": 2, "F": 2}
-    return sum(0 if unicodedata.combining(one) else wide.get(unicodedata.east_asian_width(one), 1) for one in text)
+    none = ("Mn", "Me", "Cf")
+    return sum(0 if unicodedata.category(one) in none else wide.get(unicodedata.east_asian_width(one), 1) for one in text)
 
 
 def _block(block: section.Block) -> str:

@@ -137,13 +137,13 @@ def perplexities(report: Report) -> list[Section]:
     lede = f"On held-out text{counted}, along the way; step 0 is before training."
     sideways = len(runs) > _MOST_COLUMNS
     shown = curves.chosen_steps(steps, _MOST_STEPS if sideways else _MOST_ROWS)
-    alone = runs[0] if len(runs) == 1 and runs[0].best else None
+    alone = runs[0] if len(runs) == 1 and runs[0].lowest else None
     if alone:
-        shown = sorted({*shown, alone.best[0]})
+        shown = sorted({*shown, alone.lowest[0]})
     comparable = curves.incomparable(runs) is None
     best = {step: curves.best_at(runs, step) if comparable else [] for step in shown}
     if alone:
-        best[alone.best[0]] = [alone]
+        best[alone.lowest[0]] = [alone]
 
     def cell(run: RunRecord, step: int) -> Text:
         value = number(curves.perplexity_at(run, step))
@@ -160,7 +160,7 @@ def perplexities(report: Report) -> list[Section]:
         body: list[list[Text]] = [[f"{step:,}", *(cell(run, step) for run in runs)] for step in shown]
         about += ["Bold or starred: the lowest of its row."] if comparable and len(runs) > 1 else []
         if alone:
-            step, value = alone.best
+            step, value = alone.lowest
             about.append(f"Bold or starred: the lowest after training began, {number(value)} at step {step:,}.")
         leading, scratch = curves.leader(runs), curves.baseline(runs)
         if leading and scratch and leading is not scratch and comparable:
@@ -187,7 +187,7 @@ def bits_per_byte(report: Report) -> list[Section]:
         found = [one for one in run.evaluations if one.bits_per_byte is not None]
         if not found:
             continue
-        last, best = found[-1], best_evaluation(found)
+        last, trained = found[-1], [one.bits_per_byte for one in found if one.step]
         size = last.bytes / last.tokens if last.bytes and last.tokens else None
         rate = median(run, "tokens_per_second")
         speed = rate * size if size and rate is not None else None
@@ -195,7 +195,7 @@ def bits_per_byte(report: Report) -> list[Section]:
             report.name(run),
             f"{last.step:,}",
             f"{last.bits_per_byte:.3f}",
-            NO_VALUE if best is None else f"{best.bits_per_byte:.3f}",
+            f"{min(trained):.3f}" if trained else NO_VALUE,
             number(last.perplexity),
             NO_VALUE if size is None else f"{size:.2f}",
             NO_VALUE if speed is None else f"{speed:,.0f}",

@@ -32,8 +32,8 @@ def load_vectors(path: str | os.PathLike, max_words: int | None = None) -> WordV
     """Opens word vectors of any known format.
 
     A fastText `.bin` is memory-mapped and has vectors for words that it never saw; all other formats are read into memory as
-    they are, and hold their own words only. Of a word that occurs again, as in some published files, the first is kept, which is
-    the more frequent one, and a warning is logged.
+    they are, and hold their own words only. Of a word that occurs again, as in some published files, the first and so most
+    frequent one is kept, and a warning is logged.
 
     Args:
       path: the file, compressed or not (a compressed fastText `.bin` cannot be mapped and is refused).
