@@ -116,6 +116,19 @@ def test_half_of_the_pairs_go_on_and_the_others_come_from_another_document(pairs
     assert len(firsts) > 60
 
 
+def test_the_length_of_a_row_does_not_tell_what_follows(bert, tmp_path):
+    """Documents of twelve sentences of four tokens: other documents have as many tokens as there were."""
+    document = "\n".join(["w1 w2 w3 w4"] * 12)
+    (tmp_path / "text.txt").write_text("\n\n".join([document] * 20) + "\n")
+    prepare(tmp_path / "text.txt", bert, tmp_path / "out", documents="paragraphs", sentences=True)
+    pairs = SentencePairs.open(tmp_path / "out", 32, load_tokenizer(bert))
+    lengths = {0: [], 1: []}
+    for step in range(100):
+        for a, b, label in segments(pairs.batch(step, 8, seed=1)):
+            lengths[label].append(len(a) + len(b))
+    assert abs(np.mean(lengths[0]) - np.mean(lengths[1])) < 0.5
+
+
 def test_every_sentence_of_a_document_with_two_is_in_a_window(pairs, documents):
     first, end, owner = pairs.windows
     assert (end - first >= 2).all() and (np.diff(first) > 0).all()

@@ -132,6 +132,7 @@ def test_fields_that_become_something_else(name, hf, ours, value):
         ("llama", "pretraining_tp", 2),
         ("llama", "attention_sink", True),
         ("llama", "quantization_config", {"quant_method": "gptq"}),
+        ("gpt2", "quantization_config", {"quant_method": "gptq"}),
         ("llama", "rope_interleaved", True),
         ("llama", "hidden_act", "xielu"),
         ("llama", "num_key_value_heads", 5),

@@ -106,6 +106,14 @@ def test_a_wrong_shape_is_named(checkpoint):
             model.from_hugging_face(tensors | {name: np.zeros((*value.shape, 1), np.float32)}, config)
 
 
+def test_whole_numbers_are_no_weights(checkpoint):
+    """Quantized ones mean nothing without their scales."""
+    model, config, _, tensors = checkpoint
+    name = next(name for name, value in tensors.items() if value.ndim == 2)
+    with pytest.raises(UserError, match=f"{re.escape(name)}: the tensor holds int8, as quantized weights do; expected floats"):
+        model.from_hugging_face(tensors | {name: tensors[name].astype(np.int8)}, config)
+
+
 def test_a_tensor_of_another_architecture_is_refused(checkpoint):
     model, config, _, tensors = checkpoint
     deeper = {name.replace(".1.", ".2."): value for name, value in tensors.items() if ".1." in name}

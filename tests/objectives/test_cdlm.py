@@ -1,19 +1,21 @@
 """CdLM and MLM in one batch: torch's loss, which positions count, the public code's masks, meshes; and TLM."""
 
 import functools
+import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from tests.models.helpers import dot_flops
 from wechsel_jax.errors import UserError
 from wechsel_jax.models import family
 from wechsel_jax.models.encoder import Crossing
 from wechsel_jax.models.weights import unflatten
 from wechsel_jax.objectives import make_objective
 from wechsel_jax.objectives.mlm import mask_tokens
-from wechsel_jax.training import sharding
+from wechsel_jax.training import loop, sharding
 
 FIELDS = {
     "vocab_size": 64,
@@ -171,6 +173,20 @@ def test_a_mesh_gives_the_same_loss_and_gradients(on_one, shape):
     assert float(there) == pytest.approx(float(value), rel=1e-5)
     scale = max(float(np.abs(leaf).max()) for leaf in jax.tree.leaves(grads))
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5 * scale), sharded, grads)
+
+
+@pytest.mark.parametrize("name", ["mlm", "tlm", "brlm"])
+def test_flops_are_those_of_what_is_read(name):
+    """A position of tlm stands for a token of either sentence, each of which sees both."""
+    bert = family("bert")
+    config, length = bert.config(FIELDS | {"max_position_embeddings": 32}, dropout=0.0), 20
+    run = make_objective(name, bert, config, mask_token_id=MASK, special_ids=(0, 1, 2, 3))
+    links = {"links": jnp.full((ROWS, length), -1)}
+    params = {"params": bert.init(config, KEY)}["params"]
+    found = dot_flops(jax.make_jaxpr(lambda params: run(params, BATCH | links, KEY, train=False)[0])(params).jaxpr)
+    spec = types.SimpleNamespace(model=types.SimpleNamespace(family=bert, config=config), objective=run)
+    this = types.SimpleNamespace(spec=spec, config=types.SimpleNamespace(block_length=length))
+    assert loop._Run._flops_per_token(this) * BATCH["tokens"].size == pytest.approx(3 * found, rel=1e-9)
 
 
 def test_tlm_reads_the_pair_as_one_text_of_two_languages():

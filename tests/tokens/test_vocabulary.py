@@ -240,6 +240,9 @@ def test_holes_have_no_bytes_and_match_nothing(tiny):
     assert set(vocabulary.strings[holes]) == {""} and set(vocabulary.bytes[holes]) == {b""}
     assert vocabulary.strings[-1] == whole.strings[-1]
     assert set(vocabulary.words()[holes]) == {None} and not vocabulary.special[holes].any()
+    # Nor are they, or rows of a padded table, what a masked language model draws in place of a token.
+    without = [*np.flatnonzero(whole.special).tolist(), *range(len(whole) - 1, len(whole) + 6), *range(len(vocabulary), 1024)]
+    assert vocabulary.without_text(1024) == without
     found = match(vocabulary, vocabulary)
     assert (found[holes] == -1).all() and found[-1] == len(vocabulary) - 1
     assert len(parity_words(tokenizer)) == len(vocabulary)

@@ -300,6 +300,19 @@ def test_tokens_of_another_tokenizer_with_no_more_of_them_are_no_text_of_the_mod
     named_model(make_config(**checkpoint | {"model__checkpoint": str(bare)}, model__tokenizer=str(other)))
 
 
+def test_text_whose_ends_are_another_token_is_no_text_of_the_model(make_config, texts, tmp_path):
+    """As of a base model and one for chats, whose tokens are the same."""
+    other = load_tokenizer(texts / "tokenizer")
+    other.eos_token = "a"
+    other.save_pretrained(tmp_path / "other")
+    prepare([texts / "train.txt"], tmp_path / "other", tmp_path / "prepared")
+    made, end = other.eos_token_id, load_tokenizer(texts / "tokenizer").eos_token_id
+    with pytest.raises(
+        UserError, match=rf"prepared: was prepared with {made} as the token that ends a text; .* model's, {end} "
+    ):
+        train(make_config(data__train=(str(tmp_path / "prepared"),)), tmp_path / "run")
+
+
 @pytest.mark.parametrize(
     ("fields", "meant"),
     [

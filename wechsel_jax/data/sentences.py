@@ -183,10 +183,13 @@ class SentencePairs(PaddedRows):
         split = first + 1 + draw(0, end - first - 1)
         other = draw(1, np.full(rows.shape, 2)) == 1
         size_a, size_b = totals[split] - totals[first], totals[end] - totals[split]
-        # In another document, as many tokens as there were or a few more: the length of a row tells nothing.
+        # In another document, as many tokens as there were or a few more, where it has them: lengths of rows tell little.
         there = (own + 1 + draw(2, np.full(rows.shape, documents.size - 2))) % (documents.size - 1)
-        start = documents[there] + draw(3, documents[there + 1] - documents[there])
-        behind = np.minimum(np.searchsorted(totals, totals[start] + size_b), documents[there + 1])
+        begin, end_there = documents[there], documents[there + 1]
+        # From the last sentence with as many tokens behind it.
+        last = np.searchsorted(totals, totals[end_there] - size_b, side="right") - 1
+        start = begin + draw(3, np.clip(last - begin + 1, 1, end_there - begin))
+        behind = np.minimum(np.searchsorted(totals, totals[start] + size_b), end_there)
         start = np.where(other, start, split)
         size_b = np.where(other, totals[behind] - totals[start], size_b)
         # The longer segment is cut, then both alike; what goes is taken from either end.

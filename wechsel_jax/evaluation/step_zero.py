@@ -60,7 +60,7 @@ def perplexity_at_zero(
     start = time.monotonic()
     place = checkpoint.directory
     vocabulary = Vocabulary.from_tokenizer(load_tokenizer(place))
-    special, mask = np.flatnonzero(vocabulary.special).tolist(), vocabulary.id_with_role("mask")
+    special, mask = vocabulary.without_text(config.vocabulary_size), vocabulary.id_with_role("mask")
     name = "clm" if family.causal else "mlm"
     objective = make_objective(name, family, config, mask_token_id=mask, special_ids=special)
     with tempfile.TemporaryDirectory() as scratch:

@@ -33,7 +33,11 @@ def read_config(hf: Mapping[str, Any]) -> ModelConfig:
     """Reads `config.json` of a GPT-2; see `Family.config`."""
     fields = Fields(hf, _DEFAULTS, _ALIASES)
     fields.refuse(
-        scale_attn_by_inverse_layer_idx=False, reorder_and_upcast_attn=False, add_cross_attention=False, pruned_heads={}
+        scale_attn_by_inverse_layer_idx=False,
+        reorder_and_upcast_attn=False,
+        add_cross_attention=False,
+        pruned_heads={},
+        quantization_config=None,
     )
     inner = fields["n_inner"]
     return ModelConfig(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from wechsel_jax.errors import UserError
@@ -236,6 +237,11 @@ class TensorNames:
             raise UserError(
                 f"{present[name]}: the tensor has shape {tensor.shape}; expected {shape}; "
                 "config.json and the weights must agree"
+            )
+        if not jnp.issubdtype(tensor.dtype, jnp.floating):
+            raise UserError(
+                f"{present[name]}: the tensor holds {tensor.dtype}, as quantized weights do; expected floats; use the weights "
+                "that were quantized"
             )
         return tensor.astype(np.float32)
 

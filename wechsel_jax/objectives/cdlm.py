@@ -108,8 +108,8 @@ class TranslationMaskedObjective:
 
     @property
     def head_fraction(self) -> float:
-        """Share of the positions that go through the head."""
-        return 2 * self.masked.mask_rate
+        """Share of the positions of both sentences that go through the head."""
+        return self.masked.mask_rate
 
     def __call__(
         self, params: dict, batch: Mapping[str, jax.Array], key: jax.Array, *, train: bool

@@ -75,6 +75,10 @@ class Vocabulary:
         """bool (V,), False for ids without a token."""
         return np.fromiter(map(bool, self.strings), bool, len(self))
 
+    def without_text(self, rows: int) -> list[int]:
+        """The ids below `rows` that no text has: special tokens, holes, and rows of a padded table behind all tokens."""
+        return [*np.flatnonzero(self.special | ~self.is_token).tolist(), *range(len(self), rows)]
+
     @functools.cached_property
     def byte_lengths(self) -> np.ndarray:
         """int32 (V,), how many bytes of text a token stands for; 0 for special tokens and holes."""

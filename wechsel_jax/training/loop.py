@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 from wechsel_jax.data.examples import FORMS
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import RECORD, damage, new_directory, refuse_directory, refuse_workdir, remove_leftovers
+from wechsel_jax.objectives.cdlm import TranslationMaskedObjective
 from wechsel_jax.records.names import CHECKPOINTS, CONFIG_FILE, EXPORT, METRICS_FILE
 from wechsel_jax.training import devices, distributed, sharding
 from wechsel_jax.training.checkpoints import Checkpoints
@@ -320,8 +321,10 @@ class _Run:
         return stop_report(self.config, self.workdir, self.data.train, line, saved, skipped)
 
     def _flops_per_token(self) -> float:
-        model = self.spec.model
-        return model.family.flops_per_token(model.config, self.config.block_length, self.spec.objective.head_fraction)
+        model, objective = self.spec.model, self.spec.objective
+        # With each token of one sentence they read one of the other.
+        both = 2 if isinstance(objective, TranslationMaskedObjective) else 1
+        return both * model.family.flops_per_token(model.config, both * self.config.block_length, objective.head_fraction)
 
     def _utilisation(self, tokens_per_second: float) -> float | None:
         return devices.utilisation(self._flops_per_token(), tokens_per_second, list(self.placement.mesh.devices.flat))

@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.data import Dataset, TokenBlocks, prepare, prepare_split, wait_for
+from wechsel_jax.data.encoder import Encoder
 from wechsel_jax.data.manifest import MANIFEST, MadeOtherwise, read_manifest, remove_prepared
 from wechsel_jax.data.ngrams import NgramModel, SoftTargets
 from wechsel_jax.data.parallel import FACTS, ParallelRows, vocabulary_hash
@@ -129,6 +130,11 @@ def check_pairs(config: ConfigDict, model: ModelSpec) -> None:
                 raise UserError(
                     f"data.{side}: {texts[0]}: was prepared with the tokens of another tokenizer ({made.get('name')}); "
                     "expected the model's; prepare the text again with --tokenizer=MODEL"
+                )
+            if manifest["end_token"] != (end := Encoder.of(model.tokenizer, str(model.tokenizer.name_or_path)).end):
+                raise UserError(
+                    f"data.{side}: {texts[0]}: was prepared with {manifest['end_token']} as the token that ends a text; expected "
+                    f"the model's, {end} (null: its tokenizer's own); prepare the text again with --tokenizer=MODEL"
                 )
         if _is_prepared(texts, FACTS):
             pairs = ParallelRows.open(texts[0], config.block_length, config.data.rows)

@@ -194,7 +194,7 @@ def build_run(config: ConfigDict, weights: bool = True) -> RunSpec:
         model.device_config,
         dtype=config.dtype,
         mask_token_id=model.vocabulary.id_with_role("mask"),
-        special_ids=[int(i) for i in np.flatnonzero(model.vocabulary.special)],
+        special_ids=model.vocabulary.without_text(model.config.vocabulary_size),
         chunk=config.loss_chunk,
         mask_rate=config.mask_rate,
         vocabulary_size=model.config.vocabulary_size,

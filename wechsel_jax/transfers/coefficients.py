@@ -115,7 +115,7 @@ def tune_coefficients(
         family,
         config,
         mask_token_id=vocabulary.id_with_role("mask"),
-        special_ids=[int(i) for i in np.flatnonzero(vocabulary.special)],
+        special_ids=vocabulary.without_text(len(vocabulary)),
         vocabulary_size=len(vocabulary),
     )
     base, model = jax.device_put(tables), jax.device_put(parameters)
