@@ -181,6 +181,32 @@ def test_other_held_out_text_leaves_a_finished_probe_as_it_is(starts, texts, tmp
     probe(**given, eval_bytes=300)
 
 
+def test_what_earlier_calls_found_stays(starts, texts, tmp_path, trained, monkeypatch):
+    values = {"new": 2.0, "wrong": 1.5}
+
+    def train(config, workdir):
+        workdir.mkdir(exist_ok=True)
+        trained.append((workdir.name, config))
+
+    def read(place):
+        end = SimpleNamespace(step=50, loss=3.0, bits_per_byte=values[place.name.split("-")[0]])
+        return SimpleNamespace(evaluations=[end], curve=[(50, 20.0)])
+
+    monkeypatch.setattr(module, "train", train)
+    monkeypatch.setattr(module, "read_run", read)
+    given = {"text": [texts / "train.txt"], "workdir": tmp_path / "probe", "rates": (1e-3,)}
+    probe({name: starts / name for name in ("new", "wrong")}, **given)
+    # The second start alone finds the tokens that were made for both, and an earlier run may still be the best.
+    probe({"wrong": starts / "wrong"}, **given)
+    assert trained[2][1].to_json() == trained[1][1].to_json()
+    record = probe({"new": starts / "new"}, **given, recipes=("adamw",))
+    assert ComparisonRecord.read(tmp_path / "probe") == record and record.chosen == f"wrong-{DEFAULT}-0.001"
+    assert [*record.methods] == [f"new-{DEFAULT}-0.001", f"wrong-{DEFAULT}-0.001", "new-adamw-0.001"]
+    assert [place.name for place in (tmp_path / "probe" / "data").iterdir()] == ["new"]
+    with pytest.raises(UserError, match="holds a probe with seed 0; expected the same"):
+        probe({"new": starts / "new"}, **given, seed=1)
+
+
 @pytest.mark.parametrize("label", ["", ".", "..", "a/b"])
 def test_a_label_is_the_name_of_a_folder(starts, texts, tmp_path, label):
     with pytest.raises(UserError, match="is no name of a folder; expected one such as anker"):

@@ -309,6 +309,17 @@ def test_what_does_not_fit_the_model_is_found_before_the_first_phase(settings, f
     assert not (tmp_path / "run").exists()
 
 
+def test_a_workdir_of_another_program_is_left_as_it_is(settings, tmp_path):
+    (tmp_path / "run").mkdir()
+    for name, content in (("config.json", {"methods": ["anker"], "training": {}}), ("texts.json", {})):
+        (tmp_path / "run" / name).write_text(json.dumps(content))
+    (tmp_path / "run" / ".lock").write_text("process 1 on there\n")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
+    with pytest.raises(UserError, match=r"run: holds .*, and nothing that a TreLM training wrote; expected a directory of its"):
+        train_trelm(settings(), tmp_path / "run")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before
+
+
 def test_until_a_phase_begins_other_settings_and_another_model_take_their_place(settings, folder, tmp_path, monkeypatch):
     def started(**changes):
         monkeypatch.setattr(trelm, "_train", stop)

@@ -17,7 +17,7 @@ from wechsel_jax.files import RECORD, new_directory, refuse_workdir
 from wechsel_jax.records.names import LOCK_FILE
 from wechsel_jax.training import one_phase, record_config, train
 from wechsel_jax.training.metrics import read_metrics
-from wechsel_jax.training.workdir import check_config, differences, follow, has_begun, only_run
+from wechsel_jax.training.workdir import check_config, differences, follow, has_begun, only_run, require_workdir
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +147,50 @@ def test_a_directory_is_a_runs_from_the_moment_that_it_is_locked(make_config, tm
         with pytest.raises(UserError, match="is at work here"), only_run(tmp_path / "other"):
             pass
     assert has_begun(tmp_path / "other")
+
+
+def test_programs_tell_their_workdirs_apart(make_config, tmp_path):
+    run, comparison, trelm, probe, seeds = (tmp_path / name for name in ("run", "comparison", "trelm", "probe", "seeds"))
+    record_config(make_config(), run)
+    for place, settings in (
+        (comparison, {"methods": ["anker"], "training": {}}),
+        (trelm, {"source": "bert", "tri_layer": True}),
+    ):
+        place.mkdir()
+        (place / "config.json").write_text(json.dumps(settings))
+    for place in (run, comparison, trelm, probe, seeds):
+        with only_run(place):
+            pass
+    # Neither has settings of its own while its runs go.
+    for place in (probe / "anker", seeds / "seed-0"):
+        place.mkdir()
+        (place / "metrics.jsonl").write_text("")
+    owners = {"a training run": run, "a comparison": comparison, "a TreLM training": trelm, "a probe": probe}
+    owners |= {"a fine-tuning": seeds, "a choice of method": None}
+    for what, own in owners.items():
+        for place in (run, comparison, trelm, probe, seeds):
+            there = sorted(path.name for path in place.iterdir())
+            # A fine-tuning with one seed is a training run.
+            if place == own or (what == "a fine-tuning" and place == run):
+                require_workdir(place, what)
+            else:
+                with pytest.raises(UserError, match=f"{place.name}: holds .*, and nothing that {what} wrote"):
+                    require_workdir(place, what)
+            assert sorted(path.name for path in place.iterdir()) == there and has_begun(place)
+    (probe / "anker" / "metrics.jsonl").unlink()
+    require_workdir(probe, "a comparison")
+    (probe / "held-out.jsonl").write_text("")
+    with pytest.raises(UserError, match="nothing that a comparison wrote"):
+        require_workdir(probe, "a comparison")
+
+
+def test_a_run_whose_settings_are_gone_is_not_called_done(make_config, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".lock").write_text("process 1 on there\n")
+    lines = [{"kind": "eval", "step": 20, "loss": 3.0, "perplexity": 20.0}, {"kind": "end", "step": 20, "exported_step": 20}]
+    (tmp_path / "run" / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(UserError, match=r"config\.json: is missing, and metrics\.jsonl is there: what was trained is not"):
+        train(make_config(steps=20), tmp_path / "run")
 
 
 def test_a_full_disk_at_the_first_start_does_not_shut_the_workdir(tmp_path):

@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.comparison.settings import inputs_of
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import copy_tree, new_directory, refuse_directory, refuse_workdir
+from wechsel_jax.files import copy_tree, new_directory, refuse_directory
 from wechsel_jax.initializers import METHODS
 from wechsel_jax.models import family
 from wechsel_jax.records import TransferRecord
@@ -27,7 +27,7 @@ from wechsel_jax.training import record_config
 from wechsel_jax.training.config import as_dict
 from wechsel_jax.training.groups import DEFAULT as RECIPE
 from wechsel_jax.training.probe import RATES, probe
-from wechsel_jax.training.workdir import has_begun, only_run
+from wechsel_jax.training.workdir import only_run, require_workdir
 from wechsel_jax.transfers.choice import DEFAULT
 from wechsel_jax.transfers.job import transfer
 from wechsel_jax.transfers.record import to_stderr
@@ -89,7 +89,7 @@ def transfer_by_probe(
     load_tokenizer(target_tokenizer)
     given = _given(settings)
     candidates = _allowed(given)
-    refuse_workdir(place, has_begun, "a probe")
+    require_workdir(place, "a choice of method")
     with only_run(place):
         models = {"source": os.fspath(source), "target_tokenizer": os.fspath(target_tokenizer)}
         trained = {"rates": [*rates], "recipes": recipes if isinstance(recipes, Mapping) else [*recipes]}

@@ -25,7 +25,7 @@ from wechsel_jax.comparison.settings import (
 from wechsel_jax.comparison.tuning import tune, with_rates
 from wechsel_jax.data import prepare, prepare_split
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import copy_tree, new_directory, refuse_workdir, temporary_directory
+from wechsel_jax.files import copy_tree, new_directory, temporary_directory
 from wechsel_jax.records import ComparisonRecord, read_run
 from wechsel_jax.records.machine import machine
 from wechsel_jax.records.names import CONFIG_FILE, EXPORT
@@ -36,7 +36,7 @@ from wechsel_jax.tokens.files import write_tokenizer
 from wechsel_jax.tokens.training import train_tokenizer
 from wechsel_jax.training import train
 from wechsel_jax.training.config import as_dict
-from wechsel_jax.training.workdir import follow, has_begun, only_run
+from wechsel_jax.training.workdir import follow, only_run, require_workdir
 from wechsel_jax.transfers.job import transfer
 
 
@@ -60,7 +60,7 @@ def compare(config: ConfigDict, workdir: str | Path) -> dict:
       UserError: a field is wrong, a file is missing, a method has been trained in `workdir` with another config or on other
         text, another process is at work there, or it holds files of others.
     """
-    refuse_workdir(workdir, has_begun, "a comparison")
+    require_workdir(workdir, "a comparison")
     workdir = Path(workdir)
     validate_comparison(config, workdir)
     with only_run(workdir):

@@ -48,8 +48,8 @@ def make_objective(
       dtype: what matrix products compute in, "float32" or "bfloat16"; the loss is float32 always.
       chunk: clm, cdlm: positions of a row whose logits exist at once; 0: chosen, see `loss.fitting_chunk`.
       mask_token_id: all but clm: id of the mask token.
-      special_ids: all but clm: ids that are never masked and never drawn as a replacement: of special tokens (padding and the mask
-        among them) and of rows without a token.
+      special_ids: all but clm: ids that are never masked and never drawn as a replacement: of special tokens (padding and the
+        mask among them) and of rows without a token.
       mask_rate: all but clm: share of the tokens to predict.
       vocabulary_size: how many tokens there are, where the model's tables are padded with rows of none; None: all rows are.
       parity: cdlm: as the public code of TreLM does it, see `CrossLingualObjective`.

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 
 from wechsel_jax.data.examples import FORMS
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import RECORD, damage, new_directory, refuse_directory, refuse_workdir, remove_leftovers
+from wechsel_jax.files import RECORD, damage, new_directory, refuse_directory, remove_leftovers
 from wechsel_jax.objectives.cdlm import TranslationMaskedObjective
 from wechsel_jax.records.names import CHECKPOINTS, CONFIG_FILE, EXPORT, METRICS_FILE
 from wechsel_jax.training import devices, distributed, sharding
@@ -33,7 +33,7 @@ from wechsel_jax.training.run_spec import build_run, named_model
 from wechsel_jax.training.schedules import phase_at
 from wechsel_jax.training.step import TrainState
 from wechsel_jax.training.trackers import Trackers, require_packages
-from wechsel_jax.training.workdir import check_config, check_data, has_begun, only_run, record_config, record_start
+from wechsel_jax.training.workdir import check_config, check_data, only_run, record_config, record_start, require_workdir
 
 
 def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
@@ -64,13 +64,18 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
     distributed.start(config.distributed)
     first = distributed.is_first()
     if first:
-        refuse_workdir(workdir, has_begun, "a training run", outputs=True)
+        require_workdir(workdir, "a training run", outputs=True)
     workdir, labelled = Path(workdir), None
     if config.objective in FORMS:
         # How many labels there are, and steps in an epoch, only the data says.
         config, labelled = open_labelled(config, workdir, Progress(config.steps, quiet=not first).say)
         validate(config)
     check_config(config, workdir)
+    if not config.fork and (workdir / METRICS_FILE).exists() and not (workdir / CONFIG_FILE).exists():
+        raise UserError(
+            f"{workdir / CONFIG_FILE}: is missing, and {METRICS_FILE} is there: what was trained is not known; expected both; "
+            "restore it, or use another workdir"
+        )
     progress = Progress(config.steps, quiet=not first)
     finished = final_metrics(workdir / METRICS_FILE, config.steps)
     # Killed before that line, a run has exported, perhaps, and not said what; it does so again.

@@ -13,28 +13,28 @@ from ml_collections import ConfigDict
 
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.data import TokenBlocks, prepare, prepare_split
+from wechsel_jax.data.manifest import MANIFEST, read_manifest
 from wechsel_jax.data.selection import VALIDATION, facts, side_of
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import new_file, refuse_workdir
+from wechsel_jax.files import new_file
 from wechsel_jax.models import family
 from wechsel_jax.records import ComparisonRecord, read_run
+from wechsel_jax.records.comparison import COMPARISON_FILE
 from wechsel_jax.records.machine import machine
 from wechsel_jax.records.names import CONFIG_FILE
 from wechsel_jax.report import comparison_table
 from wechsel_jax.text.files import LONGEST_DOCUMENT
 from wechsel_jax.text.parts import read_documents
-from wechsel_jax.text.sources import Source, find_sources
+from wechsel_jax.text.sources import Source, file_hash, find_sources
 from wechsel_jax.training.config import default_config, validate
 from wechsel_jax.training.groups import DEFAULT, RECIPES
 from wechsel_jax.training.loop import train
 from wechsel_jax.training.schedules import one_phase
-from wechsel_jax.training.workdir import has_begun, only_run
+from wechsel_jax.training.workdir import HELD_OUT, only_run, require_workdir
 
 RATES = (1e-3, 3e-3)
 _EVALUATIONS = 5
 _HELD_OUT_SHARE = 0.02
-# In the workdir: the tokens of the text that all are scored on, by each tokenizer.
-_HELD_OUT = "held-out"
 
 
 def probe(
@@ -78,13 +78,14 @@ def probe(
       max_document_bytes: text with a longer line, row or document is refused.
 
     Returns:
-      What comparison.json holds: in `chosen` the name of the best run, and for each its "start", its "evaluations", and what is
+      What comparison.json holds, with what earlier calls with the same held-out text found of other starts, recipes and rates:
+      in `chosen` the name of the best run of as many steps, and for each its "start", its "evaluations", and what is
       compared: [step, value] pairs as "bits_per_byte", or as "loss".
 
     Raises:
       UserError: a start is no model, a rate is impossible, text is missing or too short, or the workdir holds another probe.
     """
-    refuse_workdir(workdir, has_begun, "a probe")
+    require_workdir(workdir, "a probe")
     workdir = Path(workdir)
     for what, given in (("starts", starts), ("text", text), ("rates", rates), ("recipes", recipes)):
         if not given:
@@ -100,12 +101,15 @@ def probe(
     checkpoints = {label: Checkpoint.open(start) for label, start in starts.items()}
     configs: dict[str, ConfigDict] = {}
     start_of: dict[str, str] = {}
-    prepared: dict[bytes, tuple[Path, Path]] = {}
+    # By tokenizers, of which an earlier call may have named another start first.
+    sides = [file.parent for file in workdir.glob(f"data/*/train/{MANIFEST}")]
+    made = {read_manifest(side)["tokenizer"]["sha256"]: side.parent for side in sides}
+    prepared: dict[str, tuple[Path, Path]] = {}
     for label, checkpoint in checkpoints.items():
         of_model, tokenizer = family(checkpoint.config.get("model_type")), checkpoint.directory / "tokenizer.json"
         # Starts of one tokenizer share its tokens.
-        own = tokenizer.read_bytes() if tokenizer.is_file() else label.encode()
-        place, _ = prepared.setdefault(own, (workdir / "data" / label, checkpoint.directory))
+        own = file_hash(tokenizer) if tokenizer.is_file() else label
+        place, _ = prepared.setdefault(own, (made.get(own, workdir / "data" / label), checkpoint.directory))
         if len(prepared) > 1 and not of_model.causal:
             raise UserError("starts: masked models of several tokenizers cannot be compared; expected one tokenizer")
         for recipe in recipes:
@@ -115,7 +119,7 @@ def probe(
                 config.objective = "clm" if of_model.causal else "mlm"
                 config.block_length = min(block_length, of_model.config(checkpoint.config).max_length)
                 config.model.checkpoint, config.model.dropout = str(checkpoint.directory), 0.0
-                config.data.train, config.data.validation = (str(place / "train"),), (str(workdir / _HELD_OUT / place.name),)
+                config.data.train, config.data.validation = (str(place / "train"),), (str(workdir / HELD_OUT / place.name),)
                 config.data.max_document_bytes = max_document_bytes
                 config.optimizer.update({**known[recipe], "peak_learning_rate": rate})
                 config.phases = one_phase(warmup=0.3)
@@ -132,7 +136,10 @@ def probe(
     if len({config.objective for config in configs.values()}) > 1:
         raise UserError("starts: causal and masked models cannot be compared; expected one kind")
     with only_run(workdir):
-        written, share = workdir / f"{_HELD_OUT}.jsonl", 1.0 if validation else _HELD_OUT_SHARE
+        earlier = ComparisonRecord.read(workdir) if (workdir / COMPARISON_FILE).exists() else ComparisonRecord()
+        if earlier.seed not in (None, seed):
+            raise UserError(f"{workdir}: holds a probe with seed {earlier.seed}; expected the same; choose another --workdir")
+        written, share = workdir / f"{HELD_OUT}.jsonl", 1.0 if validation else _HELD_OUT_SHARE
         if any(workdir.glob(f"*/{CONFIG_FILE}")):
             # What runs were scored on stays as it is.
             with tempfile.TemporaryDirectory() as folder:
@@ -144,11 +151,11 @@ def probe(
                     )
         else:
             # Nothing was scored on it: after a mistake, other text may take its place.
-            shutil.rmtree(workdir / _HELD_OUT, ignore_errors=True)
+            shutil.rmtree(workdir / HELD_OUT, ignore_errors=True)
             _write_held_out(held_out or sources, share, eval_bytes, written)
         for place, tokenizer in prepared.values():
             # JSON may take several bytes for one.
-            prepare(written, tokenizer, workdir / _HELD_OUT / place.name, max_document_bytes=(1 << 31) - 1)
+            prepare(written, tokenizer, workdir / HELD_OUT / place.name, max_document_bytes=(1 << 31) - 1)
         for config in configs.values():
             TokenBlocks.open(config.data.validation[0], config.block_length)
         settings = {"max_bytes": text_bytes, "text_field": text_field, "max_document_bytes": max_document_bytes}
@@ -167,9 +174,8 @@ def probe(
     if not finite:
         raise UserError(f"rates: no run has a finite loss after {steps} steps; expected lower ones than {min(rates):g}")
     measure = "loss" if any(end.bits_per_byte is None for end in finite.values()) else "bits_per_byte"
-    values = {name: getattr(end, measure) for name, end in finite.items()}
-    chosen = min(values, key=values.__getitem__)
-    methods = {}
+    # What an earlier call found of other starts, recipes or rates stays.
+    methods = {name: found for name, found in earlier.methods.items() if (workdir / name).is_dir()}
     for name in configs:
         points = [(one.step, getattr(one, measure)) for one in runs[name].evaluations]
         methods[name] = {
@@ -177,9 +183,12 @@ def probe(
             "start": start_of[name],
             measure: [[step, value] for step, value in points if value is not None and math.isfinite(value)],
         }
+    ends = {name: one[measure][-1] for name, one in methods.items() if one.get(measure)}
+    values = {name: value for name, (step, value) in ends.items() if step == steps}
+    chosen = min(values, key=values.__getitem__)
     record = ComparisonRecord(methods=methods, seed=seed, machine=machine(), chosen=chosen)
     record.write(workdir)
-    print(comparison_table([workdir / name for name in configs]))
+    print(comparison_table([workdir / name for name in methods]))
     unit = "bits per byte" if measure == "bits_per_byte" else "nats a token"
     print(f"chosen: {chosen}, {values[chosen]:.4g} {unit} after {steps} steps", flush=True)
     return record

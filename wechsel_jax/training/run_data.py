@@ -133,8 +133,8 @@ def check_pairs(config: ConfigDict, model: ModelSpec) -> None:
                 )
             if manifest["end_token"] != (end := Encoder.of(model.tokenizer, str(model.tokenizer.name_or_path)).end):
                 raise UserError(
-                    f"data.{side}: {texts[0]}: was prepared with {manifest['end_token']} as the token that ends a text; expected "
-                    f"the model's, {end} (null: its tokenizer's own); prepare the text again with --tokenizer=MODEL"
+                    f"data.{side}: {texts[0]}: was prepared with {manifest['end_token']} as the token that ends a text; "
+                    f"expected the model's, {end} (None: its tokenizer's own); prepare the text again with --tokenizer=MODEL"
                 )
         if _is_prepared(texts, FACTS):
             pairs = ParallelRows.open(texts[0], config.block_length, config.data.rows)

@@ -11,13 +11,13 @@ from ml_collections import ConfigDict
 
 from wechsel_jax.data.examples import FORMS
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import new_file, refuse_workdir
+from wechsel_jax.files import new_file
 from wechsel_jax.files.json import is_number
 from wechsel_jax.records.names import CONFIG_FILE, SEEDS_FILE
 from wechsel_jax.training import distributed
 from wechsel_jax.training.config import validate
 from wechsel_jax.training.loop import train
-from wechsel_jax.training.workdir import check_config, has_begun, only_run, record_config
+from wechsel_jax.training.workdir import check_config, only_run, record_config, require_workdir
 
 
 def finetune(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def finetune(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
     last = copy.deepcopy(config)
     last.seed += config.seeds - 1
     validate(last, steps_known=not config.epochs)
-    refuse_workdir(workdir, has_begun, "a fine-tuning")
+    require_workdir(workdir, "a fine-tuning")
     check_config(config, workdir)
     results = {}
     distributed.start(config.distributed)

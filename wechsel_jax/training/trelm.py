@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import new_directory, new_file, refuse_workdir
+from wechsel_jax.files import new_directory, new_file
 from wechsel_jax.files.json import NUMBER, mismatch, read_json
 from wechsel_jax.models import ModelConfig, family
 from wechsel_jax.models.family import Params
@@ -39,7 +39,15 @@ from wechsel_jax.training.run_data import Data, check_pairs, find_data, identifi
 from wechsel_jax.training.run_spec import RunSpec, build_run, described_model, strip
 from wechsel_jax.training.sharding import make_mesh
 from wechsel_jax.training.step import INIT_STREAM, stream_key
-from wechsel_jax.training.workdir import check_config, follow, has_begun, only_run, read_texts, record_config, record_texts
+from wechsel_jax.training.workdir import (
+    check_config,
+    follow,
+    only_run,
+    read_texts,
+    record_config,
+    record_texts,
+    require_workdir,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -107,7 +115,7 @@ def train_trelm(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
             make_mesh(run.mesh)
     first = distributed.is_first()
     if first:
-        refuse_workdir(workdir, has_begun, "a TreLM training")
+        require_workdir(workdir, "a TreLM training")
     own = ConfigDict({name: config[name] for name in config if name not in PHASES})
     with only_run(workdir) if first else contextlib.nullcontext():
         begun = any((workdir / name / CONFIG_FILE).exists() for name in PHASES)

@@ -18,10 +18,10 @@ from ml_collections import ConfigDict
 
 import wechsel_jax
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import new_file
+from wechsel_jax.files import new_file, refuse_workdir
 from wechsel_jax.files.json import mismatch, read_json
 from wechsel_jax.records.machine import versions
-from wechsel_jax.records.names import CONFIG_FILE, LOCK_FILE, MACHINE_FILE, TEXTS_FILE
+from wechsel_jax.records.names import CONFIG_FILE, LOCK_FILE, MACHINE_FILE, METRICS_FILE, TEXTS_FILE
 from wechsel_jax.training import distributed
 from wechsel_jax.training.config import as_dict, default_config
 from wechsel_jax.training.coordinates import Coordinates
@@ -30,6 +30,18 @@ from wechsel_jax.training.run_data import Data
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
+# In the workdir of a probe: the text that all are scored on, and its tokens by each tokenizer.
+HELD_OUT = "held-out"
+_OF_A_RUN = frozenset(("steps", "model", "optimizer"))
+# What begins in a workdir -> settings that config.json has of no other; a probe records none.
+_RECORDED = {
+    "a training run": _OF_A_RUN,
+    "a fine-tuning": _OF_A_RUN,
+    "a comparison": frozenset(("methods", "training")),
+    "a TreLM training": frozenset(("source", "tri_layer")),
+    "a choice of method": frozenset(("source", "target_tokenizer", "rates")),
+    "a probe": frozenset(),
+}
 # A lock of the open file, where there are such (Linux), is not lost as one of the process is when another descriptor of the
 # file is closed: a process may write a report on its own run.
 _TAKE = getattr(fcntl, "F_OFD_SETLK", fcntl.F_SETLK)
@@ -124,14 +136,23 @@ def only_run(workdir: str | Path, say: Callable[[str], None] = print) -> Iterato
         os.close(descriptor)
 
 
-def has_begun(workdir: Path) -> bool:
-    """Whether a run or a comparison has begun in a directory: it holds the lock's file, or the settings, of one."""
-    with contextlib.suppress(OSError):
-        if (workdir / LOCK_FILE).read_bytes().startswith(b"process "):
-            return True
+def require_workdir(workdir: str | Path, what: str, *, outputs: bool = False) -> None:
+    """Refuses a directory that holds something else than `what`, a key of `_RECORDED`; see `refuse_workdir`."""
+    refuse_workdir(workdir, lambda place: has_begun(place, what), what, outputs=outputs)
+
+
+def has_begun(workdir: Path, what: str = "") -> bool:
+    """Whether `what` has begun in a directory, or any of `_RECORDED`: it holds the settings of one, or the lock's file."""
     with contextlib.suppress(OSError, ValueError, AttributeError, RecursionError):
         names = json.loads((workdir / CONFIG_FILE).read_bytes()).keys()
-        return {"steps", "model", "optimizer"} <= names or {"methods", "training"} <= names
+        return any(fields and fields <= names for kind, fields in _RECORDED.items() if what in ("", kind))
+    with contextlib.suppress(OSError):
+        if (workdir / LOCK_FILE).read_bytes().startswith(b"process "):
+            # Of a probe, and of several seeds until they have ended, runs stand in a workdir without settings.
+            runs = {file.parent.name for file in workdir.glob(f"*/{METRICS_FILE}")}
+            seeds = {name for name in runs if name.startswith("seed-")}
+            probed = bool(runs - seeds) or (workdir / f"{HELD_OUT}.jsonl").exists()
+            return not ((probed and what not in ("", "a probe")) or (seeds and what not in ("", "a fine-tuning")))
     return False
 
 
