@@ -3,11 +3,11 @@
     PYTHONPATH=. python -m benchmarks.anker_probe data/labelled runs/anker
 
 reads the workdirs LANG-SEED[-anything] of Swahili and German, puts their scores into benchmarks/anker_probe.json, where those
-of other runs stay, and writes its table in docs/anker.md. Two tasks: the part of speech of a word (MasakhaPOS; Universal
-Dependencies GSD, fitted on its development set) from the last hidden state of its last token, and the topic of a news
-article (MasakhaNEWS, 50 of each topic to fit on) from the mean of its first 128 tokens' states. The model stays as it is; the
-classifier is scikit-learn's logistic regression on standardised features. Masked models see all of the text, causal ones what
-comes before.
+of other runs stay (the machine is that of the newest), and writes its table in docs/anker.md. Two tasks: the part of speech
+of a word (MasakhaPOS; Universal Dependencies GSD, fitted on its development set) from the last hidden state of its last token,
+and the topic of a news article (MasakhaNEWS, 50 of each topic to fit on) from the mean of its first 128 tokens' states. The
+model stays as it is; the classifier is scikit-learn's logistic regression on standardised features. Masked models see all of
+the text, causal ones what comes before.
 """
 
 import csv
@@ -28,8 +28,10 @@ from sklearn.preprocessing import StandardScaler
 from benchmarks import anker
 from benchmarks.real_models import machine
 from wechsel_jax.checkpoint import Checkpoint
-from wechsel_jax.files import new_file
+from wechsel_jax.errors import UserError
+from wechsel_jax.files import new_file, require_directory
 from wechsel_jax.models import family
+from wechsel_jax.program import program
 from wechsel_jax.records.names import CONFIG_FILE, EXPORT
 from wechsel_jax.tokens import load_tokenizer
 
@@ -152,14 +154,20 @@ def measure(data: Path, runs: Path, earlier: dict | None = None) -> dict:
     """Probes every method's model before and after training, by setting (see `benchmarks.anker`), method and seed.
 
     What an earlier result says of other settings, methods and seeds is kept.
+
+    Raises:
+      UserError: a folder is none of configs/anker.py, or there is nothing to probe.
     """
     found: dict = defaultdict(lambda: defaultdict(dict))
     for setting, methods in (earlier or {"settings": {}})["settings"].items():
         found[setting].update(methods)
+    probed = 0
     for file in sorted(runs.glob(f"*/{CONFIG_FILE}")):
         workdir = file.parent
         language, seed = workdir.name.split("-")[:2]
-        training = json.loads(file.read_text(encoding="utf-8"))["training"]
+        training = json.loads(file.read_text(encoding="utf-8")).get("training", {})
+        if "warmup" not in next(iter(training.get("phases", ())), {}):
+            raise UserError(f"{workdir}: was not made by configs/anker.py; expected its comparisons alone; move it elsewhere")
         setting = anker.setting_of(language, training)[1]
         for method in METHODS if language in TASKS and training["steps"] > 1 else ():
             for step, place in ((0, "transfer"), (training["steps"], EXPORT)):
@@ -167,8 +175,11 @@ def measure(data: Path, runs: Path, earlier: dict | None = None) -> dict:
                     encoder = Encoder(workdir / method / place)
                     scores = {task: probe(encoder, data, language, task) for task in TASKS[language]}
                     found[setting][method].setdefault(seed, {})[str(step)] = scores
+                    probed += 1
                     told = ", ".join(f"{task} {score['accuracy']:.3f}" for task, score in scores.items())
                     print(f"{setting} seed {seed} {method} step {step}: {told}", flush=True)
+    if not probed:
+        raise UserError(f"{runs}: holds no trained models of {', '.join(TASKS)}; expected workdirs of configs/anker.py")
     return {"machine": machine(), "settings": {setting: found[setting] for setting in sorted(found)}}
 
 
@@ -192,7 +203,9 @@ def _percent(values: Sequence[float]) -> str:
 
 def main(arguments: Sequence[str]) -> None:
     if len(arguments) != 2:
-        raise SystemExit(__doc__)
+        raise UserError(f"{' '.join(arguments) or 'nothing'}: expected two directories: of the labelled data, and of the runs")
+    for place in arguments:
+        require_directory(place, "the labelled data and the runs")
     earlier = json.loads(OUTPUT.read_text(encoding="utf-8")) if OUTPUT.exists() else None
     result = json.loads(json.dumps(measure(*map(Path, arguments), earlier)))
     with new_file(OUTPUT, "w") as handle:
@@ -205,4 +218,5 @@ def main(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    with program("benchmarks.anker_probe"):
+        main(sys.argv[1:])

@@ -280,6 +280,8 @@ def control(run: Path, kind: str) -> None:
     coordinates = OWN
     if kind == "shuffled":
         plan = TransferPlan.load(Path(config.model.checkpoint) / PLAN_FILE)
+        if plan.coordinates is None:
+            raise UserError(f"{run}: the rows that it began with have no coordinates; expected a run from anker's rows")
         with_some, others = np.flatnonzero(plan.coordinates.any(axis=1)), plan.coordinates.copy()
         others[with_some] = others[np.random.default_rng(0).permutation(with_some)]
         coordinates = str(run.with_name(f"{place.name}.npz"))

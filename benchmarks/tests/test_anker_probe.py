@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks import anker_probe
 from wechsel_jax import demo
+from wechsel_jax.errors import UserError
 
 CONLLU = """# text
 1-2\tim\t_\t_
@@ -84,7 +85,7 @@ def test_probed_again_other_runs_stay(tmp_path, monkeypatch):
         return {"0": tasks, "200": tasks}
 
     earlier = {
-        "settings": {"sw-800": {"anker": {"0": steps(0.9)}}, "sw": {"anker": {"0": steps(0.7)}, "wechsel": {"0": steps(0.1)}}}
+        "settings": {"sw-800": {"anker": {"0": steps(0.9)}}, "sw": {"anker": {"0": steps(0.7)}, "wechsel": {"0": steps(0.1)}}},
     }
     found = anker_probe.measure(tmp_path, tmp_path, json.loads(json.dumps(earlier)))["settings"]
     assert list(found) == ["sw", "sw-800"] and found["sw-800"] == earlier["settings"]["sw-800"]
@@ -94,3 +95,16 @@ def test_probed_again_other_runs_stay(tmp_path, monkeypatch):
         "200": "export",
     }
     assert "| Swahili | topics | `anker` | 2 | 60.0% ± 14.1 |" in anker_probe.probe_table({"settings": found})
+
+
+@pytest.mark.parametrize(("training", "told"), [(None, "holds no trained models"), ({}, "was not made by configs/anker.py")])
+def test_folders_of_others_change_no_figure(tmp_path, monkeypatch, training, told):
+    monkeypatch.setattr(anker_probe, "OUTPUT", tmp_path / "anker_probe.json")
+    (tmp_path / "runs" / "sw-0-x").mkdir(parents=True)
+    if training is not None:
+        (tmp_path / "runs" / "sw-0-x" / "config.json").write_text(json.dumps({"training": training}))
+    with pytest.raises(UserError, match=told):
+        anker_probe.main([str(tmp_path), str(tmp_path / "runs")])
+    with pytest.raises(UserError, match="nowhere: no such directory"):
+        anker_probe.main([str(tmp_path), str(tmp_path / "nowhere")])
+    assert not (tmp_path / "anker_probe.json").exists()

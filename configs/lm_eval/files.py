@@ -11,7 +11,7 @@ from wechsel_jax.evaluation.items import FORMS, read_items
 from wechsel_jax.evaluation.reading import reading_prompts
 
 
-def choices(choice_file: str, form: str = "", **_: Any) -> dict[str, Dataset]:
+def choices(choice_file: str = "", form: str = "", **_: Any) -> dict[str, Dataset]:
     """Reads a file of forced choices; lm-eval also passes the arguments of the model, which don't matter here.
 
     Args:
@@ -21,7 +21,7 @@ def choices(choice_file: str, form: str = "", **_: Any) -> dict[str, Dataset]:
     Raises:
       UserError: as `read_items`, or the form is scored by something else than the likeliest choice.
     """
-    name, items = read_items(choice_file, form=form)
+    name, items = read_items(_named(choice_file, "choice_file"), form=form)
     if FORMS[name].mass:
         raise UserError(
             f"{choice_file}: {name} scores the probability of all right choices, which lm-eval's multiple choice does not; "
@@ -31,7 +31,7 @@ def choices(choice_file: str, form: str = "", **_: Any) -> dict[str, Dataset]:
     return {"test": Dataset.from_list(rows)}
 
 
-def reading(reading_file: str, words: str = "en", rules: str = "", **_: Any) -> dict[str, Dataset]:
+def reading(reading_file: str = "", words: str = "en", rules: str = "", **_: Any) -> dict[str, Dataset]:
     """Reads a file of texts and questions, as SQuAD has them.
 
     Args:
@@ -39,13 +39,19 @@ def reading(reading_file: str, words: str = "en", rules: str = "", **_: Any) -> 
       words: the language of the prompt's words, see `score_reading`.
       rules: how answers are compared, see `score_reading`.
     """
-    examples = read_examples([reading_file], Task("answers"))
+    examples = read_examples([_named(reading_file, "reading_file")], Task("answers"))
     prompts = reading_prompts(examples, words)
     rows = [
         {"prompt": prompt, "answers": [text for text, _ in example.target], "rules": rules}
         for prompt, example in zip(prompts, examples, strict=True)
     ]
     return {"test": Dataset.from_list(rows)}
+
+
+def _named(file: str, name: str) -> str:
+    if not file:
+        raise UserError(f'--metadata: has no {name}; expected the file of the task: --metadata \'{{"{name}": "FILE"}}\'')
+    return file
 
 
 def answered(doc: dict[str, Any], results: list[str]) -> dict[str, float]:

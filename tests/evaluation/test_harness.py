@@ -1,6 +1,7 @@
 """lm-eval's whole run with this package's models beside its own with torch, and the native scorer beside both."""
 
 import functools
+import importlib.util
 import json
 import os
 import subprocess
@@ -142,6 +143,14 @@ def test_a_missing_extra_is_one_line(monkeypatch, capsys):
     assert ended.value.code == 2
     expected = "expected it to run its tasks with these models; run `pip install 'wechsel-jax[eval]'`"
     assert capsys.readouterr().err == f"lm_eval: error: lm_eval: not installed; {expected}\n"
+
+
+@pytest.mark.parametrize(("task", "name"), [("choices", "choice_file"), ("reading", "reading_file")])
+def test_a_task_without_its_file_says_which(task, name):
+    spec = importlib.util.spec_from_file_location("files", TASKS / "files.py")
+    spec.loader.exec_module(files := importlib.util.module_from_spec(spec))
+    with pytest.raises(UserError, match=f"--metadata: has no {name}; expected the file of the task"):
+        getattr(files, task)(pretrained="gpt2")
 
 
 def arguments(path):

@@ -64,12 +64,18 @@ def test_a_map_that_found_nothing_is_told(turned, shared, monkeypatch):
     source, _, _ = turned
     generator, told = np.random.default_rng(0), []
     overlap = find_overlap(source.vocabulary, shared.vocabulary)
-    trelm(source, shared, overlap=overlap, notes=told.append)
+    trelm(source, shared, overlap=overlap, order="vocabulary", notes=told.append)
     assert not told
+    # As of a file of text, whose lines are in an order that tokens are not.
+    trelm(source, dataclasses.replace(shared, counts=None), overlap=overlap, notes=told.append)
+    assert told == [
+        "The vectors come without counts, so the new tokens are taken in the order of their ids and not of frequency."
+    ]
+    told.clear()
     nowhere = np.linalg.qr(generator.normal(size=(D, D)))[0]
     lost = Alignment(SideMap(nowhere), SideMap())
     monkeypatch.setattr("wechsel_jax.vectors.adversarial.adversarial_align", lambda *_, **__: lost)
-    trelm(source, shared, overlap=overlap, notes=told.append)
+    trelm(source, shared, overlap=overlap, order="vocabulary", notes=told.append)
     (note,) = told
     assert note.startswith("The map has found nothing: by it, of 3") and note.endswith("or give --start=shared.")
 

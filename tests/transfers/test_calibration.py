@@ -114,13 +114,18 @@ def test_torch_predicts_the_frequencies(make, german, kind, tied, form, changes)
 
 
 @pytest.mark.slow
-def test_only_ordinary_rows_move_and_they_move_along_one_direction(make):
+def test_ordinary_rows_and_those_of_padding_move_along_one_direction(make, german):
     calibrated, plain, _ = make("gpt2", pad_to=64)
     old, new = (np.array(Checkpoint.open(place).read("transformer.wte.weight"), np.float64) for place in (plain, calibrated))
     change = new - old
-    assert len(new) == 640 and not change[600:].any() and (np.abs(change).max(axis=1) > 0).sum() > 550
+    assert len(new) == 640 and (np.abs(change).max(axis=1) > 0).sum() > 590
     values = np.linalg.svd(change, compute_uv=False)
     assert values[1] < 1e-5 * values[0]
+    # Padding is hardly guessed any more, and its rows are no longer than those of rare tokens.
+    before, after = (predictions(place, german)[0][600:].sum() for place in (plain, calibrated))
+    assert after < 0.2 * before
+    lengths = np.linalg.norm(new, axis=1)
+    assert lengths[600:].max() < lengths[:600].max()
 
 
 def test_a_bfloat16_model_is_judged_as_it_is_stored(make):

@@ -43,6 +43,12 @@ def probed(**ends):
     return probe
 
 
+def test_without_a_regression_there_is_no_start_of_larger_residuals(given, tmp_path, monkeypatch):
+    monkeypatch.setattr(candidates, "probe", probed(anker=2.5, fvt=2.25))
+    record = transfer_by_probe(output=tmp_path / "out", **given, regression=False, **QUIET)
+    assert record["method"] == "fvt"
+
+
 def test_what_came_furthest_is_kept_and_the_record_says_why(given, tmp_path, monkeypatch):
     monkeypatch.setattr(candidates, "probe", probe := probed(anker=2.5, fvt=2.25, anker_residual2=3.0))
     record = transfer_by_probe(output=tmp_path / "out", **given, **QUIET)

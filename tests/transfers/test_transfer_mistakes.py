@@ -157,6 +157,9 @@ BAD = {
     "kept source of another kind": lambda w, s, t: (
         {"keep_source": True, "target_tokenizer": wordpiece(t), "method": "trans_inner"}, "cannot be appended to",
     ),
+    "axes of a source that is drawn again": lambda w, s, t: (
+        {"latent_dimension": 4, "method": "full_rand"}, "latent_dimension 4: full_rand keeps nothing of the source model",
+    ),
     "kept source drawn again": lambda w, s, t: ({"keep_source": True, "method": "full_rand"}, "keep_source: full_rand draws"),
     "regression with parity": lambda w, s, t: ({"regression": True, "parity": True}, "regression: no reference implementation"),
     "regression with text of one language": lambda w, s, t: (

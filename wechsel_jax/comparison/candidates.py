@@ -194,6 +194,8 @@ def _allowed(given: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         # Where both languages have vectors, those of the target are of words, not of tokens.
         of_words = method.space == "target" and "source_vectors" in given
         decided = any(given.get(key, known[key].default) != known[key].default for key in own)
+        # Without a regression there are no residuals.
+        decided |= "residual" in own and given.get("regression") is False
         if {*inputs_of(method)} <= {*given} and not of_words and not decided:
             found[name] = {"method": method.name, **TransferSettings.read_by(method, given), **own}
             find_sources(TransferSettings.of(**found[name])[1].source_text)

@@ -92,6 +92,8 @@ def trelm(
     # Only an order is read of them, so that a token that was never counted is the last.
     ranked = known[np.argsort(-target.counts[known], kind="stable")] if target.counts is not None else known
     chosen = ranked if order == "frequency" else known
+    if notes and order == "frequency" and target.counts is None and start != _SHARED:
+        notes("The vectors come without counts, so the new tokens are taken in the order of their ids and not of frequency.")
     names = target.vocabulary.strings
     words = PlainVectors([names[i] for i in chosen], target.vectors[chosen])
     rows = PlainVectors(source.vocabulary.strings, table_SxD[: len(source.vocabulary)])

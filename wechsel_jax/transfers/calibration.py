@@ -123,9 +123,9 @@ def calibrate(
     size = config.vocabulary_size
     wanted = np.zeros(size)
     wanted[: len(counts)] = counts / counts.sum()
+    # Rows of padding have no token that reads them, and shall never be guessed.
     free = np.ones(size, bool)
     if model.form != "bias":
-        free[len(vocabulary) :] = False
         free[: len(vocabulary)] = ~vocabulary.special | (counts > 0)
     found = _search(model, fitted, held_out, wanted, free, float(counts.sum()), log)
     if found["offsets"].any():

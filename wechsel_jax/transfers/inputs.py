@@ -161,8 +161,11 @@ def open_job(method: Method, settings: TransferSettings, source: str | os.PathLi
     if vocabulary.strings == target.strings and not settings.keep_source:
         notes.append("The target tokenizer has the source's tokens, in the same order: expected that of another language.")
     if method.text and settings.parity:
-        left = "only leaves the word start out" if "word_start" in method.settings else "changes nothing"
-        notes.append(f"parity was given, but {method.name} has no reference implementation that it repeats: it {left}.")
+        left = "the word start is left out, and " if "word_start" in method.settings else ""
+        notes.append(
+            f"parity was given, but {method.name} has no reference implementation that it repeats: {left}random rows, and what "
+            "word vectors and dictionaries it reads, are as in PyPI wechsel 0.0.4."
+        )
     elif settings.parity and "parity" not in method.options:
         notes.append(
             f"parity was given, but {method.name} has no choices that a reference implementation makes otherwise: what token "

@@ -75,13 +75,16 @@ def behaviour(method: Method, settings: TransferSettings) -> list[str]:
             f"A row that is not copied is predicted from its token's {known} by ridge regression on the source tokens; added "
             f"to it is {share:g} times the weighted residual of its neighbors."
         )
+        if method.text and settings.target_vectors:
+            rules.append("A token too rare in the text is not predicted, but mixed by the word vectors alone.")
     if "word_start" in method.settings and own["word_start"]:
         rules.append(
             f"A source token counts as {own['word_start']:g} more similar if it and the target token both begin a word, or "
             "both do not."
         )
     if method.redraw_inner:
-        rules.append("Every parameter is drawn again as for a new model; nothing of the source model but its shape is kept.")
+        kept = "its shape" if settings.noise in ("xavier", "initializer_range") else "its shape, and what rows are drawn like,"
+        rules.append(f"Every parameter is drawn again as for a new model; nothing of the source model but {kept} is kept.")
     else:
         rules += _overlap_rules(method, settings)
         rules.append(
@@ -155,7 +158,7 @@ def _table_rules(settings: TransferSettings) -> list[str]:
         rules.append(f"All source tokens keep their {kept}; the target tokenizer's new tokens were appended.")
     if settings.tune_coefficients:
         rules.append(
-            f"Rows that are not copied were moved along their tokens' coordinates by {settings.tune_coefficients} training "
+            f"Rows that are not copied and have coordinates were moved along them by {settings.tune_coefficients} training "
             "steps on target_text under the frozen model, as far as held-out text agreed."
         )
     if settings.distill:

@@ -238,6 +238,11 @@ class TransferSettings:
                 f"{name}: dictionary {ALIGNED!r} says that the vectors share a space already; expected one of the two; leave "
                 "out the other"
             )
+        if method.redraw_inner and self.latent_dimension:
+            raise UserError(
+                f"latent_dimension {self.latent_dimension}: {method.name} keeps nothing of the source model, whose table these "
+                "dimensions are of; leave it out"
+            )
         if method.redraw_inner and self.keep_source:
             raise UserError(
                 f"keep_source: {method.name} draws every parameter again and keeps no token's row; choose another method"

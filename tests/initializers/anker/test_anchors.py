@@ -41,6 +41,16 @@ def test_a_dictionary_is_spelled_in_both_cases_with_and_without_word_start():
     }
 
 
+def test_a_byte_that_stands_in_for_a_character_is_no_anchor_of_one_that_is_there():
+    """Llama's tokenizers have <0x2C> before ",", which alone is what a text is cut into."""
+    strings = ("</s>", "<0x2C>", "<0x41>", ",", "▁a")
+    raw = (b"", b",", b"A", b",", b" a")
+    roles = tuple(frozenset({"eos"} if i == 0 else ()) for i in range(len(strings)))
+    fallback = Vocabulary(strings, raw, np.array([False, False, False, False, True]), roles, "sentencepiece_bpe")
+    found = find_candidates(fallback, vocabulary("<end>", ",", "A"), [])
+    assert {fallback.strings[i]: j for i, j in zip(found.source, found.target.tolist(), strict=True)} == {"<0x41>": 2, ",": 1}
+
+
 def test_where_no_spaces_are_written_a_token_translates_the_start_of_a_word():
     characters = [chr(0x4E00 + number) for number in range(20)]
     unspaced = vocabulary("<end>", *characters, f"Ġ{characters[2]}")

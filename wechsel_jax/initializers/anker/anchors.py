@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wechsel_jax.tokens import Vocabulary
+from wechsel_jax.tokens.overlap import is_byte_fallback
 
 # Where a pair comes from; `Anchors.rule` holds the position in this list.
 RULES = ("dictionary", "equal", "learned")
@@ -113,12 +114,13 @@ def find_candidates(source: Vocabulary, target: Vocabulary, pairs: Sequence[tupl
 
 
 def _ids(vocabulary: Vocabulary) -> dict[bytes, int]:
-    """Bytes to id; the lowest where several tokens have them (a character, and the byte that stands in for it)."""
+    """Bytes to id; of several tokens the lowest, and one that stands in for a character last, since no text is cut so."""
     ids: dict[bytes, int] = {}
+    fallback: dict[bytes, int] = {}
     for token_id, (raw, special) in enumerate(zip(vocabulary.bytes, vocabulary.special.tolist(), strict=True)):
         if raw and not special:
-            ids.setdefault(raw, token_id)
-    return ids
+            (fallback if is_byte_fallback(vocabulary, token_id) else ids).setdefault(raw, token_id)
+    return fallback | ids
 
 
 def _finder(ids: dict[bytes, int]) -> Callable[[str], tuple[int | None, int | None]]:
