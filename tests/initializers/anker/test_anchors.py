@@ -51,6 +51,18 @@ def test_a_byte_that_stands_in_for_a_character_is_no_anchor_of_one_that_is_there
     assert {fallback.strings[i]: j for i, j in zip(found.source, found.target.tolist(), strict=True)} == {"<0x41>": 2, ",": 1}
 
 
+def test_wordpieces_marks_are_those_that_no_space_is_before():
+    """Its "," stands for both, and texts mostly have one without a space; letters and digits begin words."""
+    strings = ("[CLS]", ",", "7", "##,", "##7", "a")
+    raw = tuple(b"" if i == 0 else s[2:].encode() if s.startswith("##") else f" {s}".encode() for i, s in enumerate(strings))
+    roles = tuple(frozenset({"cls"} if i == 0 else ()) for i in range(len(strings)))
+    target = Vocabulary(strings, raw, np.array([one.startswith(b" ") for one in raw]), roles, "wordpiece")
+    source = vocabulary("<end>", ",", "Ġ,", "7", "Ġ7", "Ġa")
+    found = find_candidates(source, target, [])
+    named = {(source.strings[i], strings[j]) for i, j in zip(found.source, found.target, strict=True)}
+    assert named == {(",", ","), ("7", "##7"), ("Ġ7", "7"), ("Ġa", "a")}
+
+
 def test_where_no_spaces_are_written_a_token_translates_the_start_of_a_word():
     characters = [chr(0x4E00 + number) for number in range(20)]
     unspaced = vocabulary("<end>", *characters, f"Ġ{characters[2]}")

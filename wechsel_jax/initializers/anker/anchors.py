@@ -1,6 +1,7 @@
 """Pairs of tokens of two languages that are taken to mean the same: from a dictionary, and from equal bytes."""
 
 import functools
+import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -114,11 +115,17 @@ def find_candidates(source: Vocabulary, target: Vocabulary, pairs: Sequence[tupl
 
 
 def _ids(vocabulary: Vocabulary) -> dict[bytes, int]:
-    """Bytes to id; of several tokens the lowest, and one that stands in for a character last, since no text is cut so."""
+    """Bytes to id; of several tokens the lowest, and one that stands in for a character last, since no text is cut so.
+
+    WordPiece writes "," alike with a space before it and without one, which is how others mostly write it.
+    """
     ids: dict[bytes, int] = {}
     fallback: dict[bytes, int] = {}
     for token_id, (raw, special) in enumerate(zip(vocabulary.bytes, vocabulary.special.tolist(), strict=True)):
         if raw and not special:
+            mark = vocabulary.strings[token_id] if vocabulary.kind == "wordpiece" else ""
+            if len(mark) == 1 and unicodedata.category(mark)[0] in "PS":
+                raw = mark.encode()
             (fallback if is_byte_fallback(vocabulary, token_id) else ids).setdefault(raw, token_id)
     return fallback | ids
 
