@@ -315,7 +315,7 @@ def test_a_workdir_of_another_program_is_left_as_it_is(settings, tmp_path):
         (tmp_path / "run" / name).write_text(json.dumps(content))
     (tmp_path / "run" / ".lock").write_text("process 1 on there\n")
     before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
-    with pytest.raises(UserError, match=r"run: holds .*, and nothing that a TreLM training wrote; expected a directory of its"):
+    with pytest.raises(UserError, match=r"run: holds config.json, and nothing that a TreLM training wrote; expected"):
         train_trelm(settings(), tmp_path / "run")
     assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()} == before
 

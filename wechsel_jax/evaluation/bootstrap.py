@@ -56,7 +56,8 @@ def score(items: Items) -> float:
 
 def _ends(values: np.ndarray) -> tuple[float, float]:
     values = values[~np.isnan(values)]
-    low, high = np.quantile(values, (0.025, 0.975)) if len({*values[:1], *values}) > 1 else (np.nan, np.nan)
+    varied = values.size and values.min() < values.max()
+    low, high = np.quantile(values, (0.025, 0.975)) if varied else (np.nan, np.nan)
     return float(low), float(high)
 
 

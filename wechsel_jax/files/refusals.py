@@ -158,7 +158,8 @@ def refuse_workdir(path: str | os.PathLike, own: Callable[[Path], bool], what: s
     if not os.access(path, os.W_OK | os.X_OK):
         raise UserError(f"{path}: cannot be written to; choose another --workdir, or ask for the right to write there")
     printed = [os.fstat(number) for number in (1, 2) if _is_open(number)]
-    for inside in sorted(path.iterdir()):
+    # What somebody knows is named before the lock.
+    for inside in sorted(path.iterdir(), key=lambda one: (one.name == ".lock", one.name)):
         ours = (outputs and (inside / RECORD).is_file()) or any(os.path.samestat(inside.lstat(), other) for other in printed)
         # The first that a program makes: on a full disk, or after a kill, nothing is in it yet.
         ours = ours or (inside.name == ".lock" and inside.is_file() and not inside.stat().st_size)
