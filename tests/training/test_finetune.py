@@ -21,7 +21,7 @@ from wechsel_jax.comparison import default_config as comparison_config
 from wechsel_jax.data.examples import Task, read_examples
 from wechsel_jax.errors import UserError
 from wechsel_jax.evaluation.labels import score_labelled
-from wechsel_jax.records import read_run
+from wechsel_jax.records import best_evaluation, read_run
 from wechsel_jax.records.run import seed_runs
 from wechsel_jax.records.scores import ScoresRecord
 from wechsel_jax.report import write_report
@@ -123,7 +123,8 @@ def test_it_lasts_as_many_epochs_and_records_the_labels(classified):
     assert recorded["steps"] == 40 == result["step"] and recorded["task"]["labels"] == ["other", "same"]
     assert "reads its training data 2.0 times\n" in workdir.with_name("said.txt").read_text()
     run = read_run(workdir)
-    assert run.data["train"]["documents"] == 160 and run.best[0] == max(run.evaluations[1:], key=lambda one: one.score).step
+    assert run.data["train"]["documents"] == 160
+    assert best_evaluation(run.evaluations).step == max(run.evaluations[1:], key=lambda one: one.score).step
     assert {"accuracy", "macro_f1", "loss", "metric", "score", "examples"} <= {*result}
     assert result["metric"] == "accuracy" and result["score"] == result["accuracy"] and result["examples"] == 45
     assert "<title>A fine-tuned model</title>" in write_report([workdir], workdir.parent / "report.html").read_text("utf-8")

@@ -133,7 +133,7 @@ def test_copied_rows_stay_and_a_masked_models_bias_moves(world, save_source, tmp
     # This method's rows are all one row, so they are alike in all coordinates and move alike.
     moves = (made - start)[~copied]
     assert moves[0].any() and np.abs(moves - moves[0]).max() < 1e-5 * np.abs(moves).max()
-    assert any("were moved along their tokens' coordinates by 5 training steps" in rule for rule in record["behaviour"])
+    assert any("and have coordinates were moved along them by 5 training steps" in rule for rule in record["behaviour"])
     # 15 % of the tokens are predicted, in two slots a row: of the head's matrices one is tuned, the other one is not.
     rows, size = before.read(before.table).shape
     of_slot = 2 * size * (3 * rows + 2 * size)

@@ -17,7 +17,7 @@ _AT_ONCE = 1 << 22
 class Interval(NamedTuple):
     """A value with its 95 % interval (percentiles of the resampled values).
 
-    Where all draws give the same, as of one item or where all are right, they tell nothing of others: the ends are NaN.
+    Draws without anything to score, such as entities, do not count; where no others are, and of one item, the ends are NaN.
     """
 
     value: float
@@ -32,7 +32,7 @@ def bootstrap(items: Items) -> Interval:
     0.75
     """
     (values,) = _resampled([items])
-    return Interval(score(items), *_ends(values))
+    return Interval(score(items), *_ends(values, items))
 
 
 def paired_bootstrap(a: Items, b: Items) -> Interval:
@@ -46,7 +46,7 @@ def paired_bootstrap(a: Items, b: Items) -> Interval:
       UserError: they are not of the same number of items, or of none.
     """
     first, second = _resampled([a, b])
-    return Interval(score(a) - score(b), *_ends(first - second))
+    return Interval(score(a) - score(b), *_ends(first - second, a))
 
 
 def score(items: Items) -> float:
@@ -54,10 +54,10 @@ def score(items: Items) -> float:
     return float(np.nan_to_num(_divided(np.sum(items[0]), np.sum(items[1]))))
 
 
-def _ends(values: np.ndarray) -> tuple[float, float]:
+def _ends(values: np.ndarray, items: Items) -> tuple[float, float]:
     values = values[~np.isnan(values)]
-    varied = values.size and values.min() < values.max()
-    low, high = np.quantile(values, (0.025, 0.975)) if varied else (np.nan, np.nan)
+    # All draws of one item are the same, which says nothing of others.
+    low, high = np.quantile(values, (0.025, 0.975)) if values.size and len(items[0]) > 1 else (np.nan, np.nan)
     return float(low), float(high)
 
 

@@ -126,9 +126,14 @@ def _ties(score: Score) -> int:
 def _ends(score: Score) -> Interval:
     """A score with its 95 % interval; of several seeds, from a standard deviation below their mean to one above."""
     if not _seeds(score):
-        return bootstrap(score.items)
+        return _told(bootstrap(score.items))
     value, spread = score.metrics[score.main], score.metrics["spread"]
     return Interval(value, value - spread, value + spread)
+
+
+def _told(found: Interval) -> Interval:
+    """Without ends where all draws agree, as where every item is right: they tell nothing of other items."""
+    return found if found.low < found.high else Interval(found.value, math.nan, math.nan)
 
 
 def _differences(record: ScoresRecord) -> list[Section]:
@@ -142,7 +147,7 @@ def _differences(record: ScoresRecord) -> list[Section]:
                 cells.append(NO_VALUE)
                 continue
             _, _, factor, digits = MEASURES[one.main]
-            change = paired_bootstrap(one.items, other.items)
+            change = _told(paired_bootstrap(one.items, other.items))
             value, low, high = (f"{factor * end:+.{digits}f}" for end in change)
             cells.append(value if math.isnan(change.high) else f"{value} [{low}, {high}]")
         rows.append((model, *cells))
@@ -361,7 +366,7 @@ def _csv(record: ScoresRecord) -> str:
     table = csv.writer(handle, lineterminator="\n")
     table.writerow(_COLUMNS)
     for score in record.scores:
-        interval = bootstrap(score.items)
+        interval = _told(bootstrap(score.items))
         # Scores of earlier versions have a group of those that name none.
         groups = [("", score.metrics), *(one for one in score.metrics.get("phenomena", {}).items() if one[0])]
         for group, metrics in groups:

@@ -71,7 +71,7 @@ def train(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
         config, labelled = open_labelled(config, workdir, Progress(config.steps, quiet=not first).say)
         validate(config)
     check_config(config, workdir)
-    if not config.fork and (workdir / METRICS_FILE).exists() and not (workdir / CONFIG_FILE).exists():
+    if not config.fork and not (workdir / CONFIG_FILE).exists() and losses(read_metrics(workdir / METRICS_FILE)):
         raise UserError(
             f"{workdir / CONFIG_FILE}: is missing, and {METRICS_FILE} is there: what was trained is not known; expected both; "
             "restore it, or use another workdir"
