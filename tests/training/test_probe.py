@@ -181,6 +181,21 @@ def test_other_held_out_text_leaves_a_finished_probe_as_it_is(starts, texts, tmp
     probe(**given, eval_bytes=300)
 
 
+def test_starts_whose_texts_end_otherwise_have_tokens_of_their_own(starts, texts, tmp_path, trained):
+    """As of a base model and one for chats, which differ in tokenizer_config.json alone."""
+    other = shutil.copytree(starts / "new", tmp_path / "other")
+    settings = json.loads((other / "tokenizer_config.json").read_text())
+    (other / "tokenizer_config.json").write_text(json.dumps(settings | {"eos_token": "a"}))
+    assert (other / "tokenizer.json").read_bytes() == (starts / "new" / "tokenizer.json").read_bytes()
+    given = {"new": starts / "new", "other": other}
+    probe(given, [texts / "train.txt"], tmp_path / "probe", rates=(1e-3,))
+    ends = [
+        json.loads((tmp_path / "probe" / "data" / name / "train" / "manifest.json").read_text())["end_token"] for name in given
+    ]
+    assert ends == [transformers.PreTrainedTokenizerFast.from_pretrained(place).eos_token_id for place in given.values()]
+    assert ends[0] != ends[1] and [config.data.train[0].split("/")[-2] for _, config in trained] == ["new", "other"]
+
+
 def test_what_earlier_calls_found_stays(starts, texts, tmp_path, trained, monkeypatch):
     values = {"new": 2.0, "wrong": 1.5}
 

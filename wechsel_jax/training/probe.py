@@ -13,6 +13,7 @@ from ml_collections import ConfigDict
 
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.data import TokenBlocks, prepare, prepare_split
+from wechsel_jax.data.encoder import Encoder
 from wechsel_jax.data.manifest import MANIFEST, read_manifest
 from wechsel_jax.data.selection import VALIDATION, facts, side_of
 from wechsel_jax.errors import UserError
@@ -26,6 +27,7 @@ from wechsel_jax.report import comparison_table
 from wechsel_jax.text.files import LONGEST_DOCUMENT
 from wechsel_jax.text.parts import read_documents
 from wechsel_jax.text.sources import Source, file_hash, find_sources
+from wechsel_jax.tokens import load_tokenizer
 from wechsel_jax.training.config import default_config, validate
 from wechsel_jax.training.groups import DEFAULT, RECIPES
 from wechsel_jax.training.loop import train
@@ -103,12 +105,14 @@ def probe(
     start_of: dict[str, str] = {}
     # By tokenizers, of which an earlier call may have named another start first.
     sides = [file.parent for file in workdir.glob(f"data/*/train/{MANIFEST}")]
-    made = {read_manifest(side)["tokenizer"]["sha256"]: side.parent for side in sides}
-    prepared: dict[str, tuple[Path, Path]] = {}
+    manifests = {side.parent: read_manifest(side) for side in sides}
+    made = {(manifest["tokenizer"]["sha256"], manifest["end_token"]): place for place, manifest in manifests.items()}
+    prepared: dict[tuple[str, int | None], tuple[Path, Path]] = {}
     for label, checkpoint in checkpoints.items():
         of_model, tokenizer = family(checkpoint.config.get("model_type")), checkpoint.directory / "tokenizer.json"
-        # Starts of one tokenizer share its tokens.
-        own = file_hash(tokenizer) if tokenizer.is_file() else label
+        # Starts of one tokenizer share its tokens; what ends a text may be another one's of the same file.
+        end = Encoder.of(load_tokenizer(checkpoint.directory), str(checkpoint.directory)).end
+        own = (file_hash(tokenizer) if tokenizer.is_file() else label, end)
         place, _ = prepared.setdefault(own, (made.get(own, workdir / "data" / label), checkpoint.directory))
         if len(prepared) > 1 and not of_model.causal:
             raise UserError("starts: masked models of several tokenizers cannot be compared; expected one tokenizer")
