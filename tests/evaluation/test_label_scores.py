@@ -229,6 +229,15 @@ def test_the_best_window_of_a_text_answers():
     assert best_answers(windows, {0: "ein altes Haus", 1: "der Hut"}, 30) == {0: "es Haus", 1: "der Hut"}
 
 
+def test_an_answer_ends_with_the_accents_that_are_in_no_token():
+    """As of BERT's uncased tokenizers, which take them off: "की" is "क"."""
+    text, scores = "राम की टोपी", np.asarray([[0.0, 1.0, 0.0], [0.0, 1.0, 0.0]])
+    assert best_answers([(0, scores, np.asarray([[-1, -1], [4, 5], [7, 10]]))], {0: text}, 30) == {0: "की"}
+    # The last token of the text; and where the accent is a token, which is not of the answer.
+    assert best_answers([(0, scores, np.asarray([[0, 3], [7, 10], [-1, -1]]))], {0: text}, 30) == {0: "टोपी"}
+    assert best_answers([(0, scores, np.asarray([[-1, -1], [4, 5], [5, 6]]))], {0: text}, 30) == {0: "क"}
+
+
 def test_nothing_is_said_where_every_window_likes_its_first_token_more():
     characters = np.asarray([[-1, -1], [0, 3], [3, 7]])
     texts = {0: "der Hut", 1: "der Hut", 2: "der Hut"}

@@ -66,12 +66,6 @@ def test_a_map_that_found_nothing_is_told(turned, shared, monkeypatch):
     overlap = find_overlap(source.vocabulary, shared.vocabulary)
     trelm(source, shared, overlap=overlap, order="vocabulary", notes=told.append)
     assert not told
-    # As of a file of text, whose lines are in an order that tokens are not.
-    trelm(source, dataclasses.replace(shared, counts=None), overlap=overlap, notes=told.append)
-    assert told == [
-        "The vectors come without counts, so the new tokens are taken in the order of their ids and not of frequency."
-    ]
-    told.clear()
     nowhere = np.linalg.qr(generator.normal(size=(D, D)))[0]
     lost = Alignment(SideMap(nowhere), SideMap())
     monkeypatch.setattr("wechsel_jax.vectors.adversarial.adversarial_align", lambda *_, **__: lost)

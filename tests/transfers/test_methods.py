@@ -23,9 +23,9 @@ from wechsel_jax.initializers import METHODS, Side, TransferPlan
 from wechsel_jax.initializers.transforms import unshuffle
 from wechsel_jax.tokens import Vocabulary, load_tokenizer
 from wechsel_jax.tokens.overlap import find_overlap
-from wechsel_jax.transfers.inputs import _token_vectors
+from wechsel_jax.transfers.inputs import _target_space, _token_vectors
 from wechsel_jax.transfers.job import transfer
-from wechsel_jax.transfers.record import behaviour
+from wechsel_jax.transfers.record import Steps, behaviour
 from wechsel_jax.transfers.settings import TransferSettings
 from wechsel_jax.vectors import (
     AdversarialSettings,
@@ -587,6 +587,9 @@ def test_what_a_method_reads_depends_on_its_other_settings():
     assert unused("wechsel", **vectors, weighting="legacy", dictionary="identical") == ("weighting",)
     assert unused("wechsel", **vectors, weighting="legacy", alignment="similarities") == ("weighting",)
     assert unused("wechsel", **vectors, weighting="legacy", dictionary="a.tsv") == ()
+    # There are no pairs by which what similarities find is judged.
+    assert unused("wechsel", **vectors, dictionary="identical", alignment="similarities") == ("dictionary",)
+    assert unused("wechsel", **vectors, dictionary="a.tsv", alignment="similarities") == ()
     assert {*unused("trelm", start="shared", direction="source", refinements=9)} == {"direction", "refinements"}
     assert unused("trelm", direction="source", refinements=9) == ()
     assert unused("trelm", parity=True, overlap="exact") == ("overlap",)
@@ -620,3 +623,16 @@ def test_a_token_that_stands_for_no_text_has_no_mean_over_words(parity):
     job = SimpleNamespace(settings=SimpleNamespace(token_vectors="tfr", parity=parity, max_words=None), notes=[])
     vectors = _token_vectors(job, tokenizer, vocabulary, words, "words.vec")
     assert vectors.any() and vectors[vocabulary.id_with_role("unk")].any() == parity
+
+
+def test_words_without_counts_are_the_more_frequent_the_earlier_their_line(tmp_path):
+    tokenizer = wordpiece()
+    vocabulary = Vocabulary.from_tokenizer(tokenizer)
+    chosen = np.flatnonzero(vocabulary.word_start & ~vocabulary.special)[[9, 2, 30]]
+    lines = [f"{vocabulary.strings[token]} 1 0" for token in chosen]
+    (tmp_path / "words.vec").write_text("\n".join([f"{len(lines)} 2", *lines]) + "\n")
+    settings = SimpleNamespace(token_vectors="native", target_vectors=str(tmp_path / "words.vec"))
+    job = SimpleNamespace(settings=settings, notes=[], target_tokenizer=tokenizer, target=vocabulary)
+    _, counts = _target_space(job, Steps(print))
+    assert np.argsort(-counts, kind="stable")[: len(lines)].tolist() == chosen.tolist()
+    assert not np.delete(counts, chosen).any()

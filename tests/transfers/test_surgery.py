@@ -139,8 +139,12 @@ def test_transforms_see_every_finished_table_before_padding(source, monkeypatch)
 
 def test_factorised_tables_are_those_of_ofa(source, monkeypatch):
     plain, _, _ = written(source, monkeypatch)
-    low, _, _ = written(source, monkeypatch, latent_dimension=5, factorised=True)
-    (place,) = source.directory.parent.glob("out*/factors-shared.weight.safetensors")
+    notes: list[str] = []
+    low, _, _ = written(source, monkeypatch, latent_dimension=5, factorised=True, notes=notes)
+    assert not any("padding" in note for note in notes)
+    written(source, monkeypatch, latent_dimension=5, factorised=True, pad_to=64, notes=notes)
+    assert "The factors are of the tokens' rows, without the rows of padding." in notes
+    place = min(source.directory.parent.glob("out*/factors-shared.weight.safetensors"))
     for name in (TABLE, HEAD):
         factors = safetensors.numpy.load_file(place.with_name(f"factors-{name}.safetensors"))
         assert factors["coordinates"].shape == (V_T, 5) and np.linalg.matrix_rank(low[name]) == 5

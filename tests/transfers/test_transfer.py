@@ -110,8 +110,13 @@ def test_head_and_bias_are_made_with_the_weights_of_the_table(world, save_source
 def test_the_bias_can_be_zero(world, save_source, tmp_path):
     directory, model = save_source("roberta")
     assert model.lm_head.bias.abs().max() > 0.1
-    run(directory, world.tokenizer("german", "roberta"), tmp_path / "out", head_bias="zeros", **world.inputs())
+    made = run(directory, world.tokenizer("german", "roberta"), tmp_path / "out", head_bias="zeros", **world.inputs())
     assert not load("roberta", tmp_path / "out").lm_head.bias.any()
+    nothing = "The model's head has no bias: --head_bias changes nothing."
+    assert nothing not in made["notes"]
+    directory, _ = save_source("gpt2")
+    made = run(directory, world.tokenizer("german", "gpt2"), tmp_path / "none", method="trans_inner", head_bias="zeros")
+    assert nothing in made["notes"]
 
 
 def test_a_saved_plan_makes_the_same_matrices(world, save_source, tmp_path):

@@ -153,6 +153,10 @@ def _tensors(surgery: Surgery, directory: Path) -> dict[str, StoredTensor | Comp
     checkpoint, record = surgery.checkpoint, surgery.checkpoint.record
     found = {tensor.name: tensor for tensor in checkpoint.vocabulary_tensors()}
     copies = checkpoint.tied_copies()
+    if surgery.head_bias == "zeros" and not any(tensor.role == "bias" for tensor in found.values()):
+        surgery.notes.append("The model's head has no bias: --head_bias changes nothing.")
+    if surgery.factorised and surgery.rows > len(surgery.plan):
+        surgery.notes.append("The factors are of the tokens' rows, without the rows of padding.")
     tensors: dict[str, StoredTensor | ComputedTensor] = {}
     for name, stored in checkpoint.tensors.items():
         if name in found:

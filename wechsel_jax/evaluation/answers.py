@@ -126,8 +126,12 @@ def best_answers(
         nothing[question] = min(nothing.get(question, np.inf), float(scores[0, 0]) + float(scores[1, 0]))
         score, first, last = best_span(*scores, characters[:, 0] >= 0, longest)
         if question not in best or score > best[question][0]:
-            answer = texts[question][characters[first, 0] : characters[last, 1]].strip() if score > -np.inf else ""
-            best[question] = score, answer
+            text, (begins, ends) = texts[question], (characters[first, 0], characters[last, 1])
+            # Accents that the tokenizer takes off are in no token and belong to the character before them.
+            following = min(characters[characters[:, 0] >= ends, 0], default=len(text))
+            while ends < following and unicodedata.category(text[ends]).startswith("M"):
+                ends += 1
+            best[question] = score, text[begins:ends].strip() if score > -np.inf else ""
     return {question: "" if none and nothing[question] > score else answer for question, (score, answer) in best.items()}
 
 

@@ -56,7 +56,7 @@ def trelm(
 
     Args:
       source: V_s tokens with the model's rows as `embeddings` (V_s, d).
-      target: V_t tokens with vectors (V_t, d), and their `counts` for `order`.
+      target: V_t tokens with vectors (V_t, d), and their `counts` for `order` (None: the order of their ids).
       overlap: shared tokens, which are copied: special ones, unless the user says otherwise.
       start: where the map begins, see `AdversarialSettings`; the next six likewise. "shared": the map is fitted once, on the
         tokens that both vocabularies have (by their bytes), and the next six are not read; not in the paper, and it cannot fail
@@ -92,8 +92,6 @@ def trelm(
     # Only an order is read of them, so that a token that was never counted is the last.
     ranked = known[np.argsort(-target.counts[known], kind="stable")] if target.counts is not None else known
     chosen = ranked if order == "frequency" else known
-    if notes and order == "frequency" and target.counts is None and start != _SHARED:
-        notes("The vectors come without counts, so the new tokens are taken in the order of their ids and not of frequency.")
     names = target.vocabulary.strings
     words = PlainVectors([names[i] for i in chosen], target.vectors[chosen])
     rows = PlainVectors(source.vocabulary.strings, table_SxD[: len(source.vocabulary)])

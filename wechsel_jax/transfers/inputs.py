@@ -266,16 +266,20 @@ def _text_sides(job: Job, steps: Steps) -> tuple[Side, Side, dict]:
 
 
 def _target_space(job: Job, steps: Steps) -> tuple[np.ndarray, np.ndarray | None]:
-    """The vectors of the target tokens, and where these are words of the file that has counts, how often each occurs."""
+    """The vectors of the target tokens, and where these are words of the file, how often each occurs.
+
+    Of a file without counts, whose first line is the most frequent word, a number that is in the same order.
+    """
     settings = job.settings
     with steps("reading the word vectors"):
         words = load_vectors(settings.target_vectors)
     with steps("making token vectors"):
         vectors = _token_vectors(job, job.target_tokenizer, job.target, words, settings.target_vectors)
     counts = None
-    if settings.token_vectors == "native" and words.counts is not None:
+    if settings.token_vectors == "native":
         ids = words.ids([native_word(string) if string else None for string in job.target.strings])
-        counts = np.where(ids >= 0, words.counts[ids], 0)
+        ranked = np.arange(len(words.words), 0, -1) if words.counts is None else words.counts
+        counts = np.where(ids >= 0, ranked[ids], 0)
     return vectors, counts
 
 

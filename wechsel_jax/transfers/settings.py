@@ -324,6 +324,8 @@ class TransferSettings:
                 reads |= {*_ALIGNMENT}
         if self.dictionary == IDENTICAL or self.alignment in WITHOUT_DICTIONARY:
             reads.discard("weighting")
+        if self.dictionary == IDENTICAL and self.alignment in WITHOUT_DICTIONARY:
+            reads.discard("dictionary")
         if any(getattr(self, name) not in ("none", 0) for name in _WITH_TEXT):
             reads |= {"target_text", *_TEXT}
         if "overlap" in method.options:
