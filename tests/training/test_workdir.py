@@ -429,6 +429,38 @@ def test_files_that_transfers_read_may_change_until_a_method_is_trained(tmp_path
     assert settle() == [*config.methods]
 
 
+def test_transfers_of_a_source_or_a_helper_that_has_changed_are_made_again(tmp_path):
+    workdir, config = tmp_path / "run", comparison.default_config()
+    for name in ("source", "helper"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_bytes(b"old")
+    config.source, config.helper.checkpoint = str(tmp_path / "source"), str(tmp_path / "helper")
+    config.methods = ("ofa", "salt")
+
+    def settle() -> list[str]:
+        for name in config.methods:
+            (workdir / name / "transfer").mkdir(parents=True, exist_ok=True)
+        check.settle(config, workdir)
+        return [name for name in config.methods if (workdir / name / "transfer").exists()]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(check, "foreign", lambda *_: None)
+        assert settle() == settle() == ["ofa", "salt"]
+        (tmp_path / "helper" / "model.safetensors").write_bytes(b"new")
+        assert settle() == ["ofa"]
+        (tmp_path / "source" / "model.safetensors").write_bytes(b"new")
+        assert settle() == []
+    # A workdir of an earlier version knows no models.
+    recorded = json.loads((workdir / "texts.json").read_text())
+    kept = {name: [one for one in files if "/" not in one["name"]] for name, files in recorded.items()}
+    (workdir / "texts.json").write_text(json.dumps(kept))
+    assert settle() == ["ofa", "salt"]
+    (workdir / "salt" / "config.json").write_text("{}")
+    (tmp_path / "source" / "model.safetensors").write_bytes(b"third")
+    with pytest.raises(UserError, match=r"ofa/transfer: source/model\.safetensors: has changed since this comparison began"):
+        settle()
+
+
 def test_text_of_a_variant_and_what_a_probe_reads_are_told_by_content(tmp_path, monkeypatch):
     """Also behind a pattern, and beside a workdir that is named from within."""
     (tmp_path / "run").mkdir()

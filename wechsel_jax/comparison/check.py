@@ -276,13 +276,17 @@ def settle(config: ConfigDict, workdir: Path) -> None:
     sha256 = functools.cache(file_hash)
     for name in config.methods:
         texts_read, files = transfer_files(config, name, workdir)
-        found = [{"name": Path(file).name, "sha256": sha256(file)} for file in files]
+        found = [{"name": told, "sha256": sha256(file)} for told, file in files.items()]
         for text in texts_read:
             # What is gone cannot have changed; who still reads it says so.
             with contextlib.suppress(UserError):
                 found += identified([text])
         place = f"{name}/transfer"
-        if changed := [one for one in found if place in known and one not in known[place]]:
+        before = known.get(place, [])
+        # Comparisons of earlier versions tell nothing of models, whose names have a slash.
+        models = any("/" in one["name"] for one in before)
+        compared = [one for one in found if models or "/" not in one["name"]] if place in known else []
+        if changed := [one for one in compared if one not in before]:
             stale[place] = changed
         there = {one["name"] for one in found}
         inputs[place] = found + [one for one in known.get(place, ()) if one["name"] not in there]
