@@ -1,7 +1,7 @@
 """TreLM's ablations (Li et al., 2021, tables 5 to 8 and 10) at a small scale: from English, and plain transfers beside them.
 
     PYTHONPATH=. python -m benchmarks.trelm --source=runs/masked_english/export --data=corpora --workdir=runs/trelm-ablation
-    ... --language=zh --workdir=runs/trelm-zh --output=benchmarks/trelm_zh.json --runs=trelm,tlm,mlm_anker
+    ... --language=zh --workdir=runs/trelm-zh --output=benchmarks/trelm_zh.json --runs=trelm,mlm,mlm_anker
     ... --language=id --workdir=runs/trelm-id --output=benchmarks/trelm_id.json --runs=trelm,tlm,brlm,tlm_plain,mlm,mlm_anker
     ... --language=ja --workdir=runs/trelm-ja --output=benchmarks/trelm_ja.json --runs=trelm,tlm,mlm,mlm_anker
     ... --first_phase --workdir=runs/trelm-rows --output=benchmarks/trelm_rows.json --seeds=3 \\
