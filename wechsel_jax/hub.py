@@ -28,6 +28,12 @@ _CARD = "README.md"
 # In its front matter.
 _LICENSED = re.compile(rb"\A(?:\xef\xbb\xbf)?---\r?\n(?:(?!---)[^\n]*\n)*?license:[ \t]*\S")
 _REVISION = re.compile(r"(?!.*(?:\.\.|\.lock(?:/|$)))\w[\w.-]*(?:/\w[\w.-]*)*(?<!\.)", re.ASCII)
+# What transformers would read of an earlier upload in place of what is new: weights in one file instead of several or the
+# reverse, and files of a tokenizer, a chat or a generation that this model has not.
+_READ = re.compile(
+    r"model(-\d+-of-\d+)?\.safetensors|model\.safetensors\.index\.json|generation_config\.json|chat_template\.jinja"
+    r"|vocab\.(json|txt)|merges\.txt|tokenizer\.model|spiece\.model|sentencepiece\.bpe\.model|(special_tokens_map|added_tokens)\.json"
+)
 # The first wait is one second; each is twice the one before. What the hub asks for with Retry-After is waited instead.
 TRIES = 6
 _LONGEST_WAIT = 300.0
@@ -51,8 +57,9 @@ def push(
 ) -> str:
     """Uploads a model directory to the hub, with a model card if it has none.
 
-    Everything is uploaded first and becomes visible with one commit at the end. What a broken upload had sent already is not
-    sent again by the next one. Busy servers and broken connections are tried again.
+    Everything is uploaded first and becomes visible with one commit at the end, which removes weights and files of a tokenizer
+    that are of an earlier upload alone, and that transformers would read in place of the new ones. What a broken upload had
+    sent already is not sent again by the next one. Busy servers and broken connections are tried again.
 
     Args:
       directory: what `transfer`, `export` or a training run's export wrote. Hidden files are left out.
@@ -164,7 +171,7 @@ class Client:
         self.address = _without_secrets(f"{self._api.endpoint}/{repo}")
 
     def upload(self, contents: Mapping[str, str | bytes], message: str, *, private: bool, revision: str | None) -> None:
-        """Adds files with one commit.
+        """Adds files with one commit, and removes what transformers would read in their place.
 
         Args:
           contents: name in the repository -> path of a file, or its contents.
@@ -188,11 +195,16 @@ class Client:
             self._retried("the upload", self._commit, contents, message, revision)
 
     def _commit(self, contents: Mapping[str, str | bytes], message: str, revision: str | None) -> None:
-        from huggingface_hub import CommitOperationAdd
+        from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
+        there = self._api.list_repo_files(self.repo, revision=revision)
+        former = sorted(name for name in there if _READ.fullmatch(name) and name not in contents)
+        for name in former:
+            self._say(f"  {one_line(name)}  removed: of an earlier upload (the repository's history keeps it)")
         # New operations each time: so the hub is asked again what it has, and only the rest is sent.
         additions = [CommitOperationAdd(path_in_repo=name, path_or_fileobj=what) for name, what in sorted(contents.items())]
-        self._api.create_commit(self.repo, operations=additions, commit_message=message, revision=revision)
+        operations = [*additions, *map(CommitOperationDelete, former)]
+        self._api.create_commit(self.repo, operations=operations, commit_message=message, revision=revision)
 
     def _retried(self, what: str, function: Callable, *arguments: Any, **options: Any) -> Any:
         """Calls a function of the hub's library, again after a pause where the hub was busy or the connection broke."""

@@ -12,6 +12,7 @@ from wechsel_jax.commands import size
 from wechsel_jax.data import TokenBlocks, evaluation_batches, prepare, prepare_split, training_batch
 from wechsel_jax.errors import UserError
 from wechsel_jax.training import default_config, distributed, run_data
+from wechsel_jax.training.config import validate
 
 
 @pytest.fixture
@@ -58,6 +59,25 @@ def test_settings_that_come_too_late_are_refused(tmp_path, tokenizers, text, fie
     (name,) = field
     with pytest.raises(UserError, match=f"data.{name}: data.train is prepared already"):
         blocks_of(settings(train=(str(tmp_path / "out"),), **field), tokenizers["gpt2"], tmp_path / "run")
+
+
+def test_settings_of_text_are_those_that_it_was_prepared_with(tmp_path, tokenizers, text):
+    prepare(text, tokenizers["gpt2"], tmp_path / "out", text_field="body")
+    both = dict.fromkeys(("train", "validation"), (str(tmp_path / "out"),))
+    blocks_of(settings(**both), tokenizers["gpt2"], tmp_path / "run")
+    blocks_of(settings(**both, text_field="text"), tokenizers["gpt2"], tmp_path / "run")
+    for field, made in (({"text_field": "line"}, "body"), ({"documents": "paragraphs"}, "lines")):
+        (name,) = field
+        with pytest.raises(UserError, match=rf"data\.{name}: is .*out is prepared already, with '{made}'; expected that, or"):
+            blocks_of(settings(**both, **field), tokenizers["gpt2"], tmp_path / "run")
+
+
+def test_settings_of_text_are_not_for_labelled_examples(text):
+    for field in ({"text_field": "body"}, {"documents": "files"}, {"max_document_bytes": 5}):
+        config = settings(**{"train": (str(text),), "validation": (str(text),), "text_field": "text"} | field)
+        config.objective, config.model.checkpoint = "classification", "model"
+        with pytest.raises(UserError, match=rf"data\.{next(iter(field))}: is .*text without labels; see task\.texts"):
+            validate(config)
 
 
 def test_only_the_first_process_prepares(tmp_path, tokenizers, text, monkeypatch):

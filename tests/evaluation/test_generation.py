@@ -296,6 +296,16 @@ def test_the_verb_chats_with_the_defaults_of_the_model(chat_model, one_device, c
     assert [json.loads(line)["text"] for line in printed.splitlines()] == [one.text for one in drawn]
     [first] = generate(loaded, [turn], max_tokens=NEW)
     assert call(capsys, *chat, "--temperature=0") == first.text + "\n"
+    # What else the model asks for is not done, and said.
+    place = chat_model / "generation_config.json"
+    before = place.read_text()
+    more = {"top_k": 5, "repetition_penalty": 1.3, "num_beams": 1, "min_p": None}
+    place.write_text(json.dumps(json.loads(before) | more))
+    for temperature, unread in (("0", "repetition_penalty"), ("1", "repetition_penalty, top_k")):
+        cli.main(["generate", *map(str, chat), f"--temperature={temperature}"])
+        told = f"note: generation_config.json sets {unread}, which this command does not read\n"
+        assert told in capsys.readouterr().err
+    place.write_text(before)
     assert first.text not in [one.text for one in drawn]
 
 

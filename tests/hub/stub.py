@@ -177,11 +177,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if repo not in stub.repos:
             return 404, {"error": "Repository not found"}, {"X-Error-Code": "RepoNotFound"}
         found = stub.repos[repo]
+        if what in (None, "revision", "tree") and (branch or "main") not in found["branches"]:
+            return 404, {"error": "Revision not found"}, {"X-Error-Code": "RevisionNotFound"}
         if what in (None, "revision"):
-            siblings = [{"rfilename": name} for name in found["branches"]["main"]]
+            siblings = [{"rfilename": name} for name in found["branches"][branch or "main"]]
             return 200, {"id": repo, "private": found["private"], "sha": "0" * 40, "siblings": siblings, "tags": []}, {}
         if what == "tree":
-            files = found["branches"]["main"].items()
+            files = found["branches"][branch].items()
             return 200, [{"type": "file", "path": name, "size": len(one), "oid": "0" * 40} for name, one in files], {}
         if what == "branch":
             if branch in found["branches"]:
@@ -240,6 +242,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 if value["oid"] not in self.stub.blobs:
                     return 400, {"error": f"{value['path']}: the blob is missing"}, {}
                 new[value["path"]] = self.stub.blobs[value["oid"]]
+            elif line["key"] == "deletedFile":
+                del new[value["path"]]
             else:
                 new[value["path"]] = base64.b64decode(value["content"])
         found["branches"][branch] = new

@@ -141,6 +141,29 @@ def test_a_second_upload_sends_nothing_and_makes_no_commit(hub, model):
     assert hub.repos[REPO]["commits"] == ["Upload from wechsel-jax"]
 
 
+def test_weights_of_an_earlier_upload_are_not_read_in_place_of_the_new_ones(hub, model, linked):
+    """transformers takes model.safetensors where there are shards, too, and a chat template that the model has no more."""
+    old = {"model.safetensors": b"old", "chat_template.jinja": b"old", "vocab.json": b"old"}
+    own = {"notes.md": b"mine", "onnx/model.safetensors": b"mine", ".gitattributes": b"mine"}
+    hub.make(REPO)
+    hub.files(REPO).update(old | own)
+    lines = upload(hub, model)
+    files = hub.files(REPO)
+    assert files.keys() >= {*own, *SHARDS} and not files.keys() & old.keys()
+    assert hub.repos[REPO]["commits"] == ["Upload from wechsel-jax"]
+    assert sorted(line.split()[0] for line in lines if "of an earlier upload" in line) == sorted(old)
+    assert upload(hub, model)[1:] and hub.repos[REPO]["commits"] == ["Upload from wechsel-jax"]
+    # And the other way round, on a branch of its own.
+    single = linked
+    for name in (*SHARDS, "model.safetensors.index.json"):
+        (single / name).unlink()
+    save_file({"t0": np.ones((40, 32), np.float32)}, single / "model.safetensors")
+    upload(hub, single, revision="single")
+    branch = hub.files(REPO, "single")
+    assert "model.safetensors" in branch and not branch.keys() & {*SHARDS, "model.safetensors.index.json"}
+    assert hub.files(REPO).keys() >= {*SHARDS}
+
+
 def test_a_dry_run_sends_nothing(hub, model, monkeypatch):
     monkeypatch.delenv("HF_TOKEN", raising=False)
     lines = []

@@ -8,7 +8,7 @@ import tokenizers
 from tokenizers import AddedToken, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from tests.tiny_tokenizers import byte_bpe, wordpiece
+from tests.tiny_tokenizers import byte_bpe, unigram, wordpiece
 from wechsel_jax.errors import UserError
 from wechsel_jax.tokens import encoding, text
 from wechsel_jax.tokens.text import BOUNDARY, read_token_ids
@@ -96,6 +96,17 @@ def test_a_token_that_takes_the_space_behind_it_does_so_behind_any_amount_of_oth
     ids = read_token_ids(tokenizer, tmp_path / "late.txt")
     expected = tokenizer("<|user|> Hallo Welt", add_special_tokens=False).input_ids
     assert ids[-len(expected) - 1 : -1].tolist() == expected
+
+
+def test_a_token_that_takes_the_space_before_it_is_of_its_own_word_alone(tmp_path, monkeypatch):
+    """As <mask> of XLM-R, which leaves the rest of the word beginning like one."""
+    monkeypatch.setattr(text, "_PART_BYTES", 40)
+    tokenizer = unigram()
+    tokenizer.add_tokens([AddedToken("<mask>", lstrip=True)])
+    lines = ["der Hund und der Fuchs"] * 50 + ["der Wald <mask>fehlt hier", *["der Wald steht hier"] * 5]
+    (tmp_path / "late.txt").write_text("\n".join(lines))
+    expected = [tokenizer(line, add_special_tokens=False).input_ids for line in lines]
+    assert documents(read_token_ids(tokenizer, tmp_path / "late.txt")) == expected
 
 
 def test_several_sources_and_compression(file, tmp_path):

@@ -21,6 +21,7 @@ from tests.full_disk import no_file_above
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import RECORD
 from wechsel_jax.tokens import Vocabulary, load_tokenizer, training
+from wechsel_jax.tokens.files import write_tokenizer
 from wechsel_jax.tokens.training import train_tokenizer
 
 SIZE = {"byte_bpe": 400, "unigram": 390, "wordpiece": 200}
@@ -129,6 +130,15 @@ def test_how_a_tokenizer_was_loaded_is_not_saved_with_it(trained, tmp_path):
     _, directory = trained["byte_bpe", "roberta"]
     load_tokenizer(directory).save_pretrained(tmp_path)
     assert {"local_files_only", "is_local"}.isdisjoint(json.loads((tmp_path / "tokenizer_config.json").read_text()))
+
+
+def test_a_tokenizer_that_was_loaded_is_written_for_transformers_4_too(trained, tmp_path):
+    """Whose AutoTokenizer does not know the name that transformers 5 writes."""
+    tokenizer, directory = trained["byte_bpe", "roberta"]
+    write_tokenizer(load_tokenizer(directory), tmp_path)
+    written = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert written["tokenizer_class"] == "PreTrainedTokenizerFast"
+    assert AutoTokenizer.from_pretrained(tmp_path)("Häuser im Wald").input_ids == tokenizer("Häuser im Wald").input_ids
 
 
 SNIPPETS = ["Haus", " ", "  ", "\n", "ü", "日", "<0x41>", "<0x", "A>", "<", "😀"]
@@ -248,6 +258,8 @@ def test_bad_input_is_named_and_leaves_nothing(text, tmp_path):
     refused(r"short\.txt: too little text, it gives 26\d tokens; expected 5000", inputs / "short.txt", 5000, output)
     refused(r"short\.txt: too little text", inputs / "short.txt", 5000, output, "wordpiece")
     refused(r"short\.txt: (too little text|no tokenizer can)", inputs / "short.txt", 5000, output, "unigram")
+    (inputs / "signs.txt").write_text("".join(map(chr, range(0x4E00, 0x4F00))) + "\n")
+    refused(r"signs\.txt: no tokenizer can .*; take a larger vocabulary_size", inputs / "signs.txt", 290, output, "unigram")
     refused("vocabulary size 200: too small; expected at least 257", text, 200, output)
     refused("vocabulary size 99999999999: too large", text, 99_999_999_999, output)
     refused("alone make .* tokens", text, 20, output, "wordpiece")

@@ -142,7 +142,7 @@ def test_the_verb_scores_a_workdir(classified, labelled, tmp_path, capsys):
 
 
 def test_transformers_scores_the_export_alike(classified, labelled):
-    """Its tokenizer, its class, its loss: one example at a time, without padding."""
+    """Its tokenizer, its class, its loss: one example at a time, and all of them with padding."""
     _, workdir, result = classified
     export = workdir / "export"
     model = transformers.AutoModelForSequenceClassification.from_pretrained(export).eval()
@@ -156,6 +156,11 @@ def test_transformers_scores_the_export_alike(classified, labelled):
         losses.append(out.loss.item())
         predicted.append(model.config.id2label[int(out.logits.argmax())])
     assert type(model).__name__ == "GPT2ForSequenceClassification"
+    # The model of before has no token for it.
+    batch = tokenizer(*map(list, zip(*(example.texts for example in examples), strict=True)), padding=True, return_tensors="pt")
+    with torch.no_grad():
+        labels = [model.config.id2label[int(found)] for found in model(**batch).logits.argmax(-1)]
+    assert labels == predicted and batch["attention_mask"].min() == 0
     assert np.mean(losses) == pytest.approx(result["loss"], abs=2e-5)
     # The settings are the run's, for its export, too.
     scored = score_labelled(export, [labelled / "validation.tsv"])

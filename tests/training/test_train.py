@@ -14,14 +14,14 @@ from ml_collections import ConfigDict
 from safetensors.numpy import load_file
 
 from wechsel_jax.checkpoint.tensors import write_tensors
-from wechsel_jax.data import TokenBlocks, prepare, training_batch
+from wechsel_jax.data import TokenBlocks, prepare, prepare_split, training_batch
 from wechsel_jax.errors import UserError
 from wechsel_jax.tokens import load_tokenizer
 from wechsel_jax.tokens.training import train_tokenizer
 from wechsel_jax.training import train
 from wechsel_jax.training.metrics import TIMING, read_metrics
 from wechsel_jax.training.placement import Placement
-from wechsel_jax.training.run_data import open_data
+from wechsel_jax.training.run_data import Data, open_data, trained_on
 from wechsel_jax.training.run_spec import Evaluator, build_run, named_model
 
 
@@ -418,3 +418,18 @@ def test_a_damaged_newest_checkpoint_costs_only_its_steps(finished, tmp_path, ca
 
 def test_the_compilation_cache_is_given_back(finished):
     assert jax.config.jax_compilation_cache_dir != finished[0].compilation_cache
+
+
+def test_held_out_text_that_is_trained_on_is_told(texts, tmp_path):
+    copy, tokenizer = shutil.copyfile(texts / "train.txt", tmp_path / "copy.txt"), texts / "tokenizer"
+    both = [str(texts / "validation.txt"), str(copy)]
+    prepare(str(texts / "train.txt"), tokenizer, tmp_path / "train")
+    prepare(both, tokenizer, tmp_path / "both")
+    prepare(both[0], tokenizer, tmp_path / "apart")
+    prepare_split(both, tokenizer, tmp_path / "split", validation_fraction=0.3)
+
+    def told(*places: str) -> list[str]:
+        return trained_on(Data(*(TokenBlocks.open(tmp_path / place, 16) for place in places)))
+
+    assert told("train", "both") == ["copy.txt"] and told("train", "train") == ["train.txt"]
+    assert told("train", "apart") == told("split/train", "split/validation") == []

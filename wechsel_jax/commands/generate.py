@@ -26,6 +26,18 @@ if TYPE_CHECKING:
 ARGUMENTS = "DIR"
 # All stay in memory until the end, some 5 kB each.
 _MOST_TEXTS = 1 << 20
+# Fields of generation_config.json that change what transformers writes and that are not read here, and what is as good as none.
+_UNREAD = {
+    "repetition_penalty": 1,
+    "no_repeat_ngram_size": 0,
+    "num_beams": 1,
+    "min_length": 0,
+    "min_new_tokens": 0,
+    "bad_words_ids": [],
+    "suppress_tokens": [],
+    "begin_suppress_tokens": [],
+}
+_UNREAD_IN_DRAWS = {"top_k": 0, "min_p": 0, "typical_p": 1, "epsilon_cutoff": 0, "eta_cutoff": 0}
 
 
 def define(values: flags.FlagValues) -> None:
@@ -72,6 +84,9 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     temperature, top_p = _defaults(model)
     temperature = temperature if values.temperature is None else values.temperature
     top_p = top_p if values.top_p is None else values.top_p
+    unread = _UNREAD | (_UNREAD_IN_DRAWS if temperature else {})
+    if left := [name for name, none in unread.items() if model.generation_config.get(name) not in (None, none)]:
+        print(f"note: generation_config.json sets {', '.join(left)}, which this command does not read", file=sys.stderr)
     if values.samples > 1 and temperature == 0:
         raise UserError("--samples: temperature 0 writes the same text each time; expected --temperature above 0, such as 0.8")
     for name in ("top_p", "seed"):

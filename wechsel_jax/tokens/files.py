@@ -68,7 +68,7 @@ def load_tokenizer(path: str | os.PathLike) -> "PreTrainedTokenizerFast":
 
 
 def write_tokenizer(tokenizer: "PreTrainedTokenizerFast", directory: Path) -> None:
-    """Writes a tokenizer's files as transformers does; raises `OSError` for a full disk, too."""
+    """Writes a tokenizer's files as transformers does, for its versions 4 and 5; raises `OSError` for a full disk, too."""
     try:
         tokenizer.save_pretrained(directory)
     except OSError:
@@ -78,6 +78,12 @@ def write_tokenizer(tokenizer: "PreTrainedTokenizerFast", directory: Path) -> No
         if number is None:
             raise
         raise OSError(int(number[1]), os.strerror(int(number[1])), os.fspath(directory / "tokenizer.json")) from error
+    path = directory / "tokenizer_config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    if config.get("tokenizer_class") == "TokenizersBackend":
+        # The name that both know.
+        config["tokenizer_class"] = "PreTrainedTokenizerFast"
+        path.write_text(json.dumps(config, ensure_ascii=False, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def fast_tokenizer_class() -> type["PreTrainedTokenizerFast"]:

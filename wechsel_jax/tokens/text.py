@@ -131,8 +131,11 @@ class _Encoder:
         ids = backend.get_vocab(with_added_tokens=True)
         self._begins_word = np.zeros(max(ids.values(), default=-1) + 1, bool)
         self._begins_word[[i for token, i in ids.items() if token.startswith(_SPACES)]] = True
+        added = backend.get_added_tokens_decoder()
+        # One that takes the space before it, as XLM-R's <mask>, leaves the rest of its word with a begin of its own.
+        self._begins_word[[i for i, token in added.items() if token.lstrip]] = True
         # Rare ones are not among the first documents; those that also take the space behind them neither.
-        taking = any(token.rstrip for token in backend.get_added_tokens_decoder().values())
+        taking = any(token.rstrip for token in added.values())
         self._by_word = not taking and not any(map(_ACROSS_SPACE.search, ids))
         self._waiting: list[str] = []
         self._characters = 0

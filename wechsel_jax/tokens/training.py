@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_directory, refuse_directory
 from wechsel_jax.text.files import LONGEST_DOCUMENT
-from wechsel_jax.tokens.files import fast_tokenizer_class, load_tokenizer
+from wechsel_jax.tokens.files import fast_tokenizer_class, load_tokenizer, write_tokenizer
 from wechsel_jax.tokens.splitting import PATTERNS, byte_level_splitter
 
 if TYPE_CHECKING:
@@ -62,9 +62,9 @@ def train_tokenizer(
 ) -> "PreTrainedTokenizerFast":
     """Trains a tokenizer and writes a directory that `transformers.AutoTokenizer` loads.
 
-    "byte_bpe" and "unigram" (with byte fallback) keep every text exactly; "wordpiece" is BERT's, cased. The same text gives the
-    same directory, except for "unigram": the tokenizers library visits words in an order that changes from run to run, which
-    moves the log-probabilities in their third decimal and with them the order of the ids.
+    "byte_bpe" and "unigram" (with byte fallback; but for "▁", which is its space) keep every text exactly; "wordpiece" is
+    BERT's, cased. The same text gives the same directory, except for "unigram": the tokenizers library visits words in an order
+    that changes from run to run, which moves the log-probabilities in their third decimal and with them the order of the ids.
 
     Args:
       files: text, see `wechsel_jax.text.sources.find_sources`: text files, JSON lines, Parquet, data sets, patterns. Each line
@@ -258,7 +258,9 @@ def _train(backend: "Tokenizer", sources: "list[Source]", trainer: object, count
     except BaseException as error:  # a panic of the Rust side is no Exception
         if isinstance(error, KeyboardInterrupt | MemoryError | OSError):
             raise
-        raise UserError(f"{_names(sources)}: no tokenizer can be trained on this text ({error}); add text") from error
+        # SentencePiece's words for more characters than the vocabulary has room for.
+        advice = "take a larger vocabulary_size" if "not large enough" in str(error) else "add text"
+        raise UserError(f"{_names(sources)}: no tokenizer can be trained on this text ({error}); {advice}") from error
 
 
 def _pieces(line: str) -> Iterator[str]:
@@ -295,8 +297,4 @@ def save_tokenizer(backend: "Tokenizer", roles: dict[str, str], directory: Path)
     """Writes a tokenizer whose special tokens are those of `roles` (name of the role -> token) into a new directory."""
     flags = {token.content: token for token in backend.get_added_tokens_decoder().values()}
     tokenizer = fast_tokenizer_class()(tokenizer_object=backend, **{role: flags[name] for role, name in roles.items()})
-    tokenizer.save_pretrained(directory)
-    # The name that transformers 4 and 5 both know.
-    path = directory / "tokenizer_config.json"
-    config = json.loads(path.read_text(encoding="utf-8")) | {"tokenizer_class": "PreTrainedTokenizerFast"}
-    path.write_text(json.dumps(config, ensure_ascii=False, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    write_tokenizer(tokenizer, directory)

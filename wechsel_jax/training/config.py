@@ -474,6 +474,9 @@ def _check_task(config: ConfigDict) -> None:
     check_language(task.language)
     for name in ("validation_fraction", "max_bytes", "deduplicate", "rows"):
         _check(f"data.{name}", config.data[name], not config.data[name], "no value: it is for text without labels")
+    for name in ("documents", "text_field", "max_document_bytes"):
+        given, default = config.data[name], default_config().data[name]
+        _check(f"data.{name}", given, given == default, f"{default!r}: it is for text without labels; see task.texts")
 
 
 def _check_sources(config: ConfigDict) -> None:

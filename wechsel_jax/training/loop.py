@@ -28,7 +28,7 @@ from wechsel_jax.training.metrics import MetricsFile, best_evaluation, early_sto
 from wechsel_jax.training.placement import Placement, Prefetcher
 from wechsel_jax.training.progress import Clock, Progress
 from wechsel_jax.training.recorder import Recorder, stop_report
-from wechsel_jax.training.run_data import Data, open_data, soft_targets
+from wechsel_jax.training.run_data import Data, open_data, soft_targets, trained_on
 from wechsel_jax.training.run_spec import build_run, named_model
 from wechsel_jax.training.schedules import phase_at
 from wechsel_jax.training.step import TrainState
@@ -146,6 +146,8 @@ class _Run:
         check_data(self.data, self.spec.model.tokenizer, workdir, fresh=self.restored is None, **given)
         if labelled and first:
             record_labelled(config, labelled)
+        if first and (names := trained_on(self.data)):
+            say(f"note: data.validation: {', '.join(names)}: is training text, too, so what it is scored at says little")
         facts = self.checkpoints.facts(self.restored) if begun and first else None
         metrics = MetricsFile(workdir / METRICS_FILE, self.restored, facts, write=first, say=say)
         if facts:

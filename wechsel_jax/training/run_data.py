@@ -2,7 +2,7 @@
 
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,9 +18,10 @@ from wechsel_jax.data.sentences import SentencePairs, require_sentences
 from wechsel_jax.errors import UserError
 from wechsel_jax.files.json import TEXT, mismatch, read_json
 from wechsel_jax.records.run import SIDES
-from wechsel_jax.text.sources import find_sources, identify
+from wechsel_jax.text.sources import HUB, SAVED, find_sources, identify
 from wechsel_jax.tokens import load_tokenizer
 from wechsel_jax.training import distributed
+from wechsel_jax.training.config import default_config
 from wechsel_jax.training.run_spec import ModelSpec
 from wechsel_jax.training.schedules import soft_share
 
@@ -59,6 +60,26 @@ def open_data(config: ConfigDict, model: ModelSpec, workdir: Path, *, fresh: boo
         if block.vocabulary_size > size:
             raise UserError(f"data.{side}: was made with {block.vocabulary_size} tokens; expected the model's {size}")
     return Data(**blocks)
+
+
+def trained_on(data: Data) -> list[str]:
+    """Names of held-out text that is training text, too: the same file, or the same part of a data set.
+
+    Of prepared text that is asked of what it was made from, and of a text that was split into both sides not at all.
+    """
+    if any(isinstance(one, ParallelRows) for one in data):
+        return []
+    made = [read_json(one.directory / MANIFEST, "the record of prepared data", "prepare it again") for one in data]
+    if made[0].get("side") != made[1].get("side"):
+        return []
+
+    def known(text: Mapping[str, Any]) -> tuple[str | None, str]:
+        # Splits of a directory of `datasets` lie in the same files.
+        name = text.get("name", "")
+        return text.get("sha256"), name if name.startswith((SAVED, HUB)) else ""
+
+    training = {known(text) for text in made[0]["inputs"]}
+    return [text.get("name", "a file") for text in made[1]["inputs"] if known(text) in training]
 
 
 def soft_targets(config: ConfigDict, data: Data, step: int, say: Callable[[str], None]) -> Dataset | SoftTargets:
@@ -180,6 +201,12 @@ def _blocks(
                 raise UserError(
                     f"data.{name}: data.train is prepared already ({texts[0]}); expected text; "
                     f"or give --{name} to `wechsel-jax prepare`, and here the directories that it wrote"
+                )
+        manifest = read_manifest(texts[0])
+        for name, recorded in (("documents", "documents_are"), ("text_field", "text_field")):
+            if data[name] not in (default_config().data[name], made := manifest.get(recorded)):
+                raise UserError(
+                    f"data.{name}: is {data[name]!r}, and {texts[0]} is prepared already, with {made!r}; expected that, or text"
                 )
         return opened(texts[0])
     settings = {name: data[name] for name in ("documents", "text_field", "max_document_bytes", "deduplicate")}

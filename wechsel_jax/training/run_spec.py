@@ -1,6 +1,7 @@
 """What a run is made of but its text: the tokenizer, the model, the objective, and how it is evaluated."""
 
 import contextlib
+import copy
 import dataclasses
 import difflib
 import functools
@@ -386,6 +387,11 @@ def described_model(
         hf_config["pad_token_id"] = padding_id(hf_config.get("pad_token_id") if stated is None else stated, tokenizer)
         generation_config = None
         tokenizer = with_special_tokens(tokenizer, model_family.causal)
+        padding = tokenizer.convert_ids_to_tokens(hf_config["pad_token_id"])
+        if tokenizer.pad_token is None and padding in tokenizer.all_special_tokens:
+            # So that transformers' tokenizer makes batches of the export, too.
+            tokenizer = copy.deepcopy(tokenizer)
+            tokenizer.pad_token = padding
     elif config.objective == "mlm_nsp":
         model_family = with_next_sentence(model_family)
         hf_config["architectures"] = [model_family.architecture]
