@@ -275,21 +275,22 @@ def settle(config: ConfigDict, workdir: Path) -> None:
     inputs, stale = {}, {}
     sha256 = functools.cache(file_hash)
     for name in config.methods:
-        texts_read, files = transfer_files(config, name, workdir)
-        found = [{"name": told, "sha256": sha256(file)} for told, file in files.items()]
+        texts_read, models, files = transfer_files(config, name, workdir)
+        found = [{"name": file.name, "sha256": sha256(file)} for file in files]
         for text in texts_read:
             # What is gone cannot have changed; who still reads it says so.
             with contextlib.suppress(UserError):
                 found += identified([text])
         place = f"{name}/transfer"
-        before = known.get(place, [])
-        # Comparisons of earlier versions tell nothing of models, whose names have a slash.
-        models = any("/" in one["name"] for one in before)
-        compared = [one for one in found if models or "/" not in one["name"]] if place in known else []
-        if changed := [one for one in compared if one not in before]:
+        if changed := [one for one in found if place in known and one not in known[place]]:
             stale[place] = changed
         there = {one["name"] for one in found}
         inputs[place] = found + [one for one in known.get(place, ()) if one["name"] not in there]
+        # Comparisons of earlier versions tell nothing of these.
+        read = [{"name": f"{file.parent.name}/{file.name}", "sha256": sha256(file)} for file in models]
+        if changed := [one for one in read if one not in known.get(f"{name}/models", read)]:
+            stale.setdefault(place, changed)
+        inputs[f"{name}/models"] = read
     # Also of a method that this call does not name.
     begun = any(file.parent.name not in _FOLDERS and file.parent.name[0] != "." for file in workdir.glob(f"*/{CONFIG_FILE}"))
     if begun or (workdir / "tuning").exists():

@@ -209,11 +209,11 @@ def transfer_settings(config: ConfigDict, name: str, inputs: Mapping[str, Any]) 
     return settings | TransferSettings.read_by(method, settings | alike)
 
 
-def transfer_files(config: ConfigDict, name: str, workdir: Path) -> tuple[list[str], dict[str, Path]]:
+def transfer_files(config: ConfigDict, name: str, workdir: Path) -> tuple[list[str], list[Path], list[Path]]:
     """What one method's transfer reads, but for the comparison's own text and what is made here.
 
     Returns:
-      Its texts, and the other files by how they are told: by their name, those of a model by its directory's, too.
+      Its texts, the files of the source model and a helper that are in directories here, and the other files.
     """
     inputs, own = input_places(config, workdir), as_dict(config.variants.get(name, ConfigDict()))
     settings = TransferSettings.filled(METHODS[base_method(config, name)], **transfer_settings(config, name, inputs))
@@ -223,14 +223,12 @@ def transfer_files(config: ConfigDict, name: str, workdir: Path) -> tuple[list[s
     if config.probe_steps and named_method(config, name) == AUTO:
         parallel = strings(own.get("parallel") or config.parallel)
     files = dataclasses.replace(settings, source_text=(), target_text=(), parallel=parallel).files()
-    named: dict[str, Path] = {}
-    for place in map(Path, filter(None, (config.source, *files))):
-        if place.is_dir() and place.resolve() != (workdir / "helper" / EXPORT).resolve():
-            parts = [file for kind in ("config.json", "tokenizer.json", "*.safetensors") for file in sorted(place.glob(kind))]
-            named |= {f"{place.resolve().name}/{file.name}": file for file in parts}
-        elif place.is_file() and place.resolve().parent != (workdir / "vectors").resolve():
-            named[place.name] = place
-    return texts, named
+    places = [Path(place) for place in (config.source, *files) if place]
+    models = [place for place in places if place.is_dir() and place.resolve() != (workdir / "helper" / EXPORT).resolve()]
+    kinds = ("config.json", "tokenizer.json", "*.safetensors")
+    parts = [file for model in models for kind in kinds for file in sorted(model.glob(kind))]
+    made = (workdir / "vectors").resolve()
+    return texts, parts, [place for place in places if place.is_file() and place.resolve().parent != made]
 
 
 def _unread(config: ConfigDict, name: str) -> set[str]:

@@ -78,8 +78,8 @@ def trained_on(data: Data) -> list[str]:
         name = text.get("name", "")
         return text.get("sha256"), name if name.startswith((SAVED, HUB)) else ""
 
-    training = {known(text) for text in made[0]["inputs"]}
-    return [text.get("name", "a file") for text in made[1]["inputs"] if known(text) in training]
+    training = {known(text) for text in made[0].get("inputs", ()) if text.get("sha256")}
+    return [text.get("name", "a file") for text in made[1].get("inputs", ()) if known(text) in training]
 
 
 def soft_targets(config: ConfigDict, data: Data, step: int, say: Callable[[str], None]) -> Dataset | SoftTargets:
