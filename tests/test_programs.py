@@ -375,3 +375,15 @@ def test_another_setting_in_the_same_workdir_is_refused(demonstration, compared)
     done = run(f"--config={demonstration}", f"--workdir={workdir}", *QUICK, "--config.transfer.neighbors=3")
     assert done.returncode == 2
     assert "neighbors was 10, now 3" in done.stderr
+
+
+def test_programs_leave_pytorch_out():
+    """transformers imports it wherever it is installed, as it is for tests: a second of each start."""
+    ends = "import transformers.utils as t; print(t.is_torch_available(), sys.modules['torch'])"
+    for start in (
+        "import sys; from wechsel_jax.cli import main; sys.argv = ['wechsel-jax', '--help']; main()",
+        "import sys, contextlib; from train.program import run; sys.argv = ['pretrain', '--help']\n"
+        "with contextlib.suppress(SystemExit): run('shows', 'show')",
+    ):
+        done = subprocess.run([sys.executable, "-c", f"{start}\n{ends}"], capture_output=True, text=True)
+        assert done.stdout.splitlines()[-1] == "False None", done.stderr

@@ -13,6 +13,7 @@ from ml_collections import ConfigDict, config_flags
 
 from wechsel_jax.errors import UserError, one_line, refuse_undecodable
 from wechsel_jax.files import require_file
+from wechsel_jax.program import without_torch
 
 
 class _OrNone(flags.ArgumentParser):
@@ -51,6 +52,7 @@ def run(module: str, function: str, defaults: str = "default_config") -> None:
     Raises:
       UserError: a flag is wrong, or the configuration's file is.
     """
+    without_torch()
     name = f"python -m train.{Path(sys.argv[0]).stem}"
     listed = False
 

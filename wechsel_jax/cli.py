@@ -12,7 +12,7 @@ from absl import flags
 
 from wechsel_jax.commands import nearest
 from wechsel_jax.errors import UserError, refuse_undecodable
-from wechsel_jax.program import program
+from wechsel_jax.program import program, without_torch
 
 PROGRAM = "wechsel-jax"
 VERBS = {
@@ -49,6 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """
     script = arguments is None
     arguments = list(sys.argv[1:] if script else arguments)
+    if script:
+        without_torch()
     # transformers says on import that it found no torch; nothing here needs torch.
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")

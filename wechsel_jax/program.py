@@ -59,6 +59,14 @@ def program(name: str, *, last: bool = False) -> Iterator[None]:
             raise SystemExit(2) from None
 
 
+def without_torch() -> None:
+    """Keeps PyTorch out of the process: transformers imports it wherever it is installed, which takes a second of each start.
+
+    Nothing of this package needs it. For programs alone: who imports the package may want it.
+    """
+    sys.modules.setdefault("torch", None)
+
+
 def mistake(error: BaseException) -> str | None:
     """Returns the line for what the user can mend: a `UserError`, what the system says, a lack of memory; None for the rest."""
     if isinstance(error, UserError):

@@ -4,11 +4,10 @@ from typing import Any
 
 from datasets import Dataset
 
-from wechsel_jax.data.examples import Task, read_examples
 from wechsel_jax.errors import UserError
 from wechsel_jax.evaluation.answers import answer_scores
 from wechsel_jax.evaluation.items import FORMS, read_items
-from wechsel_jax.evaluation.reading import reading_prompts
+from wechsel_jax.evaluation.reading import reading_examples, reading_prompts
 
 
 def choices(choice_file: str = "", form: str = "", **_: Any) -> dict[str, Dataset]:
@@ -31,16 +30,20 @@ def choices(choice_file: str = "", form: str = "", **_: Any) -> dict[str, Datase
     return {"test": Dataset.from_list(rows)}
 
 
-def reading(reading_file: str = "", words: str = "en", rules: str = "", **_: Any) -> dict[str, Dataset]:
+def reading(
+    reading_file: str = "", words: str = "en", rules: str = "", questions: str = "", shots: int = 0, **_: Any
+) -> dict[str, Dataset]:
     """Reads a file of texts and questions, as SQuAD has them.
 
     Args:
       reading_file: the file.
       words: the language of the prompt's words, see `score_reading`.
       rules: how answers are compared, see `score_reading`.
+      questions: a file of the same questions in another language, see `score_reading`.
+      shots: examples before each question, of other texts, see `score_reading`; lm-eval's own know nothing of texts.
     """
-    examples = read_examples([_named(reading_file, "reading_file")], Task("answers"))
-    prompts = reading_prompts(examples, words)
+    examples = reading_examples(_named(reading_file, "reading_file"), questions or None)
+    prompts = reading_prompts(examples, words, shots)
     rows = [
         {"prompt": prompt, "answers": [text for text, _ in example.target], "rules": rules}
         for prompt, example in zip(prompts, examples, strict=True)

@@ -22,7 +22,7 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.evaluation import harness, reading
 from wechsel_jax.evaluation.choice import score_choices
 from wechsel_jax.evaluation.harness_model import HarnessModel
-from wechsel_jax.evaluation.reading import continued, score_reading
+from wechsel_jax.evaluation.reading import continued, reading_examples, reading_prompts, score_reading
 from wechsel_jax.tokens import load_tokenizer
 
 TASKS = Path(__file__).parents[2] / "configs" / "lm_eval"
@@ -69,17 +69,30 @@ def test_three_ways_agree_item_by_item(both, data_directory):
 
 
 @pytest.mark.slow
-def test_a_file_of_questions_about_texts(both, tmp_path):
+@pytest.mark.parametrize("shots", [0, 1])
+def test_a_file_of_questions_about_texts(both, tmp_path, shots):
     """The task's prompts and scores, which the native scorer has too; what models write is compared below."""
-    answer = {"text": "dog", "answer_start": 4}
-    asked = [{"id": str(number), "question": question, "answers": [answer]} for number, question in enumerate(("Who?", "Why?"))]
-    path = tmp_path / "a.json"
-    path.write_text(json.dumps({"data": [{"paragraphs": [{"context": "The dog sleeps.", "qas": asked}]}]}), encoding="utf-8")
-    manager = TaskManager(include_path=str(TASKS), include_defaults=False, metadata={"reading_file": str(path), "words": "de"})
-    found = simple_evaluate(both[0], tasks=["local_reading"], bootstrap_iters=1, task_manager=manager)
-    metrics, items = score_reading(both[0].model, path, words="de")
-    written = [sample["filtered_resps"][0] for sample in found["samples"]["local_reading"]]
-    assert written == items["written"].tolist()
+    files = {}
+    for name, (who, why) in {"path": ("Who?", "Why?"), "questions": ("Wer?", "Warum?")}.items():
+        texts = []
+        for number, animal in enumerate(("dog", "cat")):
+            answers = [{"text": animal, "answer_start": 4}]
+            asked = [{"id": f"{number}-{i}", "question": one, "answers": answers} for i, one in enumerate((who, why))]
+            texts.append({"paragraphs": [{"context": f"The {animal} sleeps.", "qas": asked}]})
+        files[name] = tmp_path / f"{name}.json"
+        files[name].write_text(json.dumps({"data": texts}), encoding="utf-8")
+    options = {"words": "de"} | ({"questions": str(files["questions"]), "shots": shots} if shots else {})
+    metadata = {"reading_file": str(files["path"]), **options}
+    manager = TaskManager(include_path=str(TASKS), include_defaults=False, metadata=metadata)
+    # The examples are the task's own, whatever lm-eval would show.
+    found = simple_evaluate(both[0], tasks=["local_reading"], num_fewshot=shots, bootstrap_iters=1, task_manager=manager)
+    metrics, items = score_reading(both[0].model, files["path"], **options)
+    samples = found["samples"]["local_reading"]
+    assert [sample["filtered_resps"][0] for sample in samples] == items["written"].tolist()
+    prompts = [sample["arguments"][0][0] for sample in samples]
+    assert prompts == reading_prompts(reading_examples(files["path"], options.get("questions")), "de", shots)
+    assert all(("Wer?" in prompt or "Warum?" in prompt) == bool(shots) for prompt in prompts)
+    assert all(prompt.count("Kontext") == 1 + shots for prompt in prompts)
     assert [found["results"]["local_reading"][f"{name},none"] for name in ("exact_match", "f1")] == [
         metrics["exact_match"],
         metrics["f1"],

@@ -42,7 +42,7 @@ def paragraphs_of(values):
     return zip(values[::2], values[1::2], strict=True)
 
 
-@pytest.mark.parametrize("language", reading.WORDS)
+@pytest.mark.parametrize("language", sorted({*reading.WORDS} - {"fr", "id", "sw"}))
 def test_prompts_in_the_words_of_lm_eval(tmp_path, language):
     class Loader(yaml.SafeLoader):
         pass

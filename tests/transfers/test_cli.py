@@ -294,12 +294,19 @@ def test_the_overview_lists_every_verb(capsys):
     assert capsys.readouterr().out == first and all(f"  {verb} " in first for verb in cli.VERBS)
 
 
+def test_auto_names_no_method(monkeypatch):
+    seen = {}
+    monkeypatch.setattr("wechsel_jax.transfers.job.transfer", lambda **settings: seen.update(settings))
+    cli.main(["transfer", "--source=model", "--target_tokenizer=new", "--output=out", "--method=auto"])
+    assert seen["method"] is None and seen["source"] == "model"
+
+
 def test_every_setting_is_a_flag_with_its_range():
     values = flags.FlagValues()
     define(values)
     settings = described_settings()
     assert {*settings, "source", "target_tokenizer", "output", "overwrite", "method", "probe_steps"} == {*values}
-    assert set(values["method"].parser.enum_values) == set(METHODS)
+    assert {*values["method"].parser.enum_values} == {*METHODS, "auto"}
     for name, (kind, default, setting) in settings.items():
         assert values[name].value == (list(default) if kind is tuple else default), name
         assert set(setting.choices) == set(getattr(values[name].parser, "enum_values", ()) or ()), name

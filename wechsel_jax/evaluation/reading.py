@@ -14,16 +14,19 @@ from wechsel_jax.evaluation.generation import generate, require_causal
 from wechsel_jax.evaluation.loaded import LoadedModel
 from wechsel_jax.evaluation.scoring import encode_texts
 
-# "Context", "question" and "answer", as lm-eval's tasks of XQuAD have them.
+# "Context", "question" and "answer", as lm-eval's tasks of XQuAD have them; fr, id and sw, which it has not, are ours.
 WORDS = {
     "ar": ("سيا", "سؤال", "إجابة"),
     "de": ("Kontext", "Frage", "Antwort"),
     "el": ("Συμφραζόμενα", "Ερώτηση", "Απάντηση"),
     "en": ("Context", "Question", "Answer"),
     "es": ("Contexto", "Pregunta", "Respuesta"),
+    "fr": ("Contexte", "Question", "Réponse"),
     "hi": ("प्रसंग", "सवाल", "उत्तर"),
+    "id": ("Konteks", "Pertanyaan", "Jawaban"),
     "ro": ("Context", "Întrebare", "Răspuns"),
     "ru": ("Контекст", "Вопрос", "Ответ"),
+    "sw": ("Muktadha", "Swali", "Jibu"),
     "th": ("บริบท", "คำถาม", "คำตอบ"),
     "tr": ("Bağlam", "Soru", "Cevap"),
     "vi": ("Bối cảnh", "Câu hỏi", "Trả lời"),
@@ -65,24 +68,7 @@ def score_reading(
       UserError: a file is damaged or asks other questions, the model is masked or reads too few tokens, a language is unknown.
     """
     check_language(rules, "rules")
-    if words not in WORDS:
-        raise UserError(f"words {words!r}: expected the language of the prompt, one of {', '.join(WORDS)}")
-    examples = read_examples([path], Task("answers"))
-    if questions is not None:
-        others = read_examples([questions], Task("answers"))
-        if unnamed := next((example.place for example in (*examples, *others) if not example.id), None):
-            raise UserError(f"{unnamed}: has no id; expected one, by which a question is found in another language")
-        asked = {example.id: example.texts[0] for example in others}
-        if len(asked) < len(others):
-            raise UserError(
-                f"{questions}: {len(others) - len(asked):,} questions have the id of another; expected an id for each"
-            )
-        missing = next((example.id for example in examples if example.id not in asked), None)
-        if missing:
-            raise UserError(
-                f"{questions}: has no question {missing}, which {path} has; expected the same questions in another language"
-            )
-        examples = [example._replace(texts=(asked[example.id], example.texts[1])) for example in examples]
+    examples = reading_examples(path, questions)
     contexts = reading_prompts(examples, words, shots, limit)
     written, cut = continued(model, contexts, stop=["\n"], max_tokens=max_tokens)
     gold = [[text for text, _ in example.target] for example in examples[:limit]]
@@ -96,12 +82,37 @@ def score_reading(
     return {"items": len(written), "shots": shots, **metrics, "cut": cut}, items
 
 
+def reading_examples(path: str | os.PathLike, questions: str | os.PathLike | None = None) -> list[Example]:
+    """Texts, questions and answers of a file, with the questions of another one where it is named; see `score_reading`.
+
+    Raises:
+      UserError: a file is damaged, or the other one asks other questions.
+    """
+    examples = read_examples([path], Task("answers"))
+    if questions is None:
+        return examples
+    others = read_examples([questions], Task("answers"))
+    if unnamed := next((example.place for example in (*examples, *others) if not example.id), None):
+        raise UserError(f"{unnamed}: has no id; expected one, by which a question is found in another language")
+    asked = {example.id: example.texts[0] for example in others}
+    if len(asked) < len(others):
+        raise UserError(f"{questions}: {len(others) - len(asked):,} questions have the id of another; expected an id for each")
+    missing = next((example.id for example in examples if example.id not in asked), None)
+    if missing:
+        raise UserError(
+            f"{questions}: has no question {missing}, which {path} has; expected the same questions in another language"
+        )
+    return [example._replace(texts=(asked[example.id], example.texts[1])) for example in examples]
+
+
 def reading_prompts(examples: Sequence[Example], words: str, shots: int = 0, limit: int | None = None) -> list[str]:
     """The prompts of examples, see `score_reading`.
 
     Raises:
-      UserError: there are too few texts to take `shots` examples from.
+      UserError: no words of the language are known, or there are too few texts to take `shots` examples from.
     """
+    if words not in WORDS:
+        raise UserError(f"words {words!r}: expected the language of the prompt, one of {', '.join(WORDS)}")
     context, question, answer = WORDS[words]
 
     def prompt(example: Example) -> str:
