@@ -6,8 +6,9 @@ Command:  for seed in 0 1 2; do
           python -m benchmarks.arena de=runs/arena-de-0 de=runs/arena-de-1 de=runs/arena-de-2
           (English to German on bundled text, offline; lang=sw,data=data for another language, with the files that
           `python -m benchmarks.language_data --data=corpora --output=data` makes; starts=anker+salt+full_rand for other
-          methods, `-regression` behind one is `transfer --regression`, and parallel=FILE+FILE for those that read parallel
-          text; rates=, tables= and tuning= for what is tried, steps= and lengths= for how long; recipe=muon_shared or another
+          methods, `-regression` behind one is `transfer --regression`, `-calibrated` `transfer --calibrate=unigram`, and last
+          `-first` trains the tokens alone in the first tenth; parallel=FILE+FILE for those that read parallel text; rates=,
+          tables= and tuning= for what is tried, steps= and lengths= for how long; recipe=muon_shared or another
           of docs/recipe.md in place of AdamW, with -soft behind it soft targets besides)
 Cost:     of a seed 36 runs of 50 steps and 8 of 200 to 800, 4,200 steps of about a CPU second: an hour on 2 cores without
           other work. The same command goes on where it stopped.
@@ -38,6 +39,8 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.training import config_arguments, one_phase, trans_inner_phases
 from wechsel_jax.training.groups import RECIPES
 
+# Behind a start: embeddings first, as TransInner has them.
+FIRST = "-first"
 STARTS = "anker+WECHSEL+focus+fvt+trans_inner+full_rand"
 
 
@@ -71,7 +74,10 @@ def get_config(arguments: str = "") -> ConfigDict:
     full_rand = {"phases": one_phase(warmup=0.5)}
     config.overrides = ConfigDict({"trans_inner": {"phases": trans_inner_phases(warmup=0.3)}, "full_rand": full_rand})
     runs = [start for start in starts if start != "full_rand"]
-    config.variants.update({start: compare_initializers.variant(start) for start in runs})
+    config.variants.update({start: compare_initializers.variant(start.removesuffix(FIRST)) for start in runs})
+    for start in runs:
+        if start.endswith(FIRST):
+            config.overrides[start] = ConfigDict({"phases": trans_inner_phases(warmup=0.3)})
     for length in lengths if "full_rand" in starts else ():
         runs.append("full_rand" if length == 1 else f"full_rand_x{length}")
         if length > 1:

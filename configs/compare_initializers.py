@@ -40,8 +40,9 @@ VARIANTS = {
 # They need parallel text, and vectors of the source table's dimension, which are not made here; `methods=` may name them.
 APART = ("trans_tokenization", "trelm")
 # Behind a start: the rows are a regression's, from its own vectors, as `transfer --regression` makes them; or have been moved
-# by so many steps, as `transfer --tune_coefficients` does; or have so large a share of residuals, as by `transfer --residual`.
-REGRESSION, TUNED, RESIDUAL = "-regression", "-tuned", "-residual"
+# by so many steps, as `transfer --tune_coefficients` does; or have so large a share of residuals, as by `transfer --residual`; or,
+# last of all, the head is fitted to how often tokens are, as `transfer --calibrate=unigram` does.
+REGRESSION, TUNED, RESIDUAL, CALIBRATED = "-regression", "-tuned", "-residual", "-calibrated"
 
 
 def get_config(arguments: str = "") -> ConfigDict:
@@ -120,7 +121,8 @@ def require_some(**given: int | None) -> None:
 
 def variant(start: str) -> ConfigDict:
     """The settings of a start (`anker`, `wechsel-regression`, `anker-residual2`, `anker-tuned100`), as `variants` has them."""
-    method, settings = start, {}
+    method = start.removesuffix(CALIBRATED)
+    settings = {"calibrate": "unigram"} if method != start else {}
     for suffix, setting, like in ((TUNED, "tune_coefficients", 50), (RESIDUAL, "residual", 2)):
         method, found, number = method.partition(suffix)
         if found and not number.isdecimal():

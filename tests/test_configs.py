@@ -204,6 +204,10 @@ def test_arena_tunes_every_start_alike_and_trains_full_rand_longer(tmp_path):
         soft.soft_targets.share == 0.9 and soft.optimizer.groups == load("arena", "recipe=muon_soap").training.optimizer.groups
     )
     assert config.training.soft_targets.share == 0
+    other = load("arena", "starts=focus-first+wechsel_tfr-calibrated")
+    assert other.variants["wechsel_tfr-calibrated"].to_dict() == {"method": "wechsel_tfr", "calibrate": "unigram"}
+    assert other.variants["focus-first"].to_dict() == {"method": "focus"} and "wechsel_tfr-calibrated" not in other.overrides
+    assert [phase["trainable"] for phase in other.overrides["focus-first"].phases] == ["tokens", "all"]
     # What decides about a rate is not what the arena is scored on.
     runs["anker"].profile_steps = "100:110"
     tuned = tuning_config(config, runs["anker"], tmp_path / "tuning", 2e-3, 2.5)
