@@ -40,8 +40,8 @@ VARIANTS = {
 # They need parallel text, and vectors of the source table's dimension, which are not made here; `methods=` may name them.
 APART = ("trans_tokenization", "trelm")
 # Behind a start: the rows are a regression's, from its own vectors, as `transfer --regression` makes them; or have been moved
-# by so many steps, as `transfer --tune_coefficients` does; or have so large a share of residuals, as by `transfer --residual`; or,
-# last of all, the head is fitted to how often tokens are, as `transfer --calibrate=unigram` does.
+# by so many steps, as `transfer --tune_coefficients` does; or have so large a share of residuals, as by `transfer --residual`;
+# or, last of all, the head is fitted to how often tokens are, as `transfer --calibrate=unigram` does.
 REGRESSION, TUNED, RESIDUAL, CALIBRATED = "-regression", "-tuned", "-residual", "-calibrated"
 
 

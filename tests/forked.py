@@ -11,7 +11,10 @@ from tests.quick import compile_quickly
 
 _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload(
-    ["__main__", "orbax.checkpoint", "transformers", "wechsel_jax.comparison", "wechsel_jax.training"]
+    [
+        *("tests.torchless", "__main__", "orbax.checkpoint", "transformers.models.auto.tokenization_auto"),
+        *("wechsel_jax.comparison", "wechsel_jax.training"),
+    ]
 )
 
 

@@ -62,9 +62,11 @@ def program(name: str, *, last: bool = False) -> Iterator[None]:
 def without_torch() -> None:
     """Keeps PyTorch out of the process: transformers imports it wherever it is installed, which takes a second of each start.
 
-    Nothing of this package needs it. For programs alone: who imports the package may want it.
+    Nothing of this package needs it. For programs alone: who imports the package may want it, and who has imported transformers
+    already has told it that PyTorch is there.
     """
-    sys.modules.setdefault("torch", None)
+    if "transformers" not in sys.modules:
+        sys.modules.setdefault("torch", None)
 
 
 def mistake(error: BaseException) -> str | None:

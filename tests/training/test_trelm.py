@@ -363,6 +363,21 @@ def test_a_mistake_in_any_phase_is_found_before_the_first(settings, tmp_path, mo
     assert not (tmp_path / "run" / "commonality").exists()
 
 
+def test_pairs_of_other_languages_or_the_other_way_round_are_refused(settings, folder, tmp_path):
+    turned = shutil.copytree(folder / "held-out", tmp_path / "turned")
+    facts = json.loads((turned / "pairs.json").read_text())
+    (turned / "pairs.json").write_text(json.dumps(facts | {"languages": ["b", "a"]}))
+    for name, sides, message in (
+        ("commonality", ("validation",), r"commonality: data\.validation: .*turned: is of b and a; expected a and b, in order"),
+        ("forward", ("train", "validation"), r"forward: data\.train: .*turned: is of b and a; .*pairs is; .*--languages=a,b"),
+    ):
+        config = settings()
+        config[name].data.update(dict.fromkeys(sides, (str(turned),)))
+        with pytest.raises(UserError, match=message):
+            train_trelm(config, tmp_path / "run")
+    assert not (tmp_path / "run" / "commonality").exists()
+
+
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [

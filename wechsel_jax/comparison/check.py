@@ -4,7 +4,7 @@ import contextlib
 import functools
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ml_collections import ConfigDict
@@ -199,7 +199,8 @@ def _validate_trainings(config: ConfigDict, workdir: Path, source: Checkpoint) -
             raise UserError(
                 f"evaluation.fine_tuning.{name}.objective: is {settings.objective!r}; expected one of {', '.join(known)}"
             )
-        validate(settings, steps_known=not settings.epochs)
+        with _naming(f"evaluation.fine_tuning.{name}."):
+            validate(settings, steps_known=not settings.epochs)
         if settings.block_length > positions:
             raise UserError(
                 f"evaluation.fine_tuning.{name}.block_length: {settings.block_length} is more than the {positions} positions "
@@ -224,7 +225,8 @@ def _validate_trainings(config: ConfigDict, workdir: Path, source: Checkpoint) -
         raise UserError(f"tuning.held_out: is {tuning['held_out']!r}; expected a share of the text above 0 and below 1")
     for method in config.methods:
         base = training_config(config, method, workdir / method, workdir)
-        validate(base)
+        with _naming(f"training, of {method}: "):
+            validate(base)
         if base.seeds > 1 or base.fork:
             field = "fork" if base.fork else "seeds"
             raise UserError(
@@ -260,6 +262,15 @@ def _validate_trainings(config: ConfigDict, workdir: Path, source: Checkpoint) -
                 f"tuning.tables: is (1.0,), and optimizer.groups of {method} have tables learn {own[0]:g} times as fast; "
                 f"expected what to try, such as ({own[0]:g},); or set their rate to 1"
             )
+
+
+@contextlib.contextmanager
+def _naming(settings: str) -> Iterator[None]:
+    """Says which of a comparison's trainings a mistake is in."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{settings}{error}") from None
 
 
 def settle(config: ConfigDict, workdir: Path) -> None:

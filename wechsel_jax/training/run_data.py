@@ -139,8 +139,18 @@ def identified(texts: Sequence[str]) -> list[dict[str, Any]]:
     return identify(find_sources(texts), len(os.sched_getaffinity(0)))[1]
 
 
-def check_pairs(config: ConfigDict, model: ModelSpec) -> None:
-    """Raises `UserError` where prepared text or aligned sentences are another tokenizer's, or have no links that are read."""
+def check_pairs(config: ConfigDict, model: ModelSpec, known: dict[str, tuple[str, str]] | None = None) -> None:
+    """Checks that prepared text and aligned sentences fit the model, and each other.
+
+    Args:
+      config: settings of the run.
+      model: of the run.
+      known: the languages of aligned sentences that were looked at before, by where these are; what is found is added.
+
+    Raises:
+      UserError: they are another tokenizer's, have no links that are read, or their languages are others, or turned round.
+    """
+    known = {} if known is None else known
     for side in SIDES:
         texts = [str(text) for text in config.data[side]]
         if _is_prepared(texts):
@@ -160,6 +170,13 @@ def check_pairs(config: ConfigDict, model: ModelSpec) -> None:
         if _is_prepared(texts, FACTS):
             pairs = ParallelRows.open(texts[0], config.block_length, config.data.rows)
             pairs.check(model.tokenizer.backend_tokenizer, links=config.objective in ("cdlm", "brlm"))
+            own = tuple(pairs.facts["languages"])
+            if other := next((place for place, languages in known.items() if languages != own), None):
+                raise UserError(
+                    f"data.{side}: {texts[0]}: is of {' and '.join(own)}; expected {' and '.join(known[other])}, in order, "
+                    f"as {other} is; align it with --languages={','.join(known[other])}"
+                )
+            known[texts[0]] = own
 
 
 def _check_rows(config: ConfigDict, side: str, languages: int) -> None:

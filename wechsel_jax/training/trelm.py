@@ -229,12 +229,13 @@ def _naming(phase: str) -> Iterator[None]:
 
 def _check_models(runs: Mapping[str, ConfigDict], folded: bool) -> None:
     """Raises `UserError` where the settings of a phase do not fit the model, which would show only after days of training."""
+    languages: dict[str, tuple[str, str]] = {}
     for name, run in runs.items():
         trial = copy.deepcopy(run)
         trial.model.checkpoint = runs["commonality"].model.checkpoint
         with _naming(name):
             model = build_run(trial, weights=False).model
-            check_pairs(trial, model)
+            check_pairs(trial, model, languages)
             of_phase, described = model.family, model.device_config
             if name == "language" and folded:
                 # An ordinary encoder, whose layers are one more with the TRILayer.
