@@ -27,9 +27,11 @@ from sklearn.preprocessing import StandardScaler
 
 from benchmarks import anker
 from benchmarks.real_models import machine
+from benchmarks.results import read_results
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file, require_directory
+from wechsel_jax.files.json import read_json
 from wechsel_jax.models import family
 from wechsel_jax.program import program
 from wechsel_jax.records.names import CONFIG_FILE, EXPORT
@@ -164,9 +166,9 @@ def measure(data: Path, runs: Path, earlier: dict | None = None) -> dict:
     probed = 0
     for file in sorted(runs.glob(f"*/{CONFIG_FILE}")):
         workdir = file.parent
-        language, seed = workdir.name.split("-")[:2]
-        training = json.loads(file.read_text(encoding="utf-8")).get("training", {})
-        if "warmup" not in next(iter(training.get("phases", ())), {}):
+        language, seed = (*workdir.name.split("-"), "")[:2]
+        training = read_json(file, "the settings of a comparison", "name the folder of its workdirs").get("training", {})
+        if not seed or "warmup" not in next(iter(training.get("phases", ())), {}):
             raise UserError(f"{workdir}: was not made by configs/anker.py; expected its comparisons alone; move it elsewhere")
         setting = anker.setting_of(language, training)[1]
         for method in METHODS if language in TASKS and training["steps"] > 1 else ():
@@ -206,7 +208,7 @@ def main(arguments: Sequence[str]) -> None:
         raise UserError(f"{' '.join(arguments) or 'nothing'}: expected two directories: of the labelled data, and of the runs")
     for place in arguments:
         require_directory(place, "the labelled data and the runs")
-    earlier = json.loads(OUTPUT.read_text(encoding="utf-8")) if OUTPUT.exists() else None
+    earlier = read_results(OUTPUT) or None
     result = json.loads(json.dumps(measure(*map(Path, arguments), earlier)))
     with new_file(OUTPUT, "w") as handle:
         json.dump(result, handle, indent=1)

@@ -224,7 +224,9 @@ def perplexity(directory: Path, text: str, window: int, first: str | None = None
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
     ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
     if vocabulary.join(ids) != text.encode():
-        raise SystemExit(f"{directory}: its tokenizer does not keep the text; bits per byte would be wrong")
+        raise UserError(
+            f"{directory}: its tokenizer does not keep the text; expected one that does; bits per byte would be wrong"
+        )
     start = [vocabulary.id_with_role("bos")] if (starts_with(directory) if first is None else first) else []
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
     step, nats, lengths, tokens = window - len(start), [], [], 0

@@ -114,10 +114,11 @@ if __name__ == "__main__":
     with program("benchmarks.studies"):
         gathered = read_results(OUTPUT)
         for name, place in named_places(sys.argv[1:], last=True):
-            if "/" not in name:
+            if not all(name.partition("/")):
                 raise UserError(f"{name}: expected TABLE/WORD, such as freezing/de={place}")
             gathered[name] = gather(place, gathered.get(name, {}))
         write_results(OUTPUT, gathered)
-        draw(panels(gathered), PICTURE)
+        if drawn := panels(gathered):
+            draw(drawn, PICTURE)
         for study in sorted({name.split("/", 1)[0] for name in gathered}):
             print(f"{study}\n{(steps_table if study in ('bound', 'salt', 'salt_german') else table)(gathered, study)}\n")

@@ -37,7 +37,8 @@ from benchmarks.machine import installed, processor
 from wechsel_jax.files import new_file
 
 _DEVICE = flags.DEFINE_enum("device", "cpu", ["cpu", "gpu"], "Where to train.")
-_MODELS = flags.DEFINE_list("models", ["gpt2", "roberta"], "Models to measure: gpt2, roberta, demo.")
+NAMES = ("gpt2", "roberta", "demo")
+_MODELS = flags.DEFINE_list("models", ["gpt2", "roberta"], f"Models to measure: {', '.join(NAMES)}.")
 _MUON = flags.DEFINE_bool("muon", False, "Measure this trainer with AdamW, Muon, SOAP and soft targets, and no torch.")
 _DROPOUT = flags.DEFINE_list("dropout", None, "Dropout rates; 0.1 and 0 by default.")
 _ROWS = flags.DEFINE_integer("rows", None, "Rows of a batch; 8 on a CPU, 32 on a GPU.", lower_bound=1)
@@ -75,13 +76,23 @@ def main(argv: list[str]) -> None:
     if _WORKER.value:
         work(Case(**json.loads(_WORKER.value)))
         return
+    if unknown := [name for name in _MODELS.value if name not in NAMES] or ([] if _MODELS.value else [""]):
+        raise app.UsageError(f"--models={unknown[0]}: unknown; expected some of {', '.join(NAMES)}")
+    try:
+        rates = [float(rate) for rate in _DROPOUT.value or ("0.1", "0")]
+    except ValueError as error:
+        raise app.UsageError(f"--dropout: {error}; expected numbers, such as 0.1,0") from None
+    if wrong := [rate for rate in rates if not 0 <= rate < 1]:
+        raise app.UsageError(f"--dropout={wrong[0]:g}: expected rates from 0 to less than 1")
+    if _OUTPUT.value and os.path.isdir(_OUTPUT.value):
+        raise app.UsageError(f"--output={_OUTPUT.value}: is a directory; expected the name of a file")
     gpu = _DEVICE.value == "gpu"
     threads = _THREADS.value or len(os.sched_getaffinity(0))
     settings = {"rounds": _ROUNDS.value, "steps_a_round": steps_of_a_round()}
     result = {"machine": machine(threads), **settings, "results": []}
     for model in _MODELS.value:
-        for dropout in _DROPOUT.value or ["0.1", "0"]:
-            result["results"].append(measure(model, float(dropout), gpu, threads))
+        for dropout in rates:
+            result["results"].append(measure(model, dropout, gpu, threads))
             report(result["results"][-1])
             # After each: an accelerator may be taken away.
             if _OUTPUT.value:

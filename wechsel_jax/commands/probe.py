@@ -38,7 +38,7 @@ def define(values: flags.FlagValues) -> None:
     flags.DEFINE_list("recipes", ["muon_soap"], recipes, flag_values=values)
     flags.DEFINE_integer("steps", 50, "Of each run.", **count)
     flags.DEFINE_integer("batch_size", 16, "Rows in a step.", **count)
-    flags.DEFINE_integer("block_length", 128, "Tokens in a row.", **count)
+    flags.DEFINE_integer("block_length", 128, "Tokens in a row; of a model with fewer positions as many as these.", **count)
     size(values, "eval_bytes", "128KiB", "Held-out text that an evaluation reads, the same of all starts; 0: all.")
     flags.DEFINE_integer("seed", 0, "Of the order of the text.", lower_bound=0, upper_bound=(1 << 31) - 1, flag_values=values)
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file
 from wechsel_jax.files.json import ANY, NUMBER, TEXT, mismatch, read_json
-from wechsel_jax.records.names import METRICS_FILE
+from wechsel_jax.records.names import CONFIG_FILE, METRICS_FILE
 from wechsel_jax.records.run import RunRecord, seed_runs
 
 COMPARISON_FILE = "comparison.json"
@@ -55,6 +55,11 @@ class ComparisonRecord:
           UserError: it is missing, or holds something else; the message names it and the field.
         """
         file = Path(directory) / COMPARISON_FILE
+        if not file.exists() and (file.parent / CONFIG_FILE).exists():
+            raise UserError(
+                f"{file}: no such file; expected {_WHAT}, which writes it at its end; run the comparison's command again, or "
+                "name the workdir of another"
+            )
         content = read_json(file, _WHAT, _ADVICE)
         if problem := mismatch(content, _SCHEMA):
             raise UserError(f"{file}: {problem}, {_WHAT}; {_ADVICE}")
