@@ -12,9 +12,10 @@ from tests.records.runs import CURVES, STEPS
 from wechsel_jax.records import Evaluation, RunRecord, read_run
 from wechsel_jax.report import steps_needed
 from wechsel_jax.report.curves import best_at, bits_at, chosen_steps, head_start, incomparable, leader, perplexity_at
+from wechsel_jax.report.headline import evidence
 from wechsel_jax.report.runs import Report
 from wechsel_jax.report.section import plain
-from wechsel_jax.report.training_sections import top
+from wechsel_jax.report.training_sections import bits_per_byte, top
 
 CURVE = {method: list(zip(STEPS, values, strict=True)) for method, values in CURVES.items()}
 positive = st.floats(1.5, 1e6)
@@ -83,6 +84,20 @@ def test_runs_on_other_text_or_of_another_tokenizer_have_no_leader(runs):
 def made(name, points=(), inputs=(), **config) -> RunRecord:
     manifest = {"sha256": name, "inputs": [{"sha256": one} for one in inputs]} if inputs else {}
     return RunRecord(Path(name), name, config=config, evaluations=tuple(points), data={"validation": manifest})
+
+
+def test_runs_on_other_training_text_are_told(runs):
+    def read(run: Path, side: str, *texts: str) -> RunRecord:
+        return dataclasses.replace(read_run(run), data={side: {"inputs": [{"sha256": text} for text in texts]}})
+
+    told = "The runs were trained on different text, so more than what they began with differs."
+    for texts, differ in ((("a", "b"), True), (("a", "a"), False)):
+        both = [read(run, "train", text) for run, text in zip(runs[:2], texts, strict=True)]
+        assert (told in evidence(Report(both))) == differ
+    points = (Evaluation(5, 50.0, tokens=10.0, bytes=40.0, bits_per_byte=1.25),)
+    scored = [dataclasses.replace(read(run, "validation", run.name), evaluations=points) for run in runs[:2]]
+    (section,) = bits_per_byte(Report(scored))
+    assert "These runs were scored on different text." in section.blocks[0]
 
 
 @pytest.mark.parametrize(

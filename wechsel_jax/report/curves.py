@@ -117,8 +117,7 @@ def incomparable(runs: Sequence[RunRecord]) -> str | None:
     manifests = [run.data.get("validation", {}) for run in evaluated]
     if labelled:
         # Other tokenizers make other rows of the same examples, whose scores can be compared.
-        files = {frozenset(one.get("sha256") for one in found["inputs"]) for found in manifests if found.get("inputs")}
-        return f"The runs have different held-out examples; {end}" if len(files) > 1 else None
+        return f"The runs have different held-out examples; {end}" if differ_in_text(evaluated, "validation") else None
     for name, (concerned, differ) in _ASKED.items():
         values = {run.config[name] for run in evaluated if is_number(run.config.get(name))} if objectives & {*concerned} else ()
         if len(values) > 1:
@@ -142,6 +141,12 @@ def incomparable(runs: Sequence[RunRecord]) -> str | None:
         differ = "tokenizers" if len(tokenizers) > 1 else "held-out text"
         return f"The runs have different {differ}; {end}"
     return None
+
+
+def differ_in_text(runs: Sequence[RunRecord], side: str) -> bool:
+    """Whether the files that the text of a side was made from are others, among the runs that recorded them."""
+    made = [run.data.get(side, {}).get("inputs") for run in runs]
+    return len({frozenset(one.get("sha256") for one in inputs) for inputs in made if inputs}) > 1
 
 
 def baseline(runs: Sequence[RunRecord]) -> RunRecord | None:

@@ -61,6 +61,8 @@ def evidence(report: Report) -> list[Text]:
     # Starts of several tokenizers are compared in bits per byte, so it need not be the run of the lowest perplexity.
     if chosen := next((run for run in report.runs if run.path.name == report.comparison.chosen), None):
         sentences.append(("The probe chose ", report.name(chosen), "."))
+    if curves.differ_in_text(evaluated, "train"):
+        sentences.append("The runs were trained on different text, so more than what they began with differs.")
     for run in report.runs:
         name = report.name(run)
         where = f"step {run.last_step:,} of {run.planned_steps:,}" if run.last_step is not None and run.planned_steps else ""

@@ -207,6 +207,8 @@ def bits_per_byte(report: Report) -> list[Section]:
         "What the models still need for a byte of held-out text, special tokens left out. Unlike perplexities, these numbers "
         "can be compared between tokenizers on the same text."
     )
+    if curves.differ_in_text(report.runs, "validation"):
+        about += " These runs were scored on different text."
     about += " A masked model is asked for its masked tokens only." if masked else ""
     head = ("Run", "after step", "bits per byte", "lowest", "perplexity", "bytes per token", "bytes per second")
     return [Section("Bits per byte", (about, Table(head, tuple(rows), "bits per byte")))]
