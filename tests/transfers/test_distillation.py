@@ -141,6 +141,10 @@ def test_rows_of_the_written_model_are_torchs_after_the_same_steps(world, source
     # Adam's first steps have one length: a gradient that is nearly zero may go either way.
     assert np.abs(made[moved] - rows.detach().numpy()).mean() < 0.02 * np.abs(made[moved] - start[moved]).mean()
     note = next(note for note in record["notes"] if "were fitted to the source model" in note)
+    # At least three times the products of the layers' matrices, and of attention's not much more.
+    kernels = sum(tensor.numel() for name, tensor in model.named_parameters() if name.endswith("weight") and ".h." in name)
+    read = train.size * found.tokens.shape[1]
+    assert 6 * kernels * read < float(re.search(r"\(([\d.e+]+) FLOPs\)", note)[1]) < 12 * kernels * read
     numbers = [float(number) for number in re.findall(r"from ([\d.e-]+) to ([\d.e-]+)\.$", note)[0]]
     np.testing.assert_allclose(numbers, losses, rtol=0.02)
     assert losses[1] < losses[0] and note.startswith(f"{len(fitted_tokens):,} tokens were")

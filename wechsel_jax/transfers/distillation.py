@@ -170,7 +170,8 @@ def distill(
       log: called with a line now and then.
 
     Returns:
-      {"tokens": how many were fitted, "snippets", "held_out", "loss": before and after on held-out snippets, "kept"}.
+      {"tokens": how many were fitted, "snippets", "held_out", "flops" of the steps' matrix products, "loss": before and after
+      on held-out snippets, "kept"}.
 
     Raises:
       UserError: as `causal_family`, there is no phrase, or hardly one occurs in the text.
@@ -223,7 +224,15 @@ def distill(
     if kept:
         table[tokens] = np.asarray(rows).astype(table.dtype)
         stored.overwrite(table)
-    counts = {"tokens": len(np.unique(found.token[order[held:]])), "snippets": len(order) - held, "held_out": held}
+    # Of the source's forward pass and of that with the new tokens, whose gradients are of rows alone.
+    each = family.flops_per_token(config, found.tokens.shape[1], 0.0) / 3
+    each += family.flops_per_token(config, found.tokens.shape[1], 0.0, frozen=True)
+    counts = {
+        "tokens": len(np.unique(found.token[order[held:]])),
+        "snippets": len(order) - held,
+        "held_out": held,
+        "flops": len(batches) * _BATCH * found.tokens.shape[1] * each,
+    }
     return {**counts, "loss": [before, after], "kept": kept}
 
 

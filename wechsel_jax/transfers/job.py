@@ -265,8 +265,8 @@ def _distil(job: Job, plan: TransferPlan, directory: Path, steps: Steps) -> None
             **_of_text(settings),
         )
     job.notes.append(
-        "{tokens:,} tokens were fitted to the source model on {snippets:,} snippets; the mean squared difference of hidden "
-        "states on {held_out:,} others went from {loss[0]:.4g} to {loss[1]:.4g}{}.".format(
+        "{tokens:,} tokens were fitted to the source model on {snippets:,} snippets ({flops:.3g} FLOPs); the mean squared "
+        "difference of hidden states on {held_out:,} others went from {loss[0]:.4g} to {loss[1]:.4g}{}.".format(
             "" if found["kept"] else ", so their rows were left as they were", **found
         )
     )
