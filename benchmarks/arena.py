@@ -194,7 +194,10 @@ def draw(result: dict[str, Any], path: Path) -> None:
     panels = [figure.add_subplot(grid[:, 0]), *(figure.add_subplot(grid[row, 1]) for row in range(len(languages) - 1))]
     # Grey is FullRand's.
     palette = [*(pyplot.get_cmap("tab10")(number) for number in range(10) if number != 7), "black", "navy", "maroon"]
-    starts = sorted({run["start"] for found in languages.values() for run in found["runs"].values()} - {BASELINE})
+    # A start has its colour in all its variants (`focus-calibrated`), which have marks of their own.
+    named = {run["start"].partition("-")[::2] for found in languages.values() for run in found["runs"].values()}
+    starts = sorted({start for start, _ in named} - {BASELINE})
+    marks = dict(zip(sorted({variant for _, variant in named}), "oxv^*PD", strict=False))
     for axes, (language, found) in zip(panels, languages.items(), strict=True):
         baseline = []
         for run in sorted(found["runs"].values(), key=lambda run: -_mean(run, -1)):
@@ -205,10 +208,12 @@ def draw(result: dict[str, Any], path: Path) -> None:
                 baseline.append(curve[-1])
             name = run["start"] if run["recipe"] == "adamw" else f"{run['start']}, {run['recipe']}"
             label = {} if longer and len(baseline) > 1 else {"label": f"{name}  {curve[-1][1]:.3f}"}
-            look = {"color": "0.6" if run["start"] == BASELINE else palette[starts.index(run["start"]) % len(palette)]}
+            start, _, variant = run["start"].partition("-")
+            look = {"color": "0.6" if start == BASELINE else palette[starts.index(start) % len(palette)]}
+            look |= {"marker": marks.get(variant, "s"), "markersize": 5 if variant else 2.5}
             look["linestyle"] = {"adamw": "-", "muon_soap": "--", f"muon_soap{SOFT}": "-."}.get(run["recipe"], ":")
             # The first point, before training, has no place on a logarithmic axis.
-            axes.plot(*zip(*curve[1:], strict=True), linewidth=1.4, marker="o", markersize=2.5, **look, **label)
+            axes.plot(*zip(*curve[1:], strict=True), linewidth=1.4, **look, **label)
         if baseline:
             axes.plot(*zip(*sorted(baseline), strict=True), "k--", marker="s", markersize=4, label="ends of full_rand")
         title = f"English to {NAMES.get(language, language)}"
