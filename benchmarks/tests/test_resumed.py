@@ -26,7 +26,7 @@ def test_real_models_keep_their_settings(tmp_path):
 def test_other_methods_are_of_the_same_model_and_text(tmp_path, monkeypatch, changed):
     monkeypatch.setattr(trained_model, "perplexity", lambda *_: SCORE)
     monkeypatch.setattr(trained_model, "trained", lambda name, *_: {"of": name})
-    (tmp_path / "scratch" / "tokenizer").mkdir(parents=True)
+    monkeypatch.setattr(trained_model, "library", lambda *_: None)
     (tmp_path / "source").mkdir()
     files = {"source": tmp_path / "source" / "model.safetensors"}
     files |= {name: tmp_path / f"{name}.txt" for name in ("text", "validation")}
@@ -41,6 +41,9 @@ def test_other_methods_are_of_the_same_model_and_text(tmp_path, monkeypatch, cha
     before = output.read_text()
     assert {*json.loads(before)["methods"]} == {"fvt", "multivariate"}
     files[changed].write_text("after")
+    with pytest.raises(UserError, match=f"scratch: was made from another --{changed}"):
+        trained_model.main()
+    trained_model.VALUES.scratch = str(tmp_path / "other")
     with pytest.raises(UserError, match=f"fvt has another --{changed}"):
         trained_model.main()
     assert output.read_text() == before

@@ -526,7 +526,7 @@ def test_a_file_of_tasks_holds_what_has_no_flag(place, tmp_path):
         ({"form": "choice", "file": "a", "examples": "a"}, "tasks.json: x.examples: has no effect without shots"),
         ({"form": "choice", "file": "a", "within_word": 1}, "tasks.json: x.within_word: is 1; expected true or false"),
         ({"form": "reading", "file": "{place}/pairs.tsv", "questions": "b"}, "tasks.json: x: b: no such file"),
-        ({"form": "reading", "file": "a", "words": "fr"}, "tasks.json: x.words: is 'fr'; expected one of 'ar', 'de', 'el', "),
+        ({"form": "reading", "file": "a", "words": "tlh"}, "tasks.json: x.words: is 'tlh'; expected one of 'ar', 'de', 'el', "),
         ({"form": "reading", "file": "a", "rules": "fr"}, "tasks.json: x.rules: is 'fr'; expected one of '', 'en', 'es', "),
         ({"form": "text", "file": "a", "documents": "pages"}, "x.documents: is 'pages'; expected one of 'lines', "),
         ({"form": "probe", "file": "a", "train": "a", "kind": "answers"}, "x.kind: is 'answers'; expected one of 'classif"),

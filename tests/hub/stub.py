@@ -12,6 +12,8 @@ import urllib.parse
 from dataclasses import dataclass, field
 
 LARGE = 2000
+# What each branch is at.
+COMMIT = "0" * 40
 
 
 @dataclass
@@ -177,11 +179,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if repo not in stub.repos:
             return 404, {"error": "Repository not found"}, {"X-Error-Code": "RepoNotFound"}
         found = stub.repos[repo]
-        if what in (None, "revision", "tree") and (branch or "main") not in found["branches"]:
-            return 404, {"error": "Revision not found"}, {"X-Error-Code": "RevisionNotFound"}
+        if what in (None, "revision", "tree"):
+            branch = "main" if branch in (None, COMMIT) else branch
+            if branch not in found["branches"]:
+                return 404, {"error": "Revision not found"}, {"X-Error-Code": "RevisionNotFound"}
         if what in (None, "revision"):
-            siblings = [{"rfilename": name} for name in found["branches"][branch or "main"]]
-            return 200, {"id": repo, "private": found["private"], "sha": "0" * 40, "siblings": siblings, "tags": []}, {}
+            siblings = [{"rfilename": name} for name in found["branches"][branch]]
+            return 200, {"id": repo, "private": found["private"], "sha": COMMIT, "siblings": siblings, "tags": []}, {}
         if what == "tree":
             files = found["branches"][branch].items()
             return 200, [{"type": "file", "path": name, "size": len(one), "oid": "0" * 40} for name, one in files], {}
