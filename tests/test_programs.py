@@ -182,6 +182,10 @@ def test_models_of_every_stage_are_fine_tuned(compared, tmp_path):
     with pytest.raises(UserError, match=r"evaluation\.fine_tuning\.topics\.magic: no such setting"):
         validate_comparison(config, workdir)
     del config.evaluation.fine_tuning.topics["magic"]
+    config.evaluation.fine_tuning.topics.batch_size, before = 0, config.evaluation.fine_tuning.topics.get("batch_size", 4)
+    with pytest.raises(UserError, match=r"evaluation\.fine_tuning\.topics\.batch_size: is 0; expected"):
+        validate_comparison(config, tmp_path)
+    config.evaluation.fine_tuning.topics.batch_size = before
     config.evaluation.fine_tuning.topics.data.validation = (str(tmp_path / "nowhere.tsv"),)
     with pytest.raises(UserError, match=r"nowhere\.tsv: no such file"):
         validate_comparison(config, workdir)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.records.runs import config, make_run, metrics
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.errors import UserError
-from wechsel_jax.records import Evaluation, RunRecord, best_evaluation, expand, read_comparison, read_run
+from wechsel_jax.records import ComparisonRecord, Evaluation, RunRecord, best_evaluation, expand, read_comparison, read_run
 from wechsel_jax.records.compute import compute
 from wechsel_jax.records.run import exported_model, require_settings
 from wechsel_jax.training.schedules import make_phases
@@ -260,3 +260,9 @@ def test_steps_that_are_too_many_for_a_number_have_no_phases(tmp_path):
     (tmp_path / "metrics.jsonl").touch()
     (tmp_path / "config.json").write_text(json.dumps({"steps": 10**400, "phases": [{"steps": 3}]}))
     assert read_run(tmp_path).phases == ()
+
+
+def test_a_comparison_that_has_not_ended_is_told_what_to_do(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(UserError, match=r"comparison\.json: no such file; .* at its end; run the comparison's command again"):
+        ComparisonRecord.read(tmp_path)

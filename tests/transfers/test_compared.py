@@ -201,6 +201,8 @@ def test_a_method_without_its_parallel_text_is_refused(config, tmp_path):
         ({"training": {"data": {"validation_fraction": 0.1}}}, r"validation_fraction: text\.validation names files already"),
         # What does not fit the source, and what methods read, before the first of them is made.
         ({"training": {"objective": "mlm"}}, r"training\.objective: mlm of regressed does not fit .*, a gpt2; expected clm"),
+        # Which of the trainings it is.
+        ({"training": {"batch_size": 0}}, r"training, of regressed: batch_size: is 0; expected"),
         ({"training": {"block_length": 4096}}, r"training\.block_length: 4096 of regressed is more than the \d+ positions of"),
         ({"methods": ("translated",), "parallel": ("nowhere.tsv",)}, r"nowhere\.tsv: no such file"),
         ({"methods": ("sava",), "helper": {"checkpoint": ""}}, r"helper\.training, of a helper for sava: model: neither"),

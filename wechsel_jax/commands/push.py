@@ -1,7 +1,8 @@
 """Uploads a model directory to the Hugging Face hub in one commit, with a model card if it has none.
 
 A card that is there gets what --license and --language say, in what is uploaded, if it states none itself. Hidden files are
-left out, and a link that leads out of DIR is refused.
+left out, and a link that leads out of DIR is refused. Weights and files of a tokenizer that are of an earlier upload alone, and
+that transformers would read in place of the new ones, are removed by the same commit.
 
   wechsel-jax push german-gpt2/ --repo=user/german-gpt2 --dry_run
   wechsel-jax push german-gpt2/ --repo=user/german-gpt2 --private
