@@ -6,6 +6,7 @@ All pairs' links are one array, (K, 2), of places in the first and in the second
 import itertools
 import os
 import re
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -76,8 +77,8 @@ def read_links(
     lines = range(len(first_sizes)) if lines is None else lines
     expected = len(first_sizes) if read is None else read
     wanted = {line: pair for pair, line in enumerate(lines)}
-    places: list[tuple[int, int]] = []
-    starts, number = [0], 0
+    # Tuples of Python's numbers would take six times the memory.
+    places, starts, number = array("i"), [0], 0
     for number, text in read_lines(path, _LINKS):
         pair = wanted.get(number - 1)
         if pair is None:
@@ -95,8 +96,8 @@ def read_links(
                     + (swapped if j < first_sizes[pair] and i < second_sizes[pair] else "")
                 )
             if not sure or match[2] == "-":
-                places.append((i, j))
-        starts.append(len(places))
+                places.extend((i, j))
+        starts.append(len(places) // 2)
     if number != expected:
         raise UserError(f"{path}: has {number} lines; expected {expected}, one for each line of the parallel text")
     links = Links(np.asarray(places, np.int32).reshape(-1, 2), np.asarray(starts, np.int64))
