@@ -1,5 +1,6 @@
 """What TreLM's half models write: transformers' own logits sentence by sentence, numpy's rules, and sacrebleu's programme."""
 
+import dataclasses
 import shutil
 import subprocess
 import sys
@@ -159,6 +160,12 @@ def test_mistakes(half):
         cross(half, ["a"], to=2)
     with pytest.raises(UserError, match="bert: has no two languages; expected a model of TreLM"):
         cross(LoadedModel.open(half.directory.parent / "bert"), ["a"])
+
+
+def test_scores_that_are_no_numbers_make_no_translation(half):
+    damaged = dataclasses.replace(half, parameters=jax.tree.map(lambda one: one * np.nan, half.parameters))
+    with pytest.raises(UserError, match="the score of a token is no number; expected weights that give one"):
+        cross(damaged, SENTENCES)
 
 
 def test_the_verb_says_what_was_too_long(half, tmp_path, capsys):

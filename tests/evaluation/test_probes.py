@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
@@ -170,6 +171,10 @@ def test_mistakes_are_one_line(model, tmp_path, monkeypatch):
         probe(model, files, files, Task("classification"))
     with pytest.raises(UserError, match="answers cannot be probed"):
         probe(model, files, files, Task("answers"))
+    (tmp_path / "two.tsv").write_text("text\tlabel\na\tx\nb\ty\n")
+    damaged = dataclasses.replace(model, parameters=jax.tree.map(lambda one: one * np.nan, model.parameters))
+    with pytest.raises(UserError, match="the state of a token is no finite number; expected weights that give one"):
+        probe(damaged, [tmp_path / "two.tsv"], [tmp_path / "two.tsv"], Task("classification"))
     monkeypatch.setitem(__import__("sys").modules, "sklearn.linear_model", None)
     with pytest.raises(UserError, match=r"sklearn: not installed; .* train the probe; .*'wechsel-jax\[eval\]'"):
         probe(model, files, files, Task("classification"))

@@ -10,7 +10,8 @@ from tokenizers import Tokenizer, models, normalizers
 
 from wechsel_jax import cli
 from wechsel_jax.errors import UserError
-from wechsel_jax.evaluation.translation import score_translations, search, writes_lowercase
+from wechsel_jax.evaluation.loaded import LoadedModel
+from wechsel_jax.evaluation.translation import score_translations, search, translate, writes_lowercase
 from wechsel_jax.models.vanilla import TRANSLATOR
 
 torch = pytest.importorskip("torch")
@@ -167,6 +168,19 @@ def test_bleu_is_that_of_the_programme(tmp_path):
         assert f"case:{'lc' if lowercase else 'mixed'}" in ours["signature"]
     with pytest.raises(UserError, match="3 translations and 2 references; expected one for each"):
         score_translations(hypotheses, references[:2])
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+def test_scores_that_are_no_numbers_make_no_translation(model, beams, tmp_path):
+    config, params, _ = model
+    backend = Tokenizer(models.WordLevel({"<pad>": 0, "<s>": 1, "</s>": 2, "a": 3}, unk_token="<pad>"))
+    special = {"pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>"}
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, **special)
+    params = params | {"head": jax.tree.map(lambda one: one * np.nan, params["head"])}
+    mesh = jax.sharding.Mesh(jax.devices()[:1], ("data",))
+    damaged = LoadedModel(tmp_path, TRANSLATOR, config, params, tokenizer, {}, "float32", mesh, tokenizer)
+    with pytest.raises(UserError, match="the score of a token is no number; expected weights that give one"):
+        translate(damaged, ["a a"], beams=beams, max_tokens=2)
 
 
 def test_a_penalty_of_beams_is_refused_where_there_are_none(tmp_path, capsys):

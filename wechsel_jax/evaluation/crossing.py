@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from wechsel_jax.errors import UserError
+from wechsel_jax.evaluation.generation import NOTHING
 from wechsel_jax.evaluation.loaded import LoadedModel
 from wechsel_jax.evaluation.translation import sentence_batches
 from wechsel_jax.models import Family, ModelConfig
@@ -46,7 +47,7 @@ def cross(
       One translation a sentence, in their order.
 
     Raises:
-      UserError: the model has no two languages, a sentence is empty, or a number is impossible.
+      UserError: the model has no two languages, its weights give no numbers, a sentence is empty, or a number is impossible.
     """
     behind, size = unreached_from(model.tokenizer), len(model.tokenizer)
     if behind is None and model.config.language_count != 2:
@@ -75,6 +76,8 @@ def cross(
         guessed = jax.device_get(_guess(*given, model.place(tokens), model.place(mask)))
         for row, i in enumerate(chosen):
             ids = guessed[row, mask[row]][len(before) :].tolist()
+            if NOTHING in ids:
+                raise model.useless("the score of a token is no number")
             ids = ids[: ids.index(after[0])] if after and after[0] in ids else ids
             written[i] = [token for token, _ in groupby(ids)]
     if first_tokenizer is not None and not to:
@@ -95,7 +98,7 @@ def _guess(
     tokens: jax.Array,
     mask: jax.Array,
 ) -> jax.Array:
-    """int32 (B, L): the likeliest of the allowed tokens, bool (V,), at each position."""
+    """int32 (B, L): the likeliest of the allowed tokens, bool (V,), at each position; `NOTHING` where scores are no numbers."""
     languages = jnp.full(tokens.shape[0], to, jnp.int32)
     crossing = Crossing(1 - languages, target_languages=languages)
     hidden = of_model.hidden(parameters, config, tokens, mask, crossing=crossing, dtype=jnp.dtype(dtype))
@@ -103,7 +106,8 @@ def _guess(
 
     def likeliest(hidden: jax.Array) -> jax.Array:
         logits = of_model.logits(head, config, hidden, dtype=jnp.dtype(dtype))
-        return jnp.argmax(jnp.where(allowed, logits, -jnp.inf), axis=-1)
+        scores = jnp.where(allowed, logits, -jnp.inf)
+        return jnp.where(jnp.isnan(scores.max(axis=-1)), NOTHING, jnp.argmax(scores, axis=-1))
 
     # Row by row: the logits of all positions would be gigabytes.
     return jax.lax.map(likeliest, hidden)

@@ -22,7 +22,7 @@ from wechsel_jax.tokens.encoding import around, encode
 # New tokens for which a cache has slots at first: each step reads all slots, and most texts end before `max_tokens`.
 _FIRST_SLOTS = 128
 # In the place of a token where the model gives no numbers.
-_NOTHING = -1
+NOTHING = -1
 
 
 @dataclass(frozen=True)
@@ -207,11 +207,8 @@ def _write(
                 cache = _grown(cache, slots)
             ahead, cache = _next_tokens(*static, model.parameters, new, one, cache, key, drawn, np.int32(index), *settings)
         for writer, token_id in zip(writers, np.asarray(new)[:, 0].tolist(), strict=False):
-            if token_id == _NOTHING and not writer.end:
-                raise UserError(
-                    f"{model.directory}: the score of a token is no number; expected weights that give one; `wechsel-jax "
-                    "inspect` looks at them"
-                )
+            if token_id == NOTHING and not writer.end:
+                raise model.useless("the score of a token is no number")
             writer.add(token_id)
         if all(writer.end for writer in writers):
             return
@@ -258,7 +255,7 @@ def _next_tokens(
     else:
         found = scores.argmax(axis=-1, keepdims=True)
     # NaN counts as the largest.
-    found = jnp.where(jnp.isnan(jnp.take_along_axis(scores, found, axis=-1)), _NOTHING, found)
+    found = jnp.where(jnp.isnan(jnp.take_along_axis(scores, found, axis=-1)), NOTHING, found)
     return found.astype(jnp.int32), cache
 
 

@@ -137,6 +137,10 @@ class LoadedModel:
         """What the user should know about it, or ""."""
         return tokenizer_note(self.directory, self.tokenizer, self.config.vocabulary_size)
 
+    def useless(self, what: str) -> UserError:
+        """What is raised where the weights give no numbers."""
+        return UserError(f"{self.directory}: {what}; expected weights that give one; `wechsel-jax inspect` looks at them")
+
     @property
     def rows(self) -> int:
         """Rows of a batch must be a multiple of this."""

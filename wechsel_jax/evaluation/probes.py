@@ -45,7 +45,7 @@ def probe(
       how many of the examples that are scored were too long and lost their ends, where there are any.
 
     Raises:
-      UserError: scikit-learn is not installed, or an example is not what it should be.
+      UserError: scikit-learn is not installed, an example is not what it should be, or the weights give no numbers.
     """
     with from_extra("eval", "to train the probe"):
         from sklearn.linear_model import LogisticRegression
@@ -71,6 +71,8 @@ def probe(
     # An unknown token is part of a word, unless it also ends documents, as GPT-2's.
     special = [token_id for token_id, roles in enumerate(model.vocabulary.roles) if roles and roles != {"unk"}]
     (features, right), (new, gold) = (_features(model, one, special, model.rows_for(batch_size)) for one in rows)
+    if not (np.isfinite(features).all() and np.isfinite(new).all()):
+        raise model.useless("the state of a token is no finite number")
     classifier = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000))
     # Of many small products, which threads that wait for each other made ten times as slow on two cores with other work.
     with one_thread():

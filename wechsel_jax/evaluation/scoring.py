@@ -280,10 +280,7 @@ def score_rows(model: LoadedModel, rows: Sequence[Row]) -> list[tuple[np.ndarray
                 found[number] = (nats[:count], right[:count])
             bar.update(len(numbers))
     if not all(np.isfinite(nats).all() for nats, _ in found):
-        raise UserError(
-            f"{model.directory}: the loss of a token is no finite number; expected weights that give one; `wechsel-jax "
-            "inspect` looks at them"
-        )
+        raise model.useless("the loss of a token is no finite number")
     return found
 
 

@@ -64,7 +64,7 @@ def translate(
       One translation a sentence, in their order.
 
     Raises:
-      UserError: it is no encoder-decoder, a sentence is empty, or a number is impossible.
+      UserError: it is no encoder-decoder, its weights give no numbers, a sentence is empty, or a number is impossible.
     """
     if model.target_tokenizer is None:
         raise UserError(f"{model.directory}: does not translate; expected an encoder-decoder, see docs/translation.md")
@@ -75,6 +75,8 @@ def translate(
     for chosen, tokens, mask in sentence_batches(model, sentences, batch_size):
         given = (model.parameters, model.place(tokens), model.place(mask), np.float32(length_penalty))
         written, scores = jax.device_get(search(model.family, model.config, model.dtype, beams, steps, special, *given))
+        if np.isnan(scores[: len(chosen)]).any():
+            raise model.useless("the score of a token is no number")
         texts = _texts(written[: len(chosen)], special[1], model.target_tokenizer)
         found |= {i: Translated(*text, float(score)) for i, text, score in zip(chosen, texts, scores, strict=False)}
     return [found[i] for i in range(len(sentences))]
