@@ -381,13 +381,21 @@ def test_another_setting_in_the_same_workdir_is_refused(demonstration, compared)
     assert "neighbors was 10, now 3" in done.stderr
 
 
+@pytest.mark.slow
 def test_programs_leave_pytorch_out():
-    """transformers imports it wherever it is installed, as it is for tests: a second of each start."""
-    ends = "import transformers.utils as t; print(t.is_torch_available(), sys.modules['torch'])"
+    """transformers imports it wherever it is installed, as it is for tests: a second of each start.
+
+    The others ask whether it has been imported, and must not think so.
+    """
+    ends = (
+        "import transformers.utils as t, scipy.stats, sklearn.linear_model, datasets\n"
+        "rows = datasets.Dataset.from_dict({'text': ['a']}).to_iterable_dataset().map(dict)\n"
+        "print(t.is_torch_available(), 'torch' in sys.modules, datasets.config.TORCH_AVAILABLE, *rows)"
+    )
     for start in (
         "import sys; from wechsel_jax.cli import main; sys.argv = ['wechsel-jax', '--help']; main()",
         "import sys, contextlib; from train.program import run; sys.argv = ['pretrain', '--help']\n"
         "with contextlib.suppress(SystemExit): run('shows', 'show')",
     ):
         done = subprocess.run([sys.executable, "-c", f"{start}\n{ends}"], capture_output=True, text=True)
-        assert done.stdout.splitlines()[-1] == "False None", done.stderr
+        assert done.stdout.splitlines()[-1] == "False False False {'text': 'a'}", done.stderr

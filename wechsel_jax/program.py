@@ -1,6 +1,7 @@
 """How a program ends: by a user's mistake, a lack of memory, a signal; always with one line and nothing half-written."""
 
 import contextlib
+import importlib.machinery
 import os
 import re
 import signal
@@ -8,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from wechsel_jax.errors import UserError, one_line, printable
 from wechsel_jax.files import FULL, remove_unfinished
@@ -59,14 +60,24 @@ def program(name: str, *, last: bool = False) -> Iterator[None]:
             raise SystemExit(2) from None
 
 
+class _NoTorch(importlib.machinery.PathFinder):
+    """Finds what Python's own does, but for PyTorch."""
+
+    @classmethod
+    def find_spec(cls, fullname: str, *place: Any) -> importlib.machinery.ModuleSpec | None:
+        return None if fullname == "torch" else super().find_spec(fullname, *place)
+
+
 def without_torch() -> None:
     """Keeps PyTorch out of the process: transformers imports it wherever it is installed, which takes a second of each start.
 
     Nothing of this package needs it. For programs alone: who imports the package may want it, and who has imported transformers
-    already has told it that PyTorch is there.
+    already has told it that PyTorch is there. It is not found; a None among the modules would keep it out as well, but what
+    only looks whether it has been imported (scipy, and so scikit-learn; datasets) takes that for PyTorch and fails.
     """
-    if "transformers" not in sys.modules:
-        sys.modules.setdefault("torch", None)
+    if not {"torch", "transformers"} & sys.modules.keys():
+        own = importlib.machinery.PathFinder
+        sys.meta_path[:] = [_NoTorch if finder is own else finder for finder in sys.meta_path]
 
 
 def mistake(error: BaseException) -> str | None:
