@@ -70,6 +70,11 @@ def _few_rows(model: Path) -> None:
     (model / "config.json").write_text(json.dumps(config))
 
 
+def _whole_epsilon(model: Path) -> None:
+    config = json.loads((model / "config.json").read_text()) | {"layer_norm_epsilon": 0}
+    (model / "config.json").write_text(json.dumps(config))
+
+
 def _vec(word_lines: str) -> str:
     return word_lines + "".join(f"w{i} " + " ".join("0.5" for _ in range(24)) + "\n" for i in range(9))
 
@@ -82,6 +87,9 @@ BAD = {
     ),
     "nan in an inner tensor": lambda w, s, t: (_spoiled_model(w, s, t, _nan_weight), "c_attn.weight holds NaN"),
     "fewer rows than ids": lambda w, s, t: (_spoiled_model(w, s, t, _few_rows), "700 ids, but transformer.wte.weight only 650"),
+    "a field that transformers refuses": lambda w, s, t: (
+        _spoiled_model(w, s, t, _whole_epsilon), r"model/config\.json: transformers refuses it \(.*'layer_norm_epsilon'",
+    ),
     "no source tokenizer": lambda w, s, t: (
         _spoiled_model(w, s, t, lambda d: (d / "tokenizer.json").unlink()), "model: holds no tokenizer",
     ),

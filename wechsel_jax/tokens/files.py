@@ -329,16 +329,27 @@ def _check_ids(path: Path, vocabulary: Sequence[tuple[object, object]], added: S
 _PROBE = "Haus größer l'eau 12345 हिन्दी นี่คือ 東京  x\n\n y"
 
 
-def reloads_alike(directory: str | os.PathLike, tokenizer: "PreTrainedTokenizerFast") -> bool:
+def reloads_alike(
+    directory: str | os.PathLike, tokenizer: "PreTrainedTokenizerFast", config: str | os.PathLike = "config.json"
+) -> bool:
     """Whether transformers' AutoTokenizer makes of a model directory the tokenizer that was written there.
 
     For some models it reads no more than the vocabulary of tokenizer.json and cuts words by the rule of the original model
     (transformers 5 with `"model_type": "qwen2"`).
 
+    Args:
+      directory: of the model.
+      tokenizer: that was written.
+      config: the file that its config.json is made from, for the message.
+
+    Raises:
+      UserError: transformers, which reads config.json on the way, refuses the type of a field.
+
     >>> from wechsel_jax import demo
     >>> reloads_alike(demo.path("english-gpt2"), load_tokenizer(demo.path("english-gpt2")))
     True
     """
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoTokenizer
 
     from wechsel_jax.tokens.encoding import plain_backend
@@ -349,4 +360,8 @@ def reloads_alike(directory: str | os.PathLike, tokenizer: "PreTrainedTokenizerF
         except Exception as error:  # the Rust side's own, where a tokenizer has no token for what it does not know
             return str(error)
 
-    return cut(AutoTokenizer.from_pretrained(os.fspath(directory))) == cut(tokenizer)
+    try:
+        loaded = AutoTokenizer.from_pretrained(os.fspath(directory), local_files_only=True, trust_remote_code=False)
+    except StrictDataclassError as error:
+        raise UserError(f"{config}: transformers refuses it ({one_line(error)}); mend the field") from error
+    return cut(loaded) == cut(tokenizer)

@@ -104,7 +104,7 @@ def transfer(
             surgery = _surgery(job, plan)
             write_target(surgery, directory, job.target_tokenizer)
             plan.save(directory / PLAN_FILE)
-        if not reloads_alike(directory, job.target_tokenizer):
+        if not reloads_alike(directory, job.target_tokenizer, job.checkpoint.directory / "config.json"):
             job.notes.append(
                 f"transformers' AutoTokenizer cuts text of a {job.checkpoint.architecture} model by the rule of its first "
                 "tokenizer, whatever tokenizer.json says: load this one with PreTrainedTokenizerFast.from_pretrained."
