@@ -116,7 +116,8 @@ def train_tokenizer(
         try:
             save_tokenizer(backend, roles, directory)
         except Exception as error:  # the Rust side raises plain Exception
-            raise UserError(f"{output}: cannot be written ({error}); free some space, or choose another output") from error
+            reason = getattr(error, "strerror", None) or error
+            raise UserError(f"{output}: cannot be written ({reason}); free some space, or choose another output") from error
     return load_tokenizer(output)
 
 
