@@ -15,6 +15,7 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.records import ComparisonRecord, Evaluation, RunRecord, best_evaluation, expand, read_comparison, read_run
 from wechsel_jax.records.compute import compute
 from wechsel_jax.records.run import exported_model, require_settings
+from wechsel_jax.report.curves import PERPLEXITY
 from wechsel_jax.training.schedules import make_phases
 
 # As version 0.1.0 wrote them in November 2026.
@@ -172,7 +173,8 @@ def test_step_0_is_never_the_best_of_a_trained_run(tmp_path):
     told = [{"kind": "eval", "step": step, "loss": loss, "perplexity": loss and math.exp(loss)} for step, loss in lines]
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in told))
     read = read_run(run)
-    assert read.lowest == (50, pytest.approx(math.exp(3.0))) == read.until(60).lowest and read.until(20).lowest is None
+    lowest = (50, pytest.approx(math.exp(3.0)))
+    assert PERPLEXITY.lowest(read) == lowest == PERPLEXITY.lowest(read.until(60)) and PERPLEXITY.lowest(read.until(20)) is None
     assert best_evaluation(read.evaluations).step == best_evaluation(reversed(read.evaluations)).step == 50
 
 
@@ -181,9 +183,9 @@ def test_the_lowest_perplexity_need_not_be_at_the_lowest_loss(tmp_path):
     told = [(0, 2.0, 9.0), (10, 20.1, 5.0), (20, 21.1, 4.5), (30, 20.1, 5.0), (40, math.inf, 1.0)]
     points = tuple(Evaluation(step, perplexity, loss=loss) for step, perplexity, loss in told)
     run = RunRecord(tmp_path, "nsp", evaluations=points[:4])
-    assert run.lowest == (10, 20.1) and best_evaluation(run.evaluations).step == 20
-    assert RunRecord(tmp_path, "nsp", evaluations=points).lowest == (10, 20.1)
-    assert RunRecord(tmp_path, "nsp", evaluations=points[:1]).lowest is None
+    assert PERPLEXITY.lowest(run) == (10, 20.1) and best_evaluation(run.evaluations).step == 20
+    assert PERPLEXITY.lowest(RunRecord(tmp_path, "nsp", evaluations=points)) == (10, 20.1)
+    assert PERPLEXITY.lowest(RunRecord(tmp_path, "nsp", evaluations=points[:1])) is None
 
 
 def test_a_run_says_which_weights_it_exported(tmp_path):
@@ -199,7 +201,9 @@ def test_a_run_of_an_earlier_version_is_read(method):
     run = read_run(EARLIER / method)
     assert run.transfer.method == run.label == method and run.planned_steps == run.last_step == run.exported_step == 6
     assert [step for step, _ in run.curve] == [0, 2, 4, 6] and len(run.training) == 4 and not run.unfinished
-    assert run.lowest[0] == {"anker": 4, "wechsel_tfr": 6}[method] and [phase.name for phase in run.phases] == ["all"]
+    assert PERPLEXITY.lowest(run)[0] == {"anker": 4, "wechsel_tfr": 6}[method] and [phase.name for phase in run.phases] == [
+        "all"
+    ]
     used = compute(run)
     assert used.devices == ("1 x cpu",) and used.device_seconds == used.seconds == run.training[-1]["seconds"]
     assert run.starts[0]["versions"]["wechsel-jax"] == "0.1.0"

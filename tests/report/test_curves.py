@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 from tests.records.runs import CURVES, STEPS
 from wechsel_jax.records import Evaluation, RunRecord, read_run
 from wechsel_jax.report import steps_needed
-from wechsel_jax.report.curves import best_at, bits_at, chosen_steps, head_start, incomparable, leader, perplexity_at
+from wechsel_jax.report.curves import BITS, PERPLEXITY, best_at, chosen_steps, head_start, incomparable, leader, measure
 from wechsel_jax.report.headline import evidence
 from wechsel_jax.report.runs import Report
-from wechsel_jax.report.section import plain
-from wechsel_jax.report.training_sections import bits_per_byte, top
 
 CURVE = {method: list(zip(STEPS, values, strict=True)) for method, values in CURVES.items()}
 positive = st.floats(1.5, 1e6)
@@ -26,6 +24,11 @@ def test_steps_needed_is_linear_in_the_logarithm():
     assert steps_needed(curve, [(0, 2000.0), (1, 1000.0), (2, 100.0), (3, 10.0), (4, 9.99)]) == pytest.approx(
         [0.0, 0.0, 50.0, 100.0, None], abs=1e-9
     )
+
+
+def test_steps_needed_of_bits_is_linear_in_them():
+    curve = [(0, 3.0), (100, 2.0)]
+    assert steps_needed(curve, [(0, 3.5), (1, 2.25), (2, 1.9)], BITS.linear) == pytest.approx([0.0, 75.0, None])
 
 
 def test_steps_needed_takes_the_first_crossing_and_skips_values_that_are_not_finite():
@@ -50,18 +53,18 @@ def test_steps_needed_agrees_with_numpy_on_falling_curves(values, wanted):
 
 def test_head_start_of_the_measured_run(runs):
     wechsel, _, scratch = map(read_run, runs)
-    reached, last, value = head_start(wechsel, scratch)
+    reached, last, value = head_start(wechsel, scratch, PERPLEXITY)
     assert (last, value) == (200, 576)
     assert reached == pytest.approx(50 + 25 * math.log(655 / 576) / math.log(655 / 500))
-    assert head_start(scratch, wechsel) is None
+    assert head_start(scratch, wechsel, PERPLEXITY) is None
 
 
 def test_best_needs_a_rival_and_knows_ties(runs):
     wechsel, inner, scratch = map(read_run, runs)
-    assert best_at([wechsel, inner, scratch], 25) == [wechsel]
-    assert best_at([inner, scratch], 25) == [scratch]
-    assert best_at([wechsel], 25) == []
-    assert best_at([wechsel, wechsel], 25) == [wechsel, wechsel]
+    assert best_at([wechsel, inner, scratch], 25, PERPLEXITY) == [wechsel]
+    assert best_at([inner, scratch], 25, PERPLEXITY) == [scratch]
+    assert best_at([wechsel], 25, PERPLEXITY) == []
+    assert best_at([wechsel, wechsel], 25, PERPLEXITY) == [wechsel, wechsel]
 
 
 def test_runs_on_other_text_or_of_another_tokenizer_have_no_leader(runs):
@@ -69,16 +72,18 @@ def test_runs_on_other_text_or_of_another_tokenizer_have_no_leader(runs):
         return dataclasses.replace(read_run(run), data={"validation": {"sha256": text, "tokenizer": {"sha256": tokenizer}}})
 
     one, alike = read("a", "t"), read("a", "t", runs[1])
-    assert incomparable([one, alike]) is None and leader([one, alike]) == one
+    assert incomparable([one, alike], PERPLEXITY) is None and leader([one, alike], PERPLEXITY) == one
     for other, what in ((read("b", "t", runs[1]), "held-out text"), (read("b", "u", runs[1]), "tokenizers")):
-        assert incomparable([one, other]) == f"The runs have different {what}; their perplexities cannot be compared."
-        assert leader([one, other]) is None
+        assert (
+            incomparable([one, other], PERPLEXITY) == f"The runs have different {what}; their perplexities cannot be compared."
+        )
+        assert leader([one, other], PERPLEXITY) is None
     # The first runs left no manifest.
-    assert incomparable([one, read_run(runs[1])]) is None
+    assert incomparable([one, read_run(runs[1])], PERPLEXITY) is None
     # Text that was prepared elsewhere has none here, but the run says which it was.
     (runs[1] / "data").mkdir()
     (runs[1] / "data" / "fingerprints.json").write_text(json.dumps({"validation": "b", "tokenizer": "t", "versions": {}}))
-    assert "different held-out text" in incomparable([one, read_run(runs[1])])
+    assert "different held-out text" in incomparable([one, read_run(runs[1])], PERPLEXITY)
 
 
 def made(name, points=(), inputs=(), **config) -> RunRecord:
@@ -94,10 +99,6 @@ def test_runs_on_other_training_text_are_told(runs):
     for texts, differ in ((("a", "b"), True), (("a", "a"), False)):
         both = [read(run, "train", text) for run, text in zip(runs[:2], texts, strict=True)]
         assert (told in evidence(Report(both))) == differ
-    points = (Evaluation(5, 50.0, tokens=10.0, bytes=40.0, bits_per_byte=1.25),)
-    scored = [dataclasses.replace(read(run, "validation", run.name), evaluations=points) for run in runs[:2]]
-    (section,) = bits_per_byte(Report(scored))
-    assert "These runs were scored on different text." in section.blocks[0]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +118,7 @@ def test_runs_whose_evaluations_ask_something_else_are_not_compared(objective, n
         made(str(value), (Evaluation(10, 50.0, tokens),), objective=objective, **{name: value})
         for value, tokens in zip(values, counted, strict=True)
     ]
-    assert incomparable(runs) == (told and f"The runs {told}; their perplexities cannot be compared.")
+    assert incomparable(runs, PERPLEXITY) == (told and f"The runs {told}; their perplexities cannot be compared.")
 
 
 def test_scores_of_other_examples_are_not_compared():
@@ -125,14 +126,25 @@ def test_scores_of_other_examples_are_not_compared():
         points = [Evaluation(10, math.inf, loss=0.5, score=0.5, metric="f1")]
         return made(name, points, inputs, objective=objective, block_length=len(name))
 
-    assert incomparable([scored("a", "x"), scored("b", "y")]) == (
-        "The runs have different held-out examples; their scores cannot be compared."
-    )
+    differ = "The runs have different held-out examples; their scores cannot be compared."
+    assert incomparable([scored("a", "x"), scored("b", "y")], PERPLEXITY) == differ
     # With another tokenizer and other lengths of rows they are the same examples.
-    assert incomparable([scored("a", "xy"), scored("longer", "yx")]) is None
-    assert incomparable([scored("a", "x"), scored("b", "x", "parsing")]).endswith("their scores cannot be compared.")
-    told = plain(top(Report([scored("a", "x"), scored("b", "y")])).blocks[0].text)
-    assert told == "The runs have different held-out examples; their scores cannot be compared."
+    assert incomparable([scored("a", "xy"), scored("longer", "yx")], PERPLEXITY) is None
+    assert incomparable([scored("a", "x"), scored("b", "x", "parsing")], PERPLEXITY).endswith(
+        "their scores cannot be compared."
+    )
+
+
+def test_runs_are_measured_in_what_all_of_them_recorded():
+    bits = [Evaluation(0, 50.0, loss=4.0, bits_per_byte=2.0), Evaluation(5, math.inf, loss=900.0, bits_per_byte=325.0)]
+    lost = Evaluation(9, math.inf)
+    one, other = made("a", [*bits, lost]), made("b", [Evaluation(0, 50.0, loss=4.0)])
+    labelled = made("c", [Evaluation(0, math.inf, loss=1.0, score=0.5)])
+    assert measure([one]) is measure([one, labelled]) is BITS and measure([one, other]) is measure([]) is PERPLEXITY
+    # What overflows as a perplexity has its place in bits, what is not finite has none.
+    assert BITS.curve(one) == [(0, 2.0), (5, 325.0)] and PERPLEXITY.curve(one) == [(0, 50.0)]
+    assert [BITS.at(one, step) for step in (5, 9, 10)] == [325.0, math.inf, None]
+    assert [BITS.number(value) for value in (2.0, math.inf, None)] == ["2.000", "∞", "–"]
 
 
 def test_an_evaluation_is_looked_up():
@@ -147,8 +159,8 @@ def test_an_evaluation_is_looked_up():
 
     run = dataclasses.replace(made("a"), evaluations=Counted(Evaluation(i, 50.0 + i, bits_per_byte=1.0) for i in range(50)))
     Counted.read = 0
-    assert [perplexity_at(run, i) for i in range(51)] == [*(50.0 + i for i in range(50)), None]
-    assert [bits_at(run, i) for i in (0, 49, 50)] == [1.0, 1.0, None]
+    assert [PERPLEXITY.at(run, i) for i in range(51)] == [*(50.0 + i for i in range(50)), None]
+    assert [BITS.at(run, i) for i in (0, 49, 50)] == [1.0, 1.0, None]
     assert Counted.read == 1
 
 

@@ -1,5 +1,6 @@
 """What a reader sees in a drawing, read from the SVG that the page holds."""
 
+import dataclasses
 import itertools
 import re
 import xml.etree.ElementTree as ElementTree
@@ -71,6 +72,31 @@ def test_points_of_a_small_drawing_lie_where_their_values_are():
         found = path(part(svg(Lines((Series("a", 0, points),), log), SMALL), "curve-0"))[:, 1]
         slope, start = np.polyfit(expected, found, 1)
         assert slope < 0 and np.allclose(found, start + slope * expected, atol=0.02)
+
+
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_bits_are_drawn_linearly_from_near_the_lowest(width):
+    bits = {name: np.log2(values) / 4 for name, values in CURVES.items()}
+    series = tuple(Series(name, i, tuple(zip(STEPS, values, strict=True))) for i, (name, values) in enumerate(bits.items()))
+    far = Series("clp", 3, ((0, 70.0), (100, 2.5), (200, 2.4)))
+    lead = (62.0, 200, float(bits["full_rand"][-1]), "3.2 × fewer steps")
+    plot = Lines((*series, far), False, "bits per byte", lead=lead, highest=7.0, from_zero=False, decimals=3)
+    root = svg(plot, width)
+    heights = [markers(root, i)[:, 1] for i in range(4)]
+    slope, start = np.polyfit(np.concatenate(list(bits.values())), np.concatenate(heights[:3]), 1)
+    assert slope < 0
+    for values, found in zip(bits.values(), heights, strict=False):
+        assert np.allclose(found, start + slope * values, atol=0.05)
+    # Such a start stands at the edge, where 7 would be.
+    assert heights[3][0] == pytest.approx(start + slope * 7.0, abs=0.1) and min(map(min, heights)) > 0
+    words = texts(root)
+    assert ("wechsel  2.052" if width == WIDE else "2.052") in " ".join(words) and "0" in words and "bits per byte" in words
+    axis = [float(word) for word, (x, _) in words.items() if x < markers(root, 0)[:, 0].min() and re.fullmatch(r"[\d.]+", word)]
+    assert min(axis) == 2 and 3 <= len(axis) <= 7
+    # Without it there is room for the words of a head start.
+    assert ("3.2 × fewer steps" in texts(svg(dataclasses.replace(plot, series=series), width))) == (width == WIDE)
+    titles = [title.text for title in part(root, "curve-3").iter("title")]
+    assert titles[0] == "clp, before training: bits per byte 70.000"
 
 
 def test_a_point_tells_its_value():

@@ -1,3 +1,4 @@
+import dataclasses
 import html.parser
 import json
 import math
@@ -7,6 +8,7 @@ import shutil
 import struct
 import sys
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -83,36 +85,95 @@ def test_headline_and_key_figures(page):
     assert ("h1", {"class": "eyebrow"}) in page.elements and page.text.startswith("english-gpt2 in a new language")
 
 
+def with_bits(run: Path, place: Path, size: float = 4.0, **manifest) -> Path:
+    """A copy of a run whose evaluations recorded bits per byte, with tokens of `size` bytes, and what its text was."""
+    shutil.copytree(run, place)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        if line["kind"] == "eval":
+            line |= {"bits_per_byte": line["loss"] / math.log(2) / size, "bytes": size * line["tokens"]}
+    (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if manifest:
+        (place / "data" / "validation").mkdir(parents=True)
+        (place / "data" / "validation" / "manifest.json").write_text(json.dumps(manifest))
+    return place
+
+
 @pytest.mark.slow
-def test_bits_per_byte_stand_beside_perplexity(runs, tmp_path):
-    for run in runs:
-        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-        for line in lines:
-            if line["kind"] == "eval":
-                # Tokens of 4 bytes.
-                line |= {"bits_per_byte": line["loss"] / math.log(2) / 4, "bytes": 4 * line["tokens"]}
-        copy = tmp_path / run.name
-        shutil.copytree(run, copy)
-        (copy / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    copies = [tmp_path / run.name for run in runs]
+def test_bits_per_byte_come_before_perplexity(runs, tmp_path):
+    copies = [with_bits(run, tmp_path / run.name) for run in runs]
     page = page_of(copies, tmp_path)
-    assert "WECHSEL ends at 2.052 bits per byte, perplexity 296, 15 % lower than TransInner (349)" in page.text
+    # log2(296) / 4, and the same of the others.
+    ends = "WECHSEL ends at 2.052 bits per byte (perplexity 296), 3 % lower than TransInner (2.112)"
+    assert f"{ends} and 10 % lower than FullRand (2.292)." in page.text
+    assert "FullRand does not reach 2.052 within its 200 steps." in page.text and "3.2 ×" in page.text
+    # The logarithm of a perplexity is linear in bits: as many steps as in perplexity.
+    assert "WECHSEL reaches the last value of FullRand (2.292) after 62 steps instead of 200: 3.2 times fewer." in page.text
+    assert "WECHSEL has the lowest bits per byte at all 9 evaluations" in page.text
+    rows = page.table("Step")
+    assert rows[0] == ["Step", "WECHSEL", "TransInner", "FullRand", "FullRand needs"]
+    assert rows[1] == ["0", "3.126 (lowest) (5,806)", "3.250 (8,203)", "3.267 (8,587)", "8"]
+    assert rows[9] == ["200", "2.052 (lowest) (296)", "2.112 (349)", "2.292 (576)", "> 200"]
+    assert "On held-out text of 393,216 bytes" in page.text and "In brackets: perplexity." in page.text
+    assert "WECHSEL, after 25 steps: bits per byte 2.532" in page.text and "WECHSEL 2.052" in page.text
+    assert "WECHSEL from 3.126 to 2.052" in page.text and "Logarithmic scale, lower is better. WECHSEL" not in page.text
     table = next(table for table in page.tables if "bits per byte" in table[0])
     assert table[0] == ["Run", "after step", "bits per byte", "lowest", "perplexity", "bytes per token", "bytes per second"]
-    # log2(296) / 4; the median of 2,925 to 3,100 tokens a second.
+    # The median of 2,925 to 3,100 tokens a second.
     assert table[1] == ["WECHSEL", "200", "2.052", "2.052", "296", "4.00", "12,050"]
-    assert "2.052" in comparison_table(copies)
+    cells = [line.split("  ") for line in comparison_table(copies).splitlines()]
+    assert ["200", "2.052", "(296)*", "2.112", "(349)", "2.292", "(576)", ">", "200"] in [
+        " ".join(row).split() for row in cells
+    ]
+    # A version that recorded none cannot be put on their axis.
+    assert "WECHSEL ends at perplexity 296" in page_of([copies[0], runs[2]], tmp_path).text
+    alone = page_of(copies[:1], tmp_path).text
+    assert "WECHSEL goes from 3.126 to 2.052 bits per byte in 200 steps (perplexity 296)." in alone
+
+
+def test_runs_of_two_tokenizers_are_compared_on_the_same_text(runs, tmp_path):
+    """Longer tokens have a higher perplexity each, and here fewer bits for a byte."""
+
+    def copy(run: Path, name: str, size: float, scored: float = 98304.0 * 4, **more) -> Path:
+        text = {"inputs": [{"name": "valid.txt", "sha256": "7" * 64}], "documents": 9, "text_bytes": 400000}
+        made = with_bits(run, tmp_path / name, size, sha256=name, tokenizer={"sha256": name}, **text | more)
+        metrics = (made / "metrics.jsonl").read_text()
+        metrics = metrics.replace('"tokens": 98304.0', f'"tokens": {scored / size}')
+        (made / "metrics.jsonl").write_text(metrics.replace(f'"bytes": {size * 98304.0}', f'"bytes": {scored}'))
+        return made
+
+    short, long = copy(runs[0], "short", 4.0), copy(runs[2], "long", 6.0, 98304.0 * 4 * 0.99)
+    text = comparison_table([short, long])
+    assert "FullRand ends at 1.528 bits per byte (perplexity 576), 26 % lower than WECHSEL (2.052)." in text
+    assert "The runs have different tokenizers: bits per byte compare them, perplexities do not." in text
+    assert "cannot be compared" not in text and "1.528 (576)*" in text
+    # Where an evaluation reads so many rows, longer tokens are more text.
+    further = copy(runs[2], "further", 6.0, 98304.0 * 6)
+    told = comparison_table([short, further])
+    reason = "The evaluations counted 393,216 and 589,824 bytes of the held-out text; their bits per byte cannot be compared."
+    assert reason in told and "lower than" not in told and "*" not in told
+    # Another share of the same file.
+    other = copy(runs[2], "other", 6.0, documents=8)
+    assert "another tokenizer or text; their bits per byte cannot be compared." in comparison_table([short, other])
+    # A masked model is asked for tokens of its own tokenizer's.
+    for run in (short, long):
+        (run / "config.json").write_text((run / "config.json").read_text().replace('"clm"', '"mlm"'))
+    assert "another tokenizer or text; their bits per byte cannot be compared." in comparison_table([short, long])
 
 
 def test_what_is_called_lowest_is(tmp_path):
-    told = [(0, 50.0, 9.0, 2.5), (10, 20.1, 5.0, 1.5), (20, 21.1, 4.5, 1.525)]
+    told = [(0, 50.0, 9.0, 2.5), (10, 20.1, 5.0, 1.525), (20, 21.1, 4.5, 1.5)]
     points = tuple(Evaluation(step, perplexity, loss=loss, bits_per_byte=bits) for step, perplexity, loss, bits in told)
     stopped = ({"kind": "stop", "step": 20},)
     page = page_of([RunRecord(tmp_path / "a", "a", config={"steps": 20}, evaluations=points, others=stopped)], tmp_path)
+    assert [row for row in page.table("Step") if "(lowest)" in row[1]] == [["20", "1.500 (lowest) (21.1)"]]
+    assert "the lowest after training began, 1.500 at step 20." in page.text
+    assert "since it got no better; its lowest was 1.500 bits per byte, at step 20." in page.text
+    assert page.table("Run")[1][2:5] == ["1.500", "1.500", "21.1"]
+    points = tuple(dataclasses.replace(point, bits_per_byte=None) for point in points)
+    page = page_of([RunRecord(tmp_path / "a", "a", config={"steps": 20}, evaluations=points, others=stopped)], tmp_path)
     assert [row for row in page.table("Step") if "(lowest)" in row[1]] == [["10", "20.1 (lowest)"]]
-    assert "the lowest after training began, 20.1 at step 10." in page.text
-    assert "since it got no better; its lowest perplexity is 20.1, at step 10." in page.text
-    assert page.table("Run")[1][2:5] == ["1.525", "1.500", "21.1"]
+    assert "since it got no better; its lowest was perplexity 20.1, at step 10." in page.text
 
 
 def test_runs_on_labelled_examples_tell_their_scores(tmp_path):

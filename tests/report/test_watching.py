@@ -11,6 +11,7 @@ import pytest
 from tests.records.runs import make_run, metrics
 from tests.report.test_page import Page, page_of
 from wechsel_jax.records import FINISHED, RUNNING, STOPPED, read_run, seconds_per_step
+from wechsel_jax.report.curves import PERPLEXITY
 
 
 def long_run(root, last: int, **fields) -> list[dict]:
@@ -78,8 +79,8 @@ def test_a_run_that_has_ended_early_is_finished(tmp_path):
     with (run / "metrics.jsonl").open("a") as handle:
         handle.write('{"kind": "stop", "step": 150, "best_step": 150, "best_loss": 5.8}\n')
     found = read_run(run)
-    assert found.state.kind == FINISHED and found.lowest == (150, 331)
-    told = "WECHSEL ended early, at step 150 of 200, since it got no better; its lowest perplexity is 331, at step 150."
+    assert found.state.kind == FINISHED and PERPLEXITY.lowest(found) == (150, 331)
+    told = "WECHSEL ended early, at step 150 of 200, since it got no better; its lowest was perplexity 331, at step 150."
     assert told in page_of([run], tmp_path).text
 
 

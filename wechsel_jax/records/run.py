@@ -175,16 +175,6 @@ class RunRecord:
         return self.state.kind != FINISHED
 
     @property
-    def lowest(self) -> tuple[int, float] | None:
-        """(step, perplexity) where perplexity was lowest after training began; None where there is none.
-
-        Not always at the `best_evaluation`: a loss counts what ends a text, and what else an objective asks.
-        """
-        trained = [(one.perplexity, one.step) for one in self.evaluations if one.step and math.isfinite(one.perplexity)]
-        perplexity, step = min(trained, default=(None, None))
-        return None if perplexity is None else (step, perplexity)
-
-    @property
     def exported_step(self) -> int | None:
         """The step whose weights the run wrote as its model: that of its end, or of its best evaluation; None before."""
         found = [line.get("exported_step") for line in self.of_kind("end")]

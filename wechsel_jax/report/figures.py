@@ -150,7 +150,7 @@ def inline(canvas: "Canvas", figure: Figure, kind: str) -> str:
     tips: dict[str, list[str]] = {}
     for i, one in enumerate(figure.plot.series if isinstance(figure.plot, Lines) else ()):
         when = ["before training" if step == 0 else f"after {plural(step, 'step')}" for step, _ in one.points]
-        told = [f"{figure.plot.value} {number(value)}".strip() for _, value in one.points]
+        told = [f"{figure.plot.value} {figure.plot.told(value)}".strip() for _, value in one.points]
         tips[f"curve-{i}"] = [f"{printable(one.label)}, {at}: {what}" for at, what in zip(when, told, strict=True)]
     for element in root.iter():
         element.tag = element.tag.split("}")[-1]
@@ -214,9 +214,9 @@ def _scales(axes: "Axes", plot: Lines, width: int) -> int:
     values = [value for one in plot.series for _, value in (*one.points, *one.dots)]
     last = max(1, *(step for one in plot.series for step, _ in (*one.points, *one.dots)))
     low, high = min(values), max(values)
+    edge = max(low, min(high, plot.highest))
     if plot.log and low > 0:
         axes.set_yscale("log")
-        edge = max(low, min(high, plot.highest))
         room = max(edge / low, 1.5) ** 0.07
         low, high = low / room, edge if edge < high else edge * room
         axes.set_ylim(low, high)
@@ -226,9 +226,13 @@ def _scales(axes: "Axes", plot: Lines, width: int) -> int:
         fitting = [locator for locator, count in zip(locators, counts, strict=True) if 3 <= count <= 7]
         axes.yaxis.set_major_locator([*fitting, MaxNLocator(5)][0])
         axes.yaxis.set_minor_locator(NullLocator())
-    else:
+    elif plot.from_zero:
         axes.set_ylim(min(low, 0), high * 1.06 if high > 0 else 1)
         axes.yaxis.set_major_locator(MaxNLocator(4))
+    else:
+        room = 0.06 * (edge - low or 1)
+        axes.set_ylim(low - room, edge if edge < high else edge + room)
+        axes.yaxis.set_major_locator(MaxNLocator(7, steps=(1, 2, 5, 10)))
     axes.yaxis.set_major_formatter(FuncFormatter(_tick))
     axes.set_xlim(0, last)
     axes.xaxis.set_major_locator(MaxNLocator(8 if width == WIDE else 4, integer=True))
@@ -288,13 +292,13 @@ def _lines(axes: "Axes", plot: Lines, width: int) -> None:
         # Its words stand where no curve is near; between many curves there is no such place.
         half = 3.4 * len(words) * last / (0.7 * width)
         if wide and end - first > 2.4 * half:
-            nearest = {}
+            nearest, shown = {}, np.log if axes.get_yscale() == "log" else np.float64
             for middle in np.linspace(first + 1.2 * half, end - 1.2 * half, 21):
                 span = np.linspace(middle - half, middle + half, 9)
                 heights = [np.interp(span, *zip(*one.points, strict=True)) for one in plot.series]
-                nearest[middle] = np.abs(np.log(np.array(heights) / value)).min()
-            low, high = axes.get_ylim()
-            if max(nearest.values()) > 0.025 * np.log(high / low):
+                nearest[middle] = np.abs(shown(np.array(heights)) - shown(value)).min()
+            low, high = map(shown, axes.get_ylim())
+            if max(nearest.values()) > 0.025 * (high - low):
                 axes.text(max(nearest, key=nearest.get), value, words, ha="center", va="center", fontweight="bold", zorder=5,
                           bbox={"facecolor": PAGE["light"], "edgecolor": "none", "pad": 2})  # fmt: skip
     if not small or len(plot.series) > 1:
@@ -326,7 +330,7 @@ def _names(axes: "Axes", plot: Lines, width: int) -> None:
         if crowded:
             axes.plot((1.034, 1.054, 1.074), [place] * 3, markevery=[1], gid=f"sample-{i}", **_look(one.slot, 5), **to)
         name = shortened(one.label, 22 if width == WIDE else 13)
-        value = number(one.points[-1][1])
+        value = plot.told(one.points[-1][1])
         words = f"{name}  {value}" if width == WIDE else f"{name}\n{value}" if both else name
         axes.annotate(words, (1.076 if crowded else 1, place), xycoords="axes fraction", xytext=(9, 0),
                       textcoords="offset points", color=hue(one.slot), va="center", fontweight="bold", gid=f"name-{i}",

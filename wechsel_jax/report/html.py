@@ -59,14 +59,16 @@ def _block(block: section.Block, draw: Draw, level: int) -> str:
 
 
 def _table(table: section.Table) -> str:
-    kinds = ["", *(' class="text"' if i in table.text else "" for i in range(1, len(table.head)))]
-    head = "".join(f'<th scope="col"{kind}>{words(cell)}</th>' for cell, kind in zip(table.head, kinds, strict=True))
+    kinds = ["", *("text" if i in table.text else "left" if i in table.left else "" for i in range(1, len(table.head)))]
+    classes = [f' class="{kind}"' if kind else "" for kind in kinds]
+    head = "".join(f'<th scope="col"{kind}>{words(cell)}</th>' for cell, kind in zip(table.head, classes, strict=True))
     rows = []
     for name, *cells in table.rows:
         row = f'<th scope="row">{words(name)}</th>'
         for cell, kind in zip(cells, kinds[1:], strict=True):
             best = next((part for part in section.parts(cell) if isinstance(part, section.Best)), None)
-            row += f"<td{kind}>{words(cell)}</td>" if best is None else f'<td class="best s{best.slot}">{words(cell)}</td>'
+            kind = f"{kind} best s{best.slot}".strip() if best else kind
+            row += f'<td class="{kind}">{words(cell)}</td>' if kind else f"<td>{words(cell)}</td>"
         rows.append(f"<tr>{row}</tr>")
     # On a narrow screen a row's name stands over its cells where those are words, and few.
     widths = " ".join(f"minmax(0,{3 if i in table.text else 1}fr)" for i in range(1, len(table.head)))

@@ -24,7 +24,7 @@ def latex(table: section.Table) -> str:
     \\end{tabular}
     <BLANKLINE>
     """
-    columns = "".join("l" if i in (0, *table.text) else "r" for i in range(len(table.head)))
+    columns = "".join("l" if i in table.at_left else "r" for i in range(len(table.head)))
     head, *rows = (" & ".join(map(_cell, row)) + r" \\" for row in (table.head, *table.rows))
     # Behind the end of a row these are its arguments.
     rows = [f"{{}}{row}" if row.startswith(("[", "*")) else row for row in rows]

@@ -66,7 +66,7 @@ def _block(block: section.Block, level: int) -> str:
         case section.Section():
             return "\n\n".join([f"{'#' * level} {_line(block.heading)}", *filter(None, [markdown(block.blocks, level + 1)])])
         case section.Table():
-            rule = "|".join("---" if i in (0, *block.text) else "---:" for i in range(len(block.head)))
+            rule = "|".join("---" if i in block.at_left else "---:" for i in range(len(block.head)))
             head, *rows = (f"| {' | '.join(map(_line, row))} |" for row in (block.head, *block.rows))
             return "\n".join([head, f"|{rule}|", *rows])
         case section.Items():

@@ -51,8 +51,8 @@ def write_report(
       `output`.
 
     Raises:
-      UserError: a run is missing or damaged, `output` is a directory, matplotlib is missing, or one of the files exists and
-        `overwrite` is false.
+      UserError: a run is missing or damaged, `output` is a directory, matplotlib is
+        missing, or one of the files exists and `overwrite` is false.
     """
     output = Path(output)
     if output.is_dir():
@@ -117,7 +117,7 @@ def is_report(path: Path) -> bool:
 
 
 def comparison_table(runs: Sequence[str | Path | RunRecord]) -> str:
-    """Returns held-out perplexities and bits per byte as lines for a terminal, with the sentences that sum them up.
+    """Returns held-out bits per byte and perplexities as lines for a terminal, with the sentences that sum them up.
 
     The lowest value of an evaluation has a star. Where one run was trained from scratch, a last column says how many steps it
     needs for what the best run has by then. Of more than six runs each is a line, the best first; an evaluation is a column.
@@ -126,7 +126,7 @@ def comparison_table(runs: Sequence[str | Path | RunRecord]) -> str:
       runs: directories as in `read_run`, or runs that were read.
 
     Raises:
-      UserError: a run cannot be read.
+      UserError: a run cannot be read, or it is damaged.
     """
     report = Report(read_runs(runs))
     top = training_sections.top(report)

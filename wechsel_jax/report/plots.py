@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from wechsel_jax.report.display import number
+
 # Near the largest number there is, an axis has no room above.
 HIGHEST = 1e100
 
@@ -30,11 +32,13 @@ class Lines:
 
     Attributes:
       series: at least one with a point.
-      log: a logarithmic scale, where all values are positive; else it begins at 0.
+      log: a logarithmic scale, where all values are positive.
       value: what the values are, for the axis; a small drawing has none, and no markers.
       switches: (step, words, slot) of a vertical line; a small drawing has no words.
-      highest: what lies above it is drawn at the upper edge of a logarithmic scale.
       lead: (first step, last step, value, words) of a horizontal line, the head start of one curve over another.
+      highest: what lies above it is drawn at the upper edge.
+      from_zero: a scale that is not logarithmic begins at 0.
+      decimals: of values in words; None: three significant digits.
     """
 
     series: tuple[Series, ...]
@@ -43,6 +47,12 @@ class Lines:
     switches: tuple[tuple[int, str, int], ...] = ()
     lead: tuple[float, float, float, str] | None = None
     highest: float = HIGHEST
+    from_zero: bool = True
+    decimals: int | None = None
+
+    def told(self, value: float) -> str:
+        """Formats a value."""
+        return number(value) if self.decimals is None else f"{value:,.{self.decimals}f}"
 
 
 @dataclass(frozen=True)

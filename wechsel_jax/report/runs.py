@@ -9,6 +9,8 @@ from pathlib import Path
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers import METHODS
 from wechsel_jax.records import ComparisonRecord, RunRecord, expand, read_run
+from wechsel_jax.report import curves
+from wechsel_jax.report.curves import Measure
 from wechsel_jax.report.palette import slots
 from wechsel_jax.report.section import Inline, Name, joined
 
@@ -25,10 +27,20 @@ class Report:
         """Label of a run -> its colour and marker."""
         return dict(zip((run.label for run in self.runs), slots([run.method for run in self.runs]), strict=True))
 
+    @cached_property
+    def measure(self) -> Measure:
+        """What the runs are compared in."""
+        return curves.measure(self.runs)
+
     @property
     def evaluated(self) -> list[RunRecord]:
         """The runs with evaluations."""
         return [run for run in self.runs if run.evaluations]
+
+    @property
+    def drawn(self) -> list[RunRecord]:
+        """The runs with a curve."""
+        return [run for run in self.runs if self.measure.curve(run)]
 
     @property
     def transferred(self) -> list[RunRecord]:

@@ -115,12 +115,19 @@ class Table:
       rows: cells of the rows, as many as `head` has.
       name: what the table holds, for readers who do not see it.
       text: columns of words, aligned to the left; the others are numbers. The first column is always of words.
+      left: columns of numbers that are aligned to the left, since a second one follows in brackets.
     """
 
     head: tuple[Text, ...]
     rows: tuple[tuple[Text, ...], ...]
     name: str = ""
     text: tuple[int, ...] = (0,)
+    left: tuple[int, ...] = ()
+
+    @property
+    def at_left(self) -> set[int]:
+        """All columns that are aligned to the left."""
+        return {0, *self.text, *self.left}
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ def aligned(table: section.Table) -> list[str]:
     for row in rows:
         blanks = [" " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)]
         both = enumerate(zip(row, blanks, strict=True))
-        lines.append("  ".join(cell + blank if i in (0, *table.text) else blank + cell for i, (cell, blank) in both).rstrip())
+        lines.append("  ".join(cell + blank if i in table.at_left else blank + cell for i, (cell, blank) in both).rstrip())
     return [lines[0], "-" * max(map(_width, lines)), *lines[1:]]
 
 

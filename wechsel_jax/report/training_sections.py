@@ -18,10 +18,12 @@ from wechsel_jax.report.section import Best, Figure, Items, KeyFigures, Note, Pa
 
 # More runs than this are rows of a table, not columns, with as many evaluations as fit beside their names.
 _MOST_COLUMNS, _MOST_STEPS, _MOST_ROWS = 6, 9, 25
-# A start so many times above the median of all values (1e87, of a transfer with a poor helper) would press the curves flat.
-_ABOVE_MEDIAN = 1e3
 # As many lines as a small drawing holds.
 _MOST_RUNS = 8
+_ABOUT = {
+    curves.PERPLEXITY: "Perplexity on held-out text: how many tokens the model hesitates between, on average. Lower is better.",
+    curves.BITS: "Bits per byte of held-out text: what the model still needs to tell which byte comes next. Lower is better.",
+}
 _TRAINABLE = {"all": "all parameters", "tokens": "tokens only", "embeddings": "embeddings only"}
 _GROUPS = (("gradient_norm/", "Gradient norm of each group"), ("update_norm/", "Update norm of each group"))
 Points = list[tuple[int, float]]
@@ -29,7 +31,7 @@ Points = list[tuple[int, float]]
 
 def top(report: Report) -> Section:
     """The headline, what backs it, warnings, and the key figures."""
-    reason = curves.incomparable(report.evaluated)
+    reason = curves.incomparable(report.evaluated, report.measure)
     backing = tuple(evidence(report))
     warnings = [Note(reason, "warning")] if reason else []
     warnings += [Note((report.name(run), f": {note}"), "warning") for run in report.transferred for note in run.transfer.notes]
@@ -40,9 +42,10 @@ def top(report: Report) -> Section:
 
 def learning_curves(report: Report) -> list[Section]:
     """The learning curves."""
-    runs = [run for run in report.runs if run.curve]
+    runs, measure = report.drawn, report.measure
     if not runs:
         return []
+    drawn = {run.label: measure.curve(run) for run in runs}
     switches: dict[tuple[int, str], list[RunRecord]] = {}
     for run in runs:
         for phase in run.phases[1:]:
@@ -53,8 +56,8 @@ def learning_curves(report: Report) -> list[Section]:
         names = report.names(switching)
         lines.append((step, f"{plain(names)}: {what} from step {step:,}", report.slots[switching[0].label]))
         notes.append((*names, f" trains {what} from step {step:,} on."))
-    best, scratch = curves.leader(report.runs), curves.baseline(report.runs)
-    sooner = curves.head_start(best, scratch) if best and scratch else None
+    best, scratch = curves.leader(report.runs, measure), curves.baseline(report.runs)
+    sooner = curves.head_start(best, scratch, measure) if best and scratch else None
     lead = None
     if sooner:
         reached, last, value = sooner
@@ -63,20 +66,24 @@ def learning_curves(report: Report) -> list[Section]:
             "The dotted line runs from where ", report.name(best), " is as low as ", report.name(scratch),
             f" at its end, step {reached:,.0f}, to that end, step {last:,}.",
         ))  # fmt: skip
-    series = tuple(Series(run.label, report.slots[run.label], run.curve) for run in runs)
-    ends = "; ".join(f"{run.label} from {number(run.curve[0][1])} to {number(run.curve[-1][1])}" for run in runs)
-    highest = min(_ABOVE_MEDIAN * statistics.median(value for run in runs for _, value in run.curve), HIGHEST)
-    for run, worst in ((run, max(value for _, value in run.curve)) for run in runs):
+    series = tuple(Series(run.label, report.slots[run.label], drawn[run.label]) for run in runs)
+    ends = "; ".join(
+        f"{label} from {measure.number(curve[0][1])} to {measure.number(curve[-1][1])}" for label, curve in drawn.items()
+    )
+    highest = min(measure.far * statistics.median(value for curve in drawn.values() for _, value in curve), HIGHEST)
+    for run in runs:
+        worst = max(value for _, value in drawn[run.label])
         if worst > highest:
-            notes.append((report.name(run), f" reaches {number(worst)}, above the drawing; it stands at the upper edge there."))
+            above = f" reaches {measure.number(worst)}, above the drawing; it stands at the upper edge there."
+            notes.append((report.name(run), above))
+    name, log = measure.name.capitalize(), measure is curves.PERPLEXITY
     figure = Figure(
         "learning-curves",
-        f"Perplexity on held-out text over training steps of {', '.join(run.label for run in runs)}",
-        f"Logarithmic scale, lower is better. {ends}. The table of perplexities has all values.",
-        Lines(series, value="perplexity", switches=tuple(lines), lead=lead, highest=highest),
+        f"{name} on held-out text over training steps of {', '.join(drawn)}",
+        f"{'Logarithmic scale, lower' if log else 'Lower'} is better. {ends}. The table below has the values.",
+        Lines(series, log, measure.name, tuple(lines), lead, highest, from_zero=False, decimals=None if log else 3),
     )
-    about = "Perplexity on held-out text: how many tokens the model hesitates between, on average. Lower is better."
-    return [Section("Learning curves", (about, figure, *([Note(joined(notes, " "))] if notes else [])))]
+    return [Section("Learning curves", (_ABOUT[measure], figure, *([Note(joined(notes, " "))] if notes else [])))]
 
 
 def label_scores(report: Report) -> list[Section]:
@@ -123,7 +130,8 @@ def _scores(report: Report, name: str, value: str, points: Sequence[tuple[RunRec
 
 
 def perplexities(report: Report) -> list[Section]:
-    """Perplexity of every run at every evaluation, thinned: a column for a run, or of many runs a row, the best first."""
+    """The measure of every run at every evaluation, thinned: a column for a run, or of many runs a row, the best first."""
+    measure = report.measure
     runs = [run for run in report.evaluated if not curves.scored(run)]
     if not runs:
         if any(curves.scored(run) for run in report.runs):
@@ -132,52 +140,59 @@ def perplexities(report: Report) -> list[Section]:
         text = "No evaluation is recorded yet." if planned else "These models have not been trained further."
         return [Section("Perplexity", (text,))]
     steps = curves.all_steps(runs)
-    tokens = {point.tokens for run in runs for point in run.evaluations} - {None}
-    counted = f" over {plural(tokens.pop(), 'token')}" if len(tokens) == 1 else ""
-    lede = f"On held-out text{counted}, along the way; step 0 is before training."
     sideways = len(runs) > _MOST_COLUMNS
+    both = measure is curves.BITS and not sideways
+    over, unit = (" of", "byte") if measure is curves.BITS else (" over", "token")
+    counts = {getattr(point, f"{unit}s") for run in runs for point in run.evaluations} - {None}
+    counted = f"{over} {plural(counts.pop(), unit)}" if len(counts) == 1 else ""
+    lede = f"On held-out text{counted}, along the way; step 0 is before training."
+    lede += " In brackets: perplexity." if both else ""
     shown = curves.chosen_steps(steps, _MOST_STEPS if sideways else _MOST_ROWS)
-    alone = runs[0] if len(runs) == 1 and runs[0].lowest else None
-    if alone:
-        shown = sorted({*shown, alone.lowest[0]})
-    comparable = curves.incomparable(runs) is None
-    best = {step: curves.best_at(runs, step) if comparable else [] for step in shown}
-    if alone:
-        best[alone.lowest[0]] = [alone]
+    lowest = measure.lowest(runs[0]) if len(runs) == 1 else None
+    if lowest:
+        shown = sorted({*shown, lowest[0]})
+    comparable = curves.incomparable(runs, measure) is None
+    best = {step: curves.best_at(runs, step, measure) if comparable else [] for step in shown}
+    if lowest:
+        best[lowest[0]] = runs
 
     def cell(run: RunRecord, step: int) -> Text:
-        value = number(curves.perplexity_at(run, step))
-        return Best(value, report.slots[run.label]) if run in best[step] else value
+        value = measure.at(run, step)
+        text = measure.number(value)
+        first = Best(text, report.slots[run.label]) if run in best[step] else text
+        return (first, f" ({number(curves.PERPLEXITY.at(run, step))})") if both and value is not None else first
 
-    name = "perplexities"
+    name = "perplexities" if measure is curves.PERPLEXITY else measure.name
     about: list[Text] = []
     if sideways:
-        rows = tuple((report.name(run), *(cell(run, step) for step in shown)) for run in _ranked(runs))
-        table = Table(("Step", *(f"{step:,}" for step in shown)), rows, name)
+        rows = tuple((report.name(run), *(cell(run, step) for step in shown)) for run in _ranked(report, runs))
+        head: list[Text] = ["Step", *(f"{step:,}" for step in shown)]
         about += ["Bold or starred: the lowest of its column; the lowest last value is first."] if comparable else []
     else:
-        head: list[Text] = ["Step", *map(report.name, runs)]
+        head = ["Step", *map(report.name, runs)]
         body: list[list[Text]] = [[f"{step:,}", *(cell(run, step) for run in runs)] for step in shown]
         about += ["Bold or starred: the lowest of its row."] if comparable and len(runs) > 1 else []
-        if alone:
-            step, value = alone.lowest
-            about.append(f"Bold or starred: the lowest after training began, {number(value)} at step {step:,}.")
-        leading, scratch = curves.leader(runs), curves.baseline(runs)
+        if lowest:
+            step, value = lowest
+            about.append(f"Bold or starred: the lowest after training began, {measure.number(value)} at step {step:,}.")
+        leading, scratch = curves.leader(runs, measure), curves.baseline(runs)
         if leading and scratch and leading is not scratch and comparable:
             head.append((report.name(scratch), " needs"))
-            points = [(step, curves.perplexity_at(leading, step)) for step in shown]
-            for row, (_, value), needed in zip(body, points, curves.steps_needed(scratch.curve, points), strict=True):
-                never = NO_VALUE if value is None or math.isinf(value) else f"> {scratch.curve[-1][0]:,}"
+            curve = measure.curve(scratch)
+            points = [(step, measure.at(leading, step)) for step in shown]
+            for row, (_, value), needed in zip(body, points, curves.steps_needed(curve, points, measure.linear), strict=True):
+                never = NO_VALUE if value is None or math.isinf(value) else f"> {curve[-1][0]:,}"
                 row.append(never if needed is None else f"{needed:,.0f}")
             about.append((
                 "Last column: after how many steps ", report.name(scratch), " is where ", report.name(leading),
                 " is in this row, interpolated between evaluations.",
             ))  # fmt: skip
-        table = Table(tuple(head), tuple(map(tuple, body)), name)
+        rows = tuple(map(tuple, body))
     if len(shown) < len(steps):
         about.append(f"{len(shown)} of {len(steps)} evaluations are shown; metrics.jsonl has all.")
     caption = [Note(joined(about, " "))] if about else []
-    return [Section("Perplexity at each evaluation", (lede, table, *caption))]
+    table = Table(tuple(head), rows, name, left=tuple(range(1, 1 + len(runs))) if both else ())
+    return [Section(f"{measure.name.capitalize()} at each evaluation", (lede, table, *caption))]
 
 
 def bits_per_byte(report: Report) -> list[Section]:
@@ -207,8 +222,6 @@ def bits_per_byte(report: Report) -> list[Section]:
         "What the models still need for a byte of held-out text, special tokens left out. Unlike perplexities, these numbers "
         "can be compared between tokenizers on the same text."
     )
-    if curves.differ_in_text(report.runs, "validation"):
-        about += " These runs were scored on different text."
     about += " A masked model is asked for its masked tokens only." if masked else ""
     head = ("Run", "after step", "bits per byte", "lowest", "perplexity", "bytes per token", "bytes per second")
     return [Section("Bits per byte", (about, Table(head, tuple(rows), "bits per byte")))]
@@ -285,18 +298,20 @@ def _panel(name: str, title: str, about: str, series: list[Series], log: bool, s
 
 
 def _key_figures(report: Report) -> tuple[tuple[str, Text], ...]:
-    best, scratch = curves.leader(report.runs), curves.baseline(report.runs)
+    measure = report.measure
+    best, scratch = curves.leader(report.runs, measure), curves.baseline(report.runs)
     found: list[tuple[str, Text]] = []
     if best:
-        step, value = best.curve[-1]
-        if (bits := curves.bits_at(best, step)) is not None:
-            found.append((f"{bits:.3f}", ("bits per byte of ", report.name(best), f" after {plural(step, 'step')}")))
-        found.append((number(value), ("perplexity of ", report.name(best), f" after {plural(step, 'step')}")))
+        step = measure.curve(best)[-1][0]
+        for one in (curves.BITS, curves.PERPLEXITY):
+            if math.isfinite(value := one.at(best, step)):
+                found.append((one.number(value), (f"{one.name} of ", report.name(best), f" after {plural(step, 'step')}")))
         if (bleu := next((one.bleu for one in best.evaluations if one.step == step), None)) is not None:
             found.append((number(bleu), ("BLEU of ", report.name(best), f" after {plural(step, 'step')}")))
-        sooner = curves.head_start(best, scratch) if scratch and not curves.incomparable(report.evaluated) else None
+        comparable = not curves.incomparable(report.evaluated, measure)
+        sooner = curves.head_start(best, scratch, measure) if scratch and comparable else None
         if sooner and sooner[0] > 0:
-            what = ("fewer steps than ", report.name(scratch), " for the perplexity that it ends with")
+            what = ("fewer steps than ", report.name(scratch), f" for the {measure.name} that it ends with")
             found.append((f"{number(sooner[1] / sooner[0], 2)} ×", what))
     chosen = next((run for run in report.transferred if run is best), report.transferred[0] if report.transferred else None)
     if chosen and chosen.transfer.counts and (total := sum(chosen.transfer.counts.values())):
@@ -310,10 +325,10 @@ def _key_figures(report: Report) -> tuple[tuple[str, Text], ...]:
     return tuple(found)
 
 
-def _ranked(runs: Sequence[RunRecord]) -> list[RunRecord]:
-    """The runs by the perplexity at the last step that all share, lowest first; as they are where there is none."""
-    step = None if curves.incomparable(runs) else curves.decisive_step([run for run in runs if run.curve])
-    values = {run.label: math.inf if step is None else curves.perplexity_at(run, step) for run in runs}
+def _ranked(report: Report, runs: Sequence[RunRecord]) -> list[RunRecord]:
+    """The runs by their values at the last step that all share, lowest first; as they are where there is none."""
+    step = None if curves.incomparable(runs, report.measure) else curves.decisive_step(report.drawn, report.measure)
+    values = {run.label: math.inf if step is None else report.measure.at(run, step) for run in runs}
     return sorted(runs, key=lambda run: math.inf if values[run.label] is None else values[run.label])
 
 
