@@ -161,6 +161,30 @@ def test_runs_of_two_tokenizers_are_compared_on_the_same_text(runs, tmp_path):
     assert "another tokenizer or text; their bits per byte cannot be compared." in comparison_table([short, long])
 
 
+def test_runs_on_different_held_out_text_are_refused(runs, tmp_path, capsys):
+    def copy(run: Path, name: str, *files: tuple[str, str]) -> Path:
+        return with_bits(
+            run, tmp_path / name, sha256=name, inputs=[{"name": file, "sha256": hash * 64} for file, hash in files]
+        )
+
+    german = copy(runs[0], "german", ("de.txt", "a"), ("more\n.txt", "b"))
+    french = copy(runs[1], "french", ("more.txt", "b"), ("fr.txt", "c"))
+    output = tmp_path / "out" / "page.html"
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["report", str(german), str(french), f"--output={output}"])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 2 and not output.parent.exists()
+    assert f"{french}: was scored on other held-out text (fr.txt, sha256 cccccccc; more.txt, sha256 bbbbbbbb)" in line
+    assert f"than {german} (de.txt, sha256 aaaaaaaa; more .txt, sha256 bbbbbbbb)" in line and "wechsel-jax evaluate" in line
+    with pytest.raises(UserError, match="other held-out text"):
+        comparison_table([german, french])
+    # Not those that recorded no files, that have no score yet, or whose tokens are the same from other files.
+    (french / "metrics.jsonl").write_text("")
+    same = copy(runs[1], "same", ("fr.txt", "c"))
+    (same / "data" / "validation" / "manifest.json").write_text('{"sha256": "german", "inputs": [{"sha256": "c"}]}')
+    assert "WECHSEL ends at perplexity 296" in comparison_table([german, french, same, runs[2]])
+
+
 def test_what_is_called_lowest_is(tmp_path):
     told = [(0, 50.0, 9.0, 2.5), (10, 20.1, 5.0, 1.525), (20, 21.1, 4.5, 1.5)]
     points = tuple(Evaluation(step, perplexity, loss=loss, bits_per_byte=bits) for step, perplexity, loss, bits in told)

@@ -6,8 +6,8 @@ wechsel-jax report scores.json --output=scores.md
 The page's plots are written beside it for papers and slides, as PNG and SVG: report-learning-curves.png,
 report-token-origins.svg, report-embedding-lengths.png and so on, as far as the runs have data for them.
 
-Runs are compared in bits per byte where all of them recorded these, else in perplexity. A run may still be
-going: the page says where it stands and when it will be done.
+Runs are compared in bits per byte where all of them recorded these, else in perplexity. Runs that were scored on different
+held-out text are refused. A run may still be going: the page says where it stands and when it will be done.
 
 Files that `wechsel-jax embeddings` wrote become sections of the page, with or without runs; alone also a .md file.
 

@@ -51,7 +51,7 @@ def write_report(
       `output`.
 
     Raises:
-      UserError: a run is missing or damaged, `output` is a directory, matplotlib is
+      UserError: a run is missing or damaged, two were scored on different held-out text, `output` is a directory, matplotlib is
         missing, or one of the files exists and `overwrite` is false.
     """
     output = Path(output)
@@ -126,7 +126,7 @@ def comparison_table(runs: Sequence[str | Path | RunRecord]) -> str:
       runs: directories as in `read_run`, or runs that were read.
 
     Raises:
-      UserError: a run cannot be read, or it is damaged.
+      UserError: a run cannot be read, or two were scored on different held-out text.
     """
     report = Report(read_runs(runs))
     top = training_sections.top(report)

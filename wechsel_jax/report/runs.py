@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from wechsel_jax.errors import UserError
+from wechsel_jax.errors import UserError, one_line
 from wechsel_jax.initializers import METHODS
 from wechsel_jax.records import ComparisonRecord, RunRecord, expand, read_run
 from wechsel_jax.report import curves
@@ -64,7 +64,7 @@ def read_runs(paths: Sequence[str | Path | RunRecord], *, measured: bool = False
       measured: also measure the tables of their transfers, see `inspection.completed`.
 
     Raises:
-      UserError: none is given, one is given twice, or one cannot be read.
+      UserError: none is given, one is given twice, one cannot be read, or two were scored on different held-out text.
     """
     runs: list[RunRecord] = []
     for path in paths:
@@ -75,11 +75,31 @@ def read_runs(paths: Sequence[str | Path | RunRecord], *, measured: bool = False
     for i, place in enumerate(places):
         if place in places[:i]:
             raise UserError(f"{runs[i].path}: given twice; expected each run once")
+    _require_one_text([run for run in runs if run.evaluations])
     if measured:
         from wechsel_jax.inspection import completed
 
         runs = [dataclasses.replace(run, transfer=run.transfer and completed(run.transfer)) for run in runs]
     return _told_apart([dataclasses.replace(run, label=_label(run, runs)) for run in runs])
+
+
+def _require_one_text(runs: Sequence[RunRecord]) -> None:
+    """Raises `UserError` where two runs were scored on different held-out text, as far as they recorded which."""
+    recorded = [run for run in runs if run.evaluations and curves.files_of(run, "validation")]
+    for run in recorded[1:]:
+        pair = recorded[0], run
+        if not curves.differ_in_text(pair, "validation"):
+            continue
+        texts = [curves.files_of(one, "validation") for one in pair]
+        told = []
+        for files, others in (texts, texts[::-1]):
+            # Those that the other has not come first.
+            names = [f"{one_line(files[file])}, sha256 {file[:8]}" for file in sorted(files, key=others.__contains__)]
+            told.append("; ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else ""))
+        raise UserError(
+            f"{run.path}: was scored on other held-out text ({told[1]}) than {pair[0].path} ({told[0]}); expected the same; "
+            "report them apart, or score both on one text by `wechsel-jax evaluate` and report its file of scores"
+        )
 
 
 def _label(run: RunRecord, runs: Sequence[RunRecord]) -> str:
