@@ -140,9 +140,11 @@ def test_a_setting_for_all_goes_to_those_that_read_it_and_to_all_where_none_does
     config.methods = ("wechsel",)
     assert transfer_settings(config, "wechsel", inputs)["rounds"] == 3
     config.variants = ConfigDict({"crossed": ConfigDict({"method": "wechsel", "regression": True})})
-    config.methods, config.text.source = ("wechsel", "crossed"), ("en.txt",)
+    config.variants.of_pieces = ConfigDict({"method": "fvt", "regression": True})
+    config.methods, config.text.source = ("wechsel", "crossed", "of_pieces"), ("en.txt",)
     # The regression counts tokens in the texts, which the method itself does not read.
-    assert transfer_settings(config, "crossed", inputs)["source_text"] == "x"
+    for name in ("crossed", "of_pieces"):
+        assert transfer_settings(config, name, inputs)["source_text"] == "x"
     assert "source_text" not in transfer_settings(config, "wechsel", inputs)
 
 

@@ -8,6 +8,7 @@ import pytest
 from tests.initializers.conftest import COUNTED_SIZES
 from wechsel_jax.initializers import METHODS, Side
 from wechsel_jax.initializers.regression import fit_regression, regressed
+from wechsel_jax.initializers.trans_tokenization import Translations
 from wechsel_jax.initializers.wechsel import wechsel
 from wechsel_jax.tokens.overlap import Overlap
 
@@ -132,34 +133,60 @@ def test_without_counts_or_vectors_it_still_fits(counted_sides, target_too):
 
 
 @pytest.mark.parametrize("shared", [False, True])
-@pytest.mark.parametrize("name", ["wechsel", "wechsel_tfr", "ofa", "focus"])
-def test_every_method_with_vectors_has_it(counted_sides, name, shared):
-    """x_t R + 1/2 sum_s w_s (e_s - x_s R), a token at a time, where the method's own plan does not copy."""
+@pytest.mark.parametrize(
+    "name", [name for name, method in METHODS.items() if "regression" in method.settings and name != "anker"]
+)
+def test_every_method_that_has_it_adds_the_residuals_of_its_own_plan(counted_sides, name, shared):
+    """x_t R + c sum_s w_s (e_s - x_s R), a token at a time, where the method's own plan does not copy."""
     source, target = counted_sides
+    method, generator = METHODS[name], np.random.default_rng(3)
     copies = np.full(T, -1)
-    if shared or name == "focus":
+    if shared or method.helper or name == "focus":
         copies[3:40:2] = np.arange(20, 20 + len(copies[3:40:2]))
     overlap = Overlap(copies.astype(np.int32), np.where(copies >= 0, 3, 0).astype(np.int8))
-    method, table = METHODS[name], np.random.default_rng(3).standard_normal((S, 5))
-    own = method.plan(source, target, overlap=overlap)
-    plan = method.plan(source, target, overlap=overlap, regression=True)
+    options = {"overlap": overlap}
+    if method.helper:
+        helper = generator.standard_normal((T, 4)).astype(np.float32)
+        helper[8] = 0
+        target = dataclasses.replace(target, embeddings=helper)
+    if "pieces" in method.options:
+        options["pieces"] = [np.array([i % S, 5][: i % 3]) for i in range(T)]
+    if "translations" in method.options:
+        options["translations"] = Translations(
+            [np.array([i]) for i in range(9)], [np.array([i + 41]) for i in range(9)], np.full(9, 20.0)
+        )
+    if name == "trelm":
+        options["start"] = "shared"
+        source = dataclasses.replace(source, embeddings=generator.standard_normal((S, M)).astype(np.float32))
+        raw = (*source.vocabulary.bytes[:20], *target.vocabulary.bytes[20:])
+        target = dataclasses.replace(target, vocabulary=dataclasses.replace(target.vocabulary, bytes=raw))
+    table = generator.standard_normal((S, 5)).astype(np.float32)
+    own = method.plan(source, target, **options)
+    plan = method.plan(source, target, regression=True, **options)
     plan.validate(S)
-    rows = plan.apply(table.astype(np.float32))
-    vectors = source.vectors
-    if name == "focus":
-        # The vectors are the target's; a source token has the one of the token that it is shared with.
-        vectors = np.zeros_like(source.vectors)
+    rows = plan.apply(table)
+    vectors = source.vectors, target.vectors
+    if name == "focus" or method.helper:
+        # The vectors are the target's, or the helper's; a source token has the one of the token that it is shared with.
+        of_target = target.vectors if name == "focus" else target.embeddings
+        vectors = np.zeros((S, of_target.shape[1]), np.float32), of_target
         for i, copy in enumerate(copies):
-            if copy >= 0:
-                vectors[copy] = target.vectors[i]
-    fitted = fit_regression(dataclasses.replace(source, vectors=vectors), target)
+            if copy >= 0 and (name != "salt" or target.has_vector[i]):
+                vectors[0][copy] = of_target[i]
+    share = 0.5 if method.features else 1.0
+    if not method.features:
+        vectors = np.zeros((S, 0), np.float32), np.zeros((T, 0), np.float32)
+    sides = [dataclasses.replace(side, vectors=own) for side, own in zip((source, target), vectors, strict=True)]
+    fitted = fit_regression(dataclasses.replace(sides[0], embeddings=None), sides[1])
     coefficients = fitted.basis @ table
+    residuals = table - fitted.source @ coefficients
     for i in range(T):
-        if copies[i] >= 0:
-            np.testing.assert_array_equal(rows[i], table[copies[i]].astype(np.float32))
+        if own.copy[i] >= 0:
+            np.testing.assert_array_equal(rows[i], table[own.copy[i]])
             continue
-        expected = fitted.target[i] @ coefficients
-        for s, weight in zip(own.neighbors[i], own.weights[i], strict=True):
-            expected = expected + 0.5 * weight * (table[s] - fitted.source[s] @ coefficients)
-        np.testing.assert_allclose(rows[i], expected, atol=2e-5)
+        weights = np.zeros(S)
+        np.add.at(weights, own.neighbors[i], own.weights[i])
+        if own.basis is not None:
+            weights += own.coordinates[i].astype(np.float64) @ own.basis
+        np.testing.assert_allclose(rows[i], fitted.target[i] @ coefficients + share * weights @ residuals, rtol=1e-4, atol=1e-4)
     assert own.random.any() and not plan.random.any()

@@ -535,6 +535,31 @@ def test_the_regression_with_word_vectors_counts_tokens_in_text(world, source, m
     assert np.abs(alone.table - made.table).max() > 0.01
 
 
+@pytest.mark.parametrize("name", ["fvt", "mean", "clp", "tokalign"])
+def test_a_regression_on_frequency_makes_rows_of_frequent_and_rare_tokens_differ(world, source, make, helper, name):
+    """By the command's job, where tokens have no vectors, a helper's rows, or vectors of the same text."""
+    texts = {"source_text": world.root / "english.txt", "target_text": world.root / "german.txt"}
+    own = {"clp": {"helper": helper}, "tokalign": {"pivots": 16}}.get(name, {})
+    made = make(method=name, regression=True, **texts, **own)
+    known = {"clp": "helper row, frequency", "tokalign": "vector, frequency"}.get(name, "frequency")
+    (rule,) = [rule for rule in made.record["behaviour"] if "ridge regression" in rule]
+    assert f"its token's {known} and word start by" in rule
+    assert ("added to it is 1 times" in rule) == (name in ("fvt", "mean"))
+    assert made.record["settings"]["regression"] is True and made.record["counts"]["random"] == 0
+    mixed = np.flatnonzero(made.plan.is_mixed)
+    plain = make("plain", method=name, **(texts if name == "tokalign" else {}), **own)
+    np.testing.assert_array_equal(made.plan.copy, plain.plan.copy)
+    if name == "mean":
+        tokenizer, counts = load_tokenizer(made.directory), np.zeros(len(made.new), int)
+        for line in texts["target_text"].read_text(encoding="utf-8").splitlines():
+            np.add.at(counts, tokenizer(line, add_special_tokens=False)["input_ids"], 1)
+        # Of one frequency and word start, one row; of others, others.
+        starts = np.array([token.startswith("Ġ") for token in made.new])
+        alike = {(counts[i], starts[i]) for i in mixed}
+        assert 10 < len(np.unique(made.table[mixed].round(4), axis=0)) <= len(alike)
+    assert np.abs(made.table[mixed] - plain.table[mixed]).max() > 0.01
+
+
 def test_an_untied_head_has_weights_of_its_own(world, save_source, make):
     """The asymmetric start, from files to the tables that transformers loads, token by token."""
     directory, model = save_source("roberta", tied=False)

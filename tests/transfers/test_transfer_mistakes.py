@@ -173,6 +173,13 @@ BAD = {
     "regression with text of one language": lambda w, s, t: (
         {"regression": True, "target_text": w.root / "german.txt"}, "regression: text of one language only, to count its",
     ),
+    "regression of rows that are drawn": lambda w, s, t: (
+        {"method": "multivariate", "regression": True},
+        "regression: multivariate does not read it; expected method wechsel, .*, fvt, mean; or leave it out",
+    ),
+    "regression on nothing": lambda w, s, t: (
+        {"method": "fvt", "regression": True}, "regression: fvt has no vectors .*; expected source_text and target_text",
+    ),
     "no parallel text": lambda w, s, t: (
         {"method": "trans_tokenization"}, "trans_tokenization: no parallel; expected parallel text",
     ),

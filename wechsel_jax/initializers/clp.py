@@ -10,6 +10,7 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.initializers.anchors import anchored_plan, find_anchors, helper_rows
 from wechsel_jax.initializers.method import Method, Neighbors, WordStart
 from wechsel_jax.initializers.plan import Side, TransferPlan, on_source_rows
+from wechsel_jax.initializers.regression import Predicted, regressed_by_shared
 from wechsel_jax.search.columns import Bonus
 from wechsel_jax.search.threads import one_thread
 from wechsel_jax.tokens.overlap import Overlap
@@ -21,7 +22,14 @@ _CANCELLED = 0.01
 
 
 @one_thread()
-def clp(source: Side, target: Side, *, overlap: Overlap, notes: Callable[[str], None] | None = None) -> TransferPlan:
+def clp(
+    source: Side,
+    target: Side,
+    *,
+    overlap: Overlap,
+    regression: Predicted = False,
+    notes: Callable[[str], None] | None = None,
+) -> TransferPlan:
     """Similarity-weighted mean of all shared tokens (CLP-Transfer, Ostendorff and Rehm, 2023, section 3).
 
     Shared tokens are copied. Any other token's weights are its cosine similarities, in the helper model, to all shared tokens
@@ -38,7 +46,8 @@ def clp(source: Side, target: Side, *, overlap: Overlap, notes: Callable[[str], 
       source: V_s tokens; neither vectors nor embeddings are read.
       target: V_t tokens with a helper model's rows (V_t, h); a token without one is noise.
       overlap: the shared tokens; the paper matches by spelling ("exact").
-      notes: called with a sentence where similarities cancel.
+      regression: rows that are not copied are those of `regressed_by_shared`, from the helper's rows.
+      notes: called with a sentence where similarities cancel; see `regressed`, too.
 
     Returns:
       A plan whose weights sum to 1 in every mixed row, some of them negative.
@@ -61,7 +70,8 @@ def clp(source: Side, target: Side, *, overlap: Overlap, notes: Callable[[str], 
     # A loose overlap finds one source token for several anchors.
     np.add.at(basis_SxH, overlap.source[anchors], unit_TxH[anchors])
     plan = TransferPlan.low_rank(unit_TxH / np.where(usable, total_T, 1)[:, None], basis_SxH.T)
-    return plan.with_noise(~usable).with_copies(overlap.source)
+    plan = plan.with_noise(~usable).with_copies(overlap.source)
+    return regressed_by_shared(plan, source, target, table, overlap, anchors, notes) if regression else plan
 
 
 def clp_nearest(
@@ -71,7 +81,9 @@ def clp_nearest(
     overlap: Overlap,
     neighbors: Neighbors = 10,
     word_start: WordStart = 0.0,
+    regression: Predicted = False,
     progress: Callable[[int, int], None] | None = None,
+    notes: Callable[[str], None] | None = None,
 ) -> TransferPlan:
     """Similarity-weighted mean of the most similar shared tokens: CLP-Transfer with fewer neighbors.
 
@@ -86,7 +98,9 @@ def clp_nearest(
       neighbors: how many shared tokens make one new token.
       word_start: is added to the similarity of shared tokens whose source token begins a word if the new token does, and does
         not if not.
+      regression: rows that are not copied are those of `regressed_by_shared`, from the helper's rows.
       progress: called with (tokens done, tokens to do).
+      notes: see `regressed`.
 
     Returns:
       A convex plan: weights are non-negative and sum to 1 in every mixed row.
@@ -105,7 +119,8 @@ def clp_nearest(
     shares_TxK = np.maximum(similarity_TxK.astype(np.float64), 0)
     total_T = shares_TxK.sum(axis=1, keepdims=True)
     shares_TxK = np.divide(shares_TxK, total_T, out=np.zeros_like(shares_TxK), where=total_T > 0)
-    return anchored_plan(overlap, wanted, *on_source_rows(rows[places_TxK], shares_TxK))
+    plan = anchored_plan(overlap, wanted, *on_source_rows(rows[places_TxK], shares_TxK))
+    return regressed_by_shared(plan, source, target, table, overlap, anchors, notes) if regression else plan
 
 
 CLP = Method(
@@ -124,6 +139,7 @@ CLP = Method(
     summary="shared tokens copied, others a mean of all of them by similarity in a target-language model",
     rules=lambda settings: ["Weights are the cosine similarities, in the helper, to all shared tokens, divided by their sum."],
     helper=True,
+    features="helper row",
     overlap="exact",
 )
 CLP_NEAREST = dataclasses.replace(

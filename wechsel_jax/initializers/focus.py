@@ -1,6 +1,5 @@
 """FOCUS: a new token is a sparse mean of the shared tokens that target-language vectors hold to be like it."""
 
-import dataclasses
 from collections.abc import Callable
 
 import numpy as np
@@ -11,7 +10,7 @@ from wechsel_jax.initializers.anchors import anchored_plan
 from wechsel_jax.initializers.method import Method, WordStart
 from wechsel_jax.initializers.noise import FOCUS_SEED
 from wechsel_jax.initializers.plan import Side, TransferPlan, on_source_rows
-from wechsel_jax.initializers.regression import Predicted, regressed
+from wechsel_jax.initializers.regression import Predicted, regressed_by_shared
 from wechsel_jax.search.columns import Bonus
 from wechsel_jax.tokens.overlap import Overlap
 
@@ -46,8 +45,7 @@ def focus(
       overlap: the shared tokens; `find_overlap(..., parity="deepfocus")` finds those of PyPI deepfocus.
       word_start: is added to the similarity of anchors whose source token begins a word if the target token does, and does not
         if not.
-      regression: rows that are not copied are those of `regressed`. The vectors of the source tokens are those of the target
-        tokens that they are shared with.
+      regression: rows that are not copied are those of `regressed_by_shared`.
       parity: choose anchors as PyPI deepfocus 1.0.1 does.
       progress: called with (tokens done, tokens to do) while neighbors are searched.
       notes: see `regressed`.
@@ -77,9 +75,7 @@ def focus(
         neighbors, weights = on_source_rows(neighbors, weights.astype(np.float64))
     plan = anchored_plan(overlap, wanted, neighbors, weights)
     if regression:
-        known = np.zeros((len(source.vocabulary), vectors.shape[1]), vectors.dtype)
-        known[rows] = vectors[anchors]
-        plan = regressed(plan, dataclasses.replace(source, vectors=known), target, notes=notes)
+        plan = regressed_by_shared(plan, source, target, vectors, overlap, anchors, notes)
     return plan
 
 

@@ -83,6 +83,8 @@ class Method:
         the method needs none.
       space: whose word vectors it needs: of "both" languages in one space, or of the "target" language alone.
       helper: whether it needs the embeddings of a model of the target language.
+      features: what of a token `--regression` reads besides its frequency and word start: its "vector" or its "helper row"; ""
+        where tokens have nothing in a space of both languages, whose regression needs text.
       source_rows: whether the plan reads the rows of the source model's own table.
       head_rows: whether it reads those of its output head too, where that is another table.
       text: makes the two sides of text of both languages, and of a dictionary and word vectors where it takes them and there
@@ -106,6 +108,7 @@ class Method:
     vectors: Literal["ngram", "tfr", "native"] | None = None
     space: Literal["both", "target"] = "both"
     helper: bool = False
+    features: Literal["vector", "helper row", ""] = "vector"
     source_rows: bool = False
     head_rows: bool = False
     text: Callable | None = None

@@ -1,7 +1,10 @@
 """Baselines that keep what two vocabularies share and know nothing of the other tokens but how source rows are distributed."""
 
+from collections.abc import Callable
+
 from wechsel_jax.initializers.method import Method
 from wechsel_jax.initializers.plan import Side, TransferPlan
+from wechsel_jax.initializers.regression import Predicted, regressed_by_counts
 from wechsel_jax.initializers.salt import CITATION, PAPER
 from wechsel_jax.tokens.overlap import Overlap
 
@@ -24,7 +27,14 @@ def multivariate(source: Side, target: Side, *, overlap: Overlap) -> TransferPla
     return TransferPlan.copied(overlap.source)
 
 
-def mean(source: Side, target: Side, *, overlap: Overlap) -> TransferPlan:
+def mean(
+    source: Side,
+    target: Side,
+    *,
+    overlap: Overlap,
+    regression: Predicted = False,
+    notes: Callable[[str], None] | None = None,
+) -> TransferPlan:
     """Shared tokens copied, every other one the mean of all source rows (Hewitt, 2021: Initializing New Word Embeddings).
 
     Hugging Face's `resize_token_embeddings(mean_resizing=True)` gives new rows N(m, 1e-9 C), which is the mean with a trace of
@@ -34,11 +44,14 @@ def mean(source: Side, target: Side, *, overlap: Overlap) -> TransferPlan:
       source: V_s tokens; nothing but their number matters.
       target: V_t tokens.
       overlap: the shared tokens, special tokens included.
+      regression: rows that are not copied are those of `regressed_by_counts`: the mean given frequency and word start.
+      notes: see `regressed`.
 
     Returns:
       A plan whose rows are copied or "random"; that the latter are the mean is the noise's business.
     """
-    return multivariate(source, target, overlap=overlap)
+    plan = multivariate(source, target, overlap=overlap)
+    return regressed_by_counts(plan, source, target, notes) if regression else plan
 
 
 MULTIVARIATE = Method(
@@ -66,4 +79,5 @@ MEAN = Method(
     summary="shared tokens copied, all others the mean of the source table",
     overlap="exact",
     noise="mean",
+    features="",
 )

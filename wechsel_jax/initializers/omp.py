@@ -11,6 +11,7 @@ from wechsel_jax.initializers.anchors import anchored_plan, find_anchors, helper
 from wechsel_jax.initializers.least_squares import least_squares
 from wechsel_jax.initializers.method import Method, Setting
 from wechsel_jax.initializers.plan import Side, TransferPlan, on_source_rows
+from wechsel_jax.initializers.regression import Predicted, regressed_by_shared
 from wechsel_jax.tokens.overlap import Overlap
 
 
@@ -20,8 +21,10 @@ def omp(
     *,
     overlap: Overlap,
     atoms: Annotated[int, Setting("Most source tokens that make one target token", 1, 1 << 20)] = 64,
+    regression: Predicted = False,
     parity: bool = False,
     progress: Callable[[int, int], None] | None = None,
+    notes: Callable[[str], None] | None = None,
 ) -> TransferPlan:
     """Sparse coding of each new token over the shared tokens in a helper model (Goddard and Fernandes Neto, 2025).
 
@@ -38,8 +41,10 @@ def omp(
       target: V_t tokens with a helper model's rows (V_t, h).
       overlap: the shared tokens.
       atoms: how many shared tokens make one new token; at most as many as there are, and at most h.
+      regression: rows that are not copied are those of `regressed_by_shared`, from the helper's rows.
       parity: choose as mergekit-tokensurgeon does.
       progress: called with (tokens done, tokens to do).
+      notes: see `regressed`.
 
     Returns:
       A plan with signed weights on source rows, strongest first; the weights do not sum to 1.
@@ -58,7 +63,8 @@ def omp(
     places = np.where(used, places, 0)
     fit = least_squares(rows, places, used, table[wanted])
     neighbors, weights = on_source_rows(overlap.source[anchors[places]], fit.weights)
-    return anchored_plan(overlap, wanted, neighbors, weights)
+    plan = anchored_plan(overlap, wanted, neighbors, weights)
+    return regressed_by_shared(plan, source, target, table, overlap, anchors, notes) if regression else plan
 
 
 OMP = Method(
@@ -81,5 +87,6 @@ OMP = Method(
         f"at most {settings['atoms']}; special tokens are left out."
     ],
     helper=True,
+    features="helper row",
     overlap="exact",
 )

@@ -1,7 +1,7 @@
 """A new token starts as the mean of the pieces that the old tokenizer would have cut it into: FVT and the asymmetric start."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain
 
 import numpy as np
@@ -9,10 +9,19 @@ import numpy as np
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers.method import Method
 from wechsel_jax.initializers.plan import Side, TransferPlan
+from wechsel_jax.initializers.regression import Predicted, regressed_by_counts
 from wechsel_jax.tokens.overlap import Overlap
 
 
-def fvt(source: Side, target: Side, *, overlap: Overlap, pieces: Sequence[np.ndarray]) -> TransferPlan:
+def fvt(
+    source: Side,
+    target: Side,
+    *,
+    overlap: Overlap,
+    pieces: Sequence[np.ndarray],
+    regression: Predicted = False,
+    notes: Callable[[str], None] | None = None,
+) -> TransferPlan:
     """Shared tokens copied, others the mean of their pieces' rows (Gee et al., 2022: Fast Vocabulary Transfer, section 3).
 
     A piece that occurs twice counts twice. Special source tokens among the pieces stand for no text, the unknown token above
@@ -23,6 +32,8 @@ def fvt(source: Side, target: Side, *, overlap: Overlap, pieces: Sequence[np.nda
       target: V_t tokens.
       overlap: the shared tokens, special tokens included.
       pieces: V_t arrays of source ids, what the source tokenizer makes of each target token's text; empty where there is none.
+      regression: rows that are not copied are those of `regressed_by_counts`.
+      notes: see `regressed`.
 
     Returns:
       A plan with one neighbor for every distinct piece; tokens that are not shared and have no piece are random.
@@ -43,7 +54,8 @@ def fvt(source: Side, target: Side, *, overlap: Overlap, pieces: Sequence[np.nda
     pairs, times = np.unique(row[plain] * size + ids[plain], return_counts=True)
     row, ids = pairs // size, pairs % size
     weights = times / np.bincount(row, times, rows)[row]
-    return TransferPlan.of_pairs(rows, row, ids, weights).merged().with_copies(overlap.source)
+    plan = TransferPlan.of_pairs(rows, row, ids, weights).merged().with_copies(overlap.source)
+    return regressed_by_counts(plan, source, target, notes) if regression else plan
 
 
 def asymmetric(source: Side, target: Side, *, overlap: Overlap, pieces: Sequence[np.ndarray]) -> TransferPlan:
@@ -89,6 +101,7 @@ FVT = Method(
     name="fvt",
     label="FVT",
     color=11,
+    features="",
     plan=fvt,
     paper="Gee, Zugarini, Rigutini and Torroni, 2022: Fast Vocabulary Transfer, section 3",
     citation="""@inproceedings{gee-etal-2022-fvt,

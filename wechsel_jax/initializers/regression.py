@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import numpy as np
@@ -13,6 +13,7 @@ from scipy.sparse import csr_array
 from wechsel_jax.initializers.method import Setting
 from wechsel_jax.initializers.plan import Side, TransferPlan
 from wechsel_jax.search.threads import one_thread
+from wechsel_jax.tokens.overlap import Overlap
 
 # The setting of every method that has it.
 Predicted = Annotated[bool, Setting("Rows are predicted from vectors and frequency; else they are mixtures only")]
@@ -70,7 +71,8 @@ def fit_regression(source: Side, target: Side) -> Regression:
     model belong to other languages.
 
     Args:
-      source: V_s tokens with vectors (V_s, m), some of them not zero, their `counts`, and as `embeddings` their rows, or None.
+      source: V_s tokens with vectors (V_s, m), some of them not zero, or None (m is 0 then); their `counts`, which only those
+        with vectors may lack; and as `embeddings` their rows, or None.
       target: V_t tokens likewise, without rows.
 
     Returns:
@@ -121,14 +123,14 @@ def regressed(
     residuals leaves out what only one source token has.
 
     Args:
-      plan: V_t rows. Those that are random have no neighbors and become the prediction alone; copied ones stay.
-      source: V_s tokens with vectors (V_s, m), and their `counts` where frequencies are to be known.
+      plan: V_t rows. Those that are random have no weights and become the prediction alone; copied ones stay.
+      source: V_s tokens with vectors (V_s, m) or without, and their `counts` where frequencies are to be known.
       target: V_t tokens likewise.
       share: of the residuals, one or (V_t,).
       notes: called with a sentence where the ridge is not the usual one.
 
     Returns:
-      A plan with coordinates of rank m + 4.
+      A plan with coordinates of rank m + 4, and behind them those that `plan` has.
     """
     fitted = fit_regression(source, target)
     if fitted.ridge != _RIDGES[0] and notes is not None:
@@ -137,11 +139,54 @@ def regressed(
             "go in directions that source vectors hardly have; predicted rows are "
             f"{fitted.longer:.2f} times as long for the target as for the source."
         )
-    weights = (np.asarray(share, np.float32)[..., None] * plan.weights).astype(np.float32)
+    share = np.asarray(share, np.float32)[..., None]
+    weights = (share * plan.weights).astype(np.float32)
     rows, k = weights.shape
     part = csr_array((weights.ravel(), plan.neighbors.ravel(), np.arange(rows + 1) * k), shape=(rows, len(source.vocabulary)))
-    mixed = TransferPlan.mixed(plan.neighbors, weights)
-    return mixed.with_regression(fitted.target - part @ fitted.source, fitted.basis).with_copies(plan.copy)
+    coordinates, basis = fitted.target - part @ fitted.source, fitted.basis
+    if plan.basis is not None:
+        others = share * plan.coordinates
+        coordinates = np.column_stack([coordinates - others @ (plan.basis @ fitted.source), others])
+        basis = np.concatenate([basis, plan.basis])
+    return TransferPlan.mixed(plan.neighbors, weights).with_regression(coordinates, basis).with_copies(plan.copy)
+
+
+def regressed_by_shared(
+    plan: TransferPlan,
+    source: Side,
+    target: Side,
+    vectors: np.ndarray,
+    overlap: Overlap,
+    anchors: np.ndarray,
+    notes: Callable[[str], None] | None = None,
+) -> TransferPlan:
+    """`regressed` by vectors that only target tokens have: source tokens have those of the target tokens that share them.
+
+    Args:
+      plan: V_t rows.
+      source: V_s tokens.
+      target: V_t tokens.
+      vectors: (V_t, m) of the target tokens: word vectors, or a helper model's rows.
+      overlap: which source token is shared with which target token.
+      anchors: target ids of the shared tokens whose vectors are taken.
+      notes: see `regressed`.
+    """
+    known = np.zeros((len(source.vocabulary), vectors.shape[1]), vectors.dtype)
+    known[overlap.source[anchors]] = vectors[anchors]
+    return regressed(plan, replace(source, vectors=known), replace(target, vectors=vectors), notes=notes)
+
+
+def regressed_by_counts(
+    plan: TransferPlan, source: Side, target: Side, notes: Callable[[str], None] | None = None
+) -> TransferPlan:
+    """`regressed` by frequency and word start alone, for plans whose tokens have no vectors in a space of both languages.
+
+    The frequency and word start of the mixture are exchanged for the token's. All of the residuals is kept: in them alone is
+    what a token means.
+    """
+    # The ridge is against vectors: without the source's rows it stays what it is.
+    sides = replace(source, vectors=None, embeddings=None), replace(target, vectors=None)
+    return regressed(plan, *sides, share=1.0, notes=notes)
 
 
 @one_thread()
@@ -184,6 +229,8 @@ def _weights(side: Side) -> np.ndarray:
 
 def _centred(side: Side) -> np.ndarray:
     """float64 (V, m), vectors scaled to length 1, minus their weighted mean; zeros for tokens without a vector."""
+    if side.vectors is None:
+        return np.zeros((len(side.vocabulary), 0))
     vectors = np.asarray(side.vectors, np.float64)
     known = side.has_vector
     if not known.any():

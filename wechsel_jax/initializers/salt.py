@@ -10,6 +10,7 @@ from wechsel_jax.initializers.anchors import anchored_plan, find_anchors, helper
 from wechsel_jax.initializers.least_squares import Fit, least_squares
 from wechsel_jax.initializers.method import Method, Ridge
 from wechsel_jax.initializers.plan import Side, TransferPlan, on_source_rows
+from wechsel_jax.initializers.regression import Predicted, regressed_by_shared
 from wechsel_jax.tokens.overlap import Overlap
 
 _CUTOFF = 1e-6
@@ -21,6 +22,7 @@ def salt(
     *,
     overlap: Overlap,
     ridge: Ridge = 0.0,
+    regression: Predicted = False,
     progress: Callable[[int, int], None] | None = None,
     notes: Callable[[str], None] | None = None,
 ) -> TransferPlan:
@@ -40,6 +42,7 @@ def salt(
         be of any architecture, and of any scale.
       overlap: the shared tokens; the paper matches by "nospace" (appendix A).
       ridge: of the regression, in mean squared lengths of a neighborhood's helper rows; the paper has none.
+      regression: rows that are not copied are those of `regressed_by_shared`, from the helper's rows.
       progress: called with (tokens done, tokens to do) while neighbors are searched.
       notes: called with sentences about how far the regressions can be trusted.
 
@@ -64,7 +67,8 @@ def salt(
         for sentence in _describe(fit, overlap, target.has_vector, known):
             notes(sentence)
     neighbors, weights = on_source_rows(overlap.source[ids], fit.weights)
-    return anchored_plan(overlap, wanted, neighbors, weights)
+    plan = anchored_plan(overlap, wanted, neighbors, weights)
+    return regressed_by_shared(plan, source, target, table, overlap, anchors, notes) if regression else plan
 
 
 def _describe(fit: Fit, overlap: Overlap, has_vector: np.ndarray, known: np.ndarray) -> list[str]:
@@ -119,5 +123,6 @@ SALT = Method(
     vectors="ngram",
     space="target",
     helper=True,
+    features="helper row",
     overlap="nospace",
 )

@@ -8,6 +8,7 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.initializers.anchors import find_anchors, helper_rows
 from wechsel_jax.initializers.method import Method, Ridge
 from wechsel_jax.initializers.plan import Side, TransferPlan
+from wechsel_jax.initializers.regression import Predicted, regressed_by_shared
 from wechsel_jax.search.threads import one_thread
 from wechsel_jax.tokens.overlap import Overlap
 
@@ -17,7 +18,13 @@ _CUTOFF = 1e-6
 
 @one_thread()
 def sava(
-    source: Side, target: Side, *, overlap: Overlap, ridge: Ridge = 0.0, notes: Callable[[str], None] | None = None
+    source: Side,
+    target: Side,
+    *,
+    overlap: Overlap,
+    ridge: Ridge = 0.0,
+    regression: Predicted = False,
+    notes: Callable[[str], None] | None = None,
 ) -> TransferPlan:
     """One linear map from the helper's space to the source's (SAVA, Moroni et al., 2025).
 
@@ -36,7 +43,8 @@ def sava(
       target: V_t tokens with a helper model's rows (V_t, h); a token without one is noise.
       overlap: the shared tokens; the paper matches by spelling ("exact").
       ridge: of the least squares, in mean squared lengths of the shared tokens' centred rows; the paper has none.
-      notes: called with a sentence where the shared tokens are too few to say what the map is.
+      regression: rows that are not copied are those of `regressed_by_shared`, from the helper's rows.
+      notes: called with a sentence where the shared tokens are too few to say what the map is; see `regressed`, too.
 
     Returns:
       A plan whose weights sum to 1 in every mixed row, some of them negative.
@@ -66,7 +74,8 @@ def sava(
     basis = np.zeros((len(values) + 1, len(source.vocabulary)))
     # A loose overlap finds one source token for several anchors.
     np.add.at(basis.T, overlap.source[anchors], np.column_stack([left, np.full(len(anchors), 1 / len(anchors))]))
-    return TransferPlan.low_rank(coordinates, basis).with_noise(~known).with_copies(overlap.source)
+    plan = TransferPlan.low_rank(coordinates, basis).with_noise(~known).with_copies(overlap.source)
+    return regressed_by_shared(plan, source, target, table, overlap, anchors, notes) if regression else plan
 
 
 SAVA = Method(
@@ -89,5 +98,6 @@ Alessio and Barba, Edoardo and Dell'Orletta, Felice and Esuli, Andrea and Navigl
         "left out" + (f", with a ridge of {settings['ridge']:g}." if settings["ridge"] else ".")
     ],
     helper=True,
+    features="helper row",
     overlap="exact",
 )

@@ -4,6 +4,7 @@ import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
@@ -17,6 +18,7 @@ from wechsel_jax.initializers.anker.sides import Language, of_text
 from wechsel_jax.initializers.method import Method, Setting
 from wechsel_jax.initializers.noise import keyed_generator
 from wechsel_jax.initializers.plan import Side, TransferPlan
+from wechsel_jax.initializers.regression import Predicted, regressed
 from wechsel_jax.search.threads import one_thread
 from wechsel_jax.text.files import LONGEST_DOCUMENT
 from wechsel_jax.tokens.overlap import Overlap, find_overlap
@@ -57,7 +59,7 @@ def same_text_sides(
 
     Returns:
       The source side, the target side, with vectors (V, pivots) that are zeros for special tokens and those that are too rare,
-      what is known of the text, and sentences about how far the pivots carry.
+      and `counts` in the text of their own language, what is known of the text, and sentences about how far the pivots carry.
 
     Raises:
       UserError: a file is damaged or empty, or no shared token occurs often enough.
@@ -68,19 +70,24 @@ def same_text_sides(
 
     texts, ended = list(dict.fromkeys((source.text, target.text))), threading.Event()
 
-    def made(number: int) -> tuple[np.ndarray, np.ndarray]:
+    def made(number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         language = (source, target)[number]
         size, options = len(language.vocabulary), (text_bytes, text_field, max_document_bytes)
-        ids = np.concatenate([read_token_ids(language.tokenizer, text, *options) for text in texts])
-        counts = np.bincount(ids[ids != BOUNDARY], minlength=size)
+        parts = {text: read_token_ids(language.tokenizer, text, *options) for text in texts}
+        ids = np.concatenate(list(parts.values()))
+        own, counts = (np.bincount(part[part != BOUNDARY], minlength=size) for part in (parts[language.text], ids))
         usable = (counts >= _LEAST_COUNT) & ~language.vocabulary.special
         name = ("source", "target")[number]
         log(f"  {name} tokenizer: {counts.sum():,} tokens of text, {usable.sum():,} tokens that occur {_LEAST_COUNT} times")
-        return counts, glove_vectors(
-            token_pairs(ids, usable),
-            keyed_generator(seed, f"tokalign {name}"),
-            dim=_DIMENSIONS,
-            progress=lambda epoch, loss: tell(f"  {name} tokenizer: GloVe, epoch {epoch}, loss {loss:.4f}"),
+        return (
+            own,
+            counts,
+            glove_vectors(
+                token_pairs(ids, usable),
+                keyed_generator(seed, f"tokalign {name}"),
+                dim=_DIMENSIONS,
+                progress=lambda epoch, loss: tell(f"  {name} tokenizer: GloVe, epoch {epoch}, loss {loss:.4f}"),
+            ),
         )
 
     def tell(line: str) -> None:
@@ -90,7 +97,7 @@ def same_text_sides(
 
     with ThreadPoolExecutor(2) as threads:
         try:
-            counts, vectors = zip(*threads.map(made, range(2)), strict=True)
+            own, counts, vectors = zip(*threads.map(made, range(2)), strict=True)
         except BaseException:
             # A mistake, or a signal, waits for both threads: for one epoch, then, and not for all of them.
             ended.set()
@@ -120,6 +127,8 @@ def same_text_sides(
         log(f"  {told.lower()}")
         notes.append(f"{told}: more text of both languages helps." if share < _FEW_FOUND else f"{told}.")
     texts_told = {f"{name}_text": of_text(side) for name, side in zip(("source", "target"), sides, strict=True)}
+    # How frequent a token is in its own language: what the regression reads.
+    sides = [replace(side, counts=count) for side, count in zip(sides, own, strict=True)]
     return *sides, {"method": "tokalign", "pivots": len(drawn), **texts_told}, notes
 
 
@@ -136,7 +145,13 @@ def token_pairs(ids: np.ndarray, usable: np.ndarray) -> csr_array:
 
 
 def tokalign(
-    source: Side, target: Side, *, overlap: Overlap, progress: Callable[[int, int], None] | None = None
+    source: Side,
+    target: Side,
+    *,
+    overlap: Overlap,
+    regression: Predicted = False,
+    progress: Callable[[int, int], None] | None = None,
+    notes: Callable[[str], None] | None = None,
 ) -> TransferPlan:
     """Each token that is not shared has the row of its most similar source token (TokAlign, Li et al., 2025).
 
@@ -149,17 +164,20 @@ def tokalign(
       source: V_s tokens with vectors (V_s, m) of `same_text_sides`.
       target: V_t tokens likewise.
       overlap: the shared tokens; the paper matches by spelling ("exact").
+      regression: rows that are not copied are those of `regressed`.
       progress: called with (tokens done, tokens to do).
+      notes: see `regressed`.
 
     Returns:
-      A plan in which every mixed row has one neighbor of weight 1.
+      A plan in which every mixed row has one neighbor, of weight 1 without the regression.
 
     Raises:
       UserError: no source token has a vector.
     """
     wanted = np.flatnonzero(~overlap.shared & target.has_vector)
     nearest = most_similar(source, target, wanted, progress)
-    return anchored_plan(overlap, wanted, nearest[:, None], np.ones((len(wanted), 1)))
+    plan = anchored_plan(overlap, wanted, nearest[:, None], np.ones((len(wanted), 1)))
+    return regressed(plan, source, target, notes=notes) if regression else plan
 
 
 def most_similar(source: Side, target: Side, ids: np.ndarray, progress: Callable[[int, int], None] | None = None) -> np.ndarray:
@@ -175,6 +193,7 @@ TOKALIGN = Method(
     color=19,
     plan=tokalign,
     text=same_text_sides,
+    source_rows=True,
     paper="Li, Zhang and Zong, 2025: TokAlign",
     citation="""@inproceedings{li-etal-2025-tokalign,
   title = {{T}ok{A}lign: Efficient Vocabulary Adaptation via Token Alignment},

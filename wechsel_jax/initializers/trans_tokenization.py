@@ -14,6 +14,7 @@ from wechsel_jax.aligner import DiagonalSettings, align_diagonal
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers.method import Method, Setting
 from wechsel_jax.initializers.plan import Side, TransferPlan
+from wechsel_jax.initializers.regression import Predicted, regressed_by_counts
 from wechsel_jax.tokens import Vocabulary
 from wechsel_jax.tokens.overlap import Overlap, find_overlap
 
@@ -126,6 +127,7 @@ def trans_tokenization(
     pieces: Sequence[np.ndarray],
     translations: Translations,
     least_count: Annotated[int, Setting("Words that were aligned less often say nothing", 1, 1 << 30)] = 10,
+    regression: Predicted = False,
     notes: Callable[[str], None] | None = None,
 ) -> TransferPlan:
     """Each row is the mean of the source rows that its token is translated into (Remy et al., 2024: Trans-Tokenization).
@@ -152,6 +154,7 @@ def trans_tokenization(
       pieces: V_t arrays of source ids, what the source tokenizer makes of each target token's text.
       translations: of words, see `find_translations`.
       least_count: pairs of words with fewer counts are left out.
+      regression: rows that are not copied are those of `regressed_by_counts`.
       notes: called with a sentence about how much was found.
 
     Returns:
@@ -192,7 +195,8 @@ def trans_tokenization(
             f"{len(enough)} pairs of words were aligned {least_count} times or more. With equal bytes and numbers they tell of "
             f"{int(aligned.sum())} target tokens, which stand for {left} that they are parts or extensions of."
         )
-    return plan.with_copies(overlap.source)
+    plan = plan.with_copies(overlap.source)
+    return regressed_by_counts(plan, source, target, notes) if regression else plan
 
 
 def _with_parts(counts: csr_array, source: Vocabulary, target: Vocabulary) -> csr_array:
@@ -239,6 +243,7 @@ TRANS_TOKENIZATION = Method(
     name="trans_tokenization",
     label="Trans-Tokenization",
     color=16,
+    features="",
     plan=trans_tokenization,
     paper="Remy, Delobelle, Avetisyan, Khabibullina, de Lhoneux and Demeester, 2024: Trans-Tokenization",
     citation="""@inproceedings{remy-etal-2024-trans,

@@ -8,6 +8,7 @@ import numpy as np
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers.method import Method, Setting
 from wechsel_jax.initializers.plan import Side, TransferPlan
+from wechsel_jax.initializers.regression import Predicted, regressed_by_counts
 from wechsel_jax.search.threads import one_thread
 from wechsel_jax.tokens.overlap import Overlap, find_overlap
 
@@ -39,6 +40,7 @@ def trelm(
     refinements: Annotated[int, Setting("Rounds of refinement, on translations that the vectors propose", 0, 1000)] = 5,
     direction: Annotated[str, Setting("Which proposals refinement takes", choices=_DIRECTIONS)] = "mutual",
     order: Annotated[str, Setting("Which of the new tokens are the most frequent", choices=_ORDERS)] = "frequency",
+    regression: Predicted = False,
     seed: int = 0,
     parity: bool = False,
     log: Callable[[str], None] | None = None,
@@ -67,6 +69,7 @@ def trelm(
       refinements: rounds of the refinement.
       direction: of its proposals.
       order: "frequency" or "vocabulary"; the source's tokens stand in the order of their ids.
+      regression: rows that are not copied are those of `regressed_by_counts`.
       seed: of every draw.
       parity: nothing is copied, the vectors keep their length and mean, and tokens without one get 1e-8 everywhere.
       log: called with progress lines.
@@ -137,7 +140,8 @@ def trelm(
         ]
         made_TxD = means[1] + spreads[1] / max(spreads[0], 1e-30) * (vectors - means[0]) @ turn_DxD
     plan = TransferPlan.low_rank(made_TxD, np.linalg.pinv(table_SxD.astype(np.float64), rcond=_RANK))
-    return plan if parity else plan.with_noise(~target.has_vector).with_copies(overlap.source)
+    plan = plan if parity else plan.with_noise(~target.has_vector).with_copies(overlap.source)
+    return regressed_by_counts(plan, source, target, notes) if regression else plan
 
 
 def _directions(vectors: np.ndarray, known: np.ndarray) -> np.ndarray:
@@ -157,6 +161,7 @@ TRELM = Method(
     name="trelm",
     label="TreLM",
     color=15,
+    features="",
     plan=trelm,
     paper="Li et al., 2021: Cross-lingual Transfer Learning for Pretrained Contextualized Language Models, appendix A.1",
     citation="""@misc{li-etal-2021-trelm,

@@ -341,7 +341,9 @@ def _share(facts: Mapping[str, Any], how: str) -> float:
 def _without_vector(facts: Mapping[str, Any]) -> float:
     """Share of the tokens whose row a regression on word vectors predicts without one of theirs; 0 without a regression."""
     covered = facts.get("coverage") or {}
-    if not facts.get("regression") or _by_contexts(facts) or not covered.get("without_vector"):
+    method = METHODS.get(facts.get("method"))
+    by_helper = method is not None and method.features == "helper row"
+    if not facts.get("regression") or by_helper or _by_contexts(facts) or not covered.get("without_vector"):
         return 0.0
     return covered["without_vector"]["tokens"] / max(covered["tokens"], 1)
 

@@ -194,8 +194,12 @@ def make_sides(job: Job, steps: Steps) -> tuple[Side, Side, dict | None]:
       UserError: a file is damaged, or no target token has a vector.
     """
     source = target = alignment = embeddings = rows = head = source_counts = counts = None
+    predicted = "regression" in job.method.settings and job.settings.own["regression"]
+    if job.method.source_rows or (predicted and not job.method.text):
+        rows = job.checkpoint.read(job.checkpoint.table)[: len(job.source)]
     if job.method.text:
-        return _text_sides(job, steps)
+        source, target, report = _text_sides(job, steps)
+        return dataclasses.replace(source, embeddings=rows), target, report
     if job.method.helper:
         # Before the vectors, which may take minutes.
         with steps("reading the helper's embeddings"):
@@ -211,12 +215,9 @@ def make_sides(job: Job, steps: Steps) -> tuple[Side, Side, dict | None]:
                     f"{getattr(job.settings, f'{name}_vectors')}: no {name} token has a vector; expected vectors of the {name} "
                     "tokenizer's language, and words that fit the choice of token vectors"
                 )
-    predicted = "regression" in job.method.settings and job.settings.own["regression"]
     if predicted:
         # Counts of the vectors' file are of one language only.
         source_counts, counts = _counts(job, steps)
-    if job.method.source_rows or predicted:
-        rows = job.checkpoint.read(job.checkpoint.table)[: len(job.source)]
     if job.method.head_rows:
         heads = [tensor for tensor in job.checkpoint.vocabulary_tensors() if tensor.role == "head"]
         head = heads[0].rows(job.checkpoint.tensors[heads[0].name].read())[: len(job.source)] if heads else None

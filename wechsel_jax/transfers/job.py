@@ -173,7 +173,7 @@ def transfer(
         log(f"note: {note}")
     content = record.content()
     # What `inspect` would say of what is known here, as far as it is wrong or of what was given.
-    facts = {name: content[name] for name in ("counts", "alignment", "similarity", "source", "target", "coverage")}
+    facts = {name: content[name] for name in ("method", "counts", "alignment", "similarity", "source", "target", "coverage")}
     facts |= {"regression": measures["regression"], "noise": filled.noise}
     for finding in verdict(facts):
         if finding.severity == "wrong" or (finding.severity == "look" and finding.about in ("target text", "similarity")):

@@ -69,11 +69,11 @@ def behaviour(method: Method, settings: TransferSettings) -> list[str]:
             ]
     rules += method.rules(settings.by_name())
     if "regression" in method.settings and own["regression"]:
-        share = own["residual"] if "residual" in method.settings else RESIDUAL
-        known = "vector, frequency and word start" if settings.source_text else "vector and word start"
+        share = own["residual"] if "residual" in method.settings else RESIDUAL if method.features else 1
+        known = ", ".join(filter(None, [method.features, "frequency" if settings.source_text else ""]))
         rules.append(
-            f"A row that is not copied is predicted from its token's {known} by ridge regression on the source tokens; added "
-            f"to it is {share:g} times the weighted residual of its neighbors."
+            f"A row that is not copied is predicted from its token's {known} and word start by ridge regression on the source "
+            f"tokens; added to it is {share:g} times the weighted residual of its neighbors."
         )
         if method.text and settings.target_vectors:
             rules.append("A token too rare in the text is not predicted, but mixed by the word vectors alone.")

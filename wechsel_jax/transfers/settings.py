@@ -255,13 +255,21 @@ class TransferSettings:
         if self.parallel and "parallel" not in method.needs:
             readers = ", ".join(other.name for other in METHODS.values() if "parallel" in other.needs)
             raise UserError(f"parallel: {method.name} does not read it; expected method {readers}, or no parallel text")
-        if method.text is None and "regression" in method.settings and self.own["regression"]:
+        if self.own["regression"] and "regression" not in method.settings:
+            readers = ", ".join(other.name for other in METHODS.values() if "regression" in other.settings)
+            raise UserError(f"regression: {method.name} does not read it; expected method {readers}; or leave it out")
+        if method.text is None and self.own["regression"]:
             if self.parity:
                 raise UserError("regression: no reference implementation has it; expected regression or parity; leave one out")
             if bool(self.source_text) != bool(self.target_text):
                 raise UserError(
                     "regression: text of one language only, to count its tokens in; expected source_text and target_text; give "
                     "both or neither"
+                )
+            if not (method.features or self.source_text):
+                raise UserError(
+                    f"regression: {method.name} has no vectors of both languages' tokens to predict rows from; expected "
+                    "source_text and target_text, to count how frequent tokens are"
                 )
         if "residual" in method.settings and self.own["residual"] != RESIDUAL and not self.own["regression"]:
             raise UserError(
