@@ -14,12 +14,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from ml_collections import ConfigDict
+
+from benchmarks import costs
 from benchmarks.anker import NAMES
 from benchmarks.origin import with_seed
 from benchmarks.results import named_places, read_results, write_results
 from configs.recipe import SOFT
 from wechsel_jax.comparison import BASELINE
+from wechsel_jax.comparison.settings import needs
 from wechsel_jax.errors import UserError
+from wechsel_jax.files.json import read_json
 from wechsel_jax.program import program
 from wechsel_jax.records import ComparisonRecord, read_run
 
@@ -76,6 +81,11 @@ def gather(workdirs: Sequence[tuple[str, Path]], before: dict[str, Any]) -> dict
                 "tried": [list(tried) for tried in (record.tuning or {}).get(place.name, ())],
                 "curve": [[one.step * tokens, round(one.bits_per_byte, 4)] for one in run.evaluations],
             }
+            if run.transfer.cost:
+                settings = ConfigDict(read_json(workdir / "config.json", "the settings of a comparison", "name its workdir"))
+                read = needs(settings, place.name)
+                made = [costs.made(workdir, one)["flops"] for one in record.seconds if one.replace(" ", "_") in read]
+                runs["seeds"][str(run.config["seed"])]["start_flops"] = run.transfer.cost["flops"] + sum(made)
     return {"command": "python -m train.compare --config=configs/arena.py:seed=SEED --workdir=DIR", "languages": languages}
 
 
@@ -104,9 +114,9 @@ def tokens_needed(ends: Sequence[tuple[float, float]], bits: float) -> float:
 def table(result: dict[str, Any]) -> str:
     """A line a run, by language, the best last: chosen rates, its end, and the tokens that FullRand needs for that."""
     lines = [
-        "| to | start | recipe | rate of body | of tables | tokens | TFLOP | bits per byte before | after | "
+        "| to | start | recipe | rate of body | of tables | tokens | TFLOP | of the start | bits per byte before | after | "
         "FullRand needs | times |",
-        "|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+        "|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     seeds_of, edge = {}, False
     for language, found in result["languages"].items():
@@ -123,9 +133,12 @@ def table(result: dict[str, Any]) -> str:
             cells = [_rates(run, "rate"), _rates(run, "tables")]
             edge = edge or any(cell.endswith("*") for cell in cells)
             flops = found.get("flops_per_token")
+            starts = [own.get("start_flops", math.nan) for own in run["seeds"].values()]
+            share = statistics.fmean(starts) / (tokens * flops) if flops else math.nan
             cells += [
                 _count(tokens),
                 "–" if flops is None else f"{tokens * flops / 1e12:.1f}",
+                "–" if math.isnan(share) else f"{share:.2%}",
                 f"{_mean(run, 0):.3f}",
                 f"{_mean(run, -1):.3f}{_spread(run)}",
                 *_needed(needed, tokens),
@@ -133,7 +146,9 @@ def table(result: dict[str, Any]) -> str:
             lines.append(f"| {language} | `{run['start']}` | {run['recipe']} | " + " | ".join(cells) + " |")
     told = "; ".join(f"{language} {', '.join(seeds)}" for language, seeds in seeds_of.items())
     lines.append(
-        f"\nSeeds: {told}; ± is the standard deviation over them, lines without have one. Of several chosen rates all are named"
+        f'\nSeeds: {told}; ± is the standard deviation over them, lines without have one. "Of the start": what it '
+        "multiplies and adds, word vectors and a helper that were trained for it included, as a share of the training's TFLOP; "
+        "older runs did not record it. Of several chosen rates all are named"
         + (", and * marks those that include the lowest or highest that was tried" if edge else "")
         + f". {'; '.join(sorted({found['machine'] for found in result['languages'].values()}))}."
     )

@@ -549,6 +549,12 @@ def test_a_regression_on_frequency_makes_rows_of_frequent_and_rare_tokens_differ
     mixed = np.flatnonzero(made.plan.is_mixed)
     plain = make("plain", method=name, **(texts if name == "tokalign" else {}), **own)
     np.testing.assert_array_equal(made.plan.copy, plain.plan.copy)
+    read = sum(len(line) for text in texts.values() for line in text.read_bytes().splitlines())
+    assert made.record["cost"]["text_bytes"] == read * (2 if name == "tokalign" else 1)
+    assert made.record["cost"]["flops"] > plain.record["cost"]["flops"] > 0 or name == "mean"
+    if name == "fvt":
+        # Each weight multiplies a row of 16 numbers.
+        assert plain.record["cost"] == {"flops": 2 * 16 * np.count_nonzero(plain.plan.weights), "text_bytes": 0}
     if name == "mean":
         tokenizer, counts = load_tokenizer(made.directory), np.zeros(len(made.new), int)
         for line in texts["target_text"].read_text(encoding="utf-8").splitlines():

@@ -11,6 +11,7 @@ from wechsel_jax.initializers.anchors import anchored_plan, find_anchors, helper
 from wechsel_jax.initializers.method import Method, Neighbors, WordStart
 from wechsel_jax.initializers.plan import Side, TransferPlan, on_source_rows
 from wechsel_jax.initializers.regression import Predicted, regressed_by_shared
+from wechsel_jax.records import work
 from wechsel_jax.search.columns import Bonus
 from wechsel_jax.search.threads import one_thread
 from wechsel_jax.tokens.overlap import Overlap
@@ -58,6 +59,7 @@ def clp(
     table, known = helper_rows(target, "clp")
     anchors = find_anchors(source, target, overlap, known, "clp", special=True)
     unit_TxH = table / np.where(known, np.linalg.norm(table.astype(np.float64), axis=1), 1)[:, None]
+    work.product(*table.shape)
     total_T = unit_TxH @ unit_TxH[anchors].sum(axis=0)
     usable = np.abs(total_T) > _ROUNDING * len(anchors)
     cancelled = int((usable & ~overlap.shared & (np.abs(total_T) < _CANCELLED * len(anchors))).sum())

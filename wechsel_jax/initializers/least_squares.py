@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import blas, lapack
 
+from wechsel_jax.records import work
 from wechsel_jax.search.threads import one_thread
 
 # Up to this condition the normal equations keep nine digits of the weights; beyond, singular values are worth their price.
@@ -119,6 +120,8 @@ def _solve(
     if not k:
         return np.zeros((count, 0)), np.zeros(count), wanted.any(axis=1).astype(np.float64)
     if k <= table.shape[1]:
+        # The Gram matrix, its Cholesky factor and that one's inverse.
+        work.flops(count * (k + 1) ** 2 * (table.shape[1] + 2 * (k + 1) / 3))
         weights, condition, residual = _by_gram(table, support, wanted, ridge)
         # Written so that what is not a number counts as untrusted.
         left = np.flatnonzero(~(condition < min(_TRUSTED, 1 / max(cutoff, 1e-300))))
@@ -171,6 +174,7 @@ def _by_gram(
 def _by_singular_values(
     support: np.ndarray, wanted: np.ndarray, ridge: float, cutoff: float
 ) -> tuple[np.ndarray, float, float]:
+    work.svd(*support.shape)
     left, values, right = np.linalg.svd(support, full_matrices=False)
     squares = np.square(values)
     shift = ridge * squares.sum() / len(support)

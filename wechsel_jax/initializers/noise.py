@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from wechsel_jax.records import work
 from wechsel_jax.search.threads import one_thread
 
 KINDS = ("source", "source_sample", "multivariate", "mean", "xavier", "initializer_range")
@@ -183,6 +184,7 @@ def covariance(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def gram(matrix: np.ndarray, mean: np.ndarray | float = 0.0) -> np.ndarray:
     """X^T X (d, d) for X = matrix (V, ...) - mean (d,), in float64 and without a float64 copy of the matrix."""
     total = np.zeros((math.prod(matrix.shape[1:]),) * 2)
+    work.product(len(matrix), *total.shape)
     for block in wide_blocks(matrix, block_rows(matrix)):
         block = block.reshape(len(block), -1) - mean
         total += block.T @ block
@@ -210,12 +212,18 @@ def _transform(matrix: np.ndarray, rows: int, kind: str, initializer_range: floa
     if kind == "multivariate" and matrix.ndim > 1:
         mean, spread = covariance(matrix)
         # The symmetric root: unlike eigenvectors it is unique, whatever LAPACK's choice of their signs.
+        work.eigh(len(spread))
         values, vectors = np.linalg.eigh(spread)
         # What rounding leaves of a zero eigenvalue is no variance.
         values = np.where(values > values[-1] * len(values) * np.finfo(np.float64).eps, values, 0)
         root = (vectors * np.sqrt(values)) @ vectors.T
         root, mean = (part.astype(np.float64 if matrix.dtype == np.float64 else np.float32) for part in (root, mean))
-        return lambda block: mean + block.astype(root.dtype, copy=False) @ root
+
+        def correlated(block: np.ndarray) -> np.ndarray:
+            work.product(*block.shape, len(root))
+            return mean + block.astype(root.dtype, copy=False) @ root
+
+        return correlated
     mean, deviation = (part.reshape(-1) for part in moments(matrix, ddof=int(kind == "source_sample")))
     return lambda block: mean + deviation * block
 

@@ -13,6 +13,7 @@ from scipy.sparse import csr_array
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file
 from wechsel_jax.files.npz import read_arrays
+from wechsel_jax.records import work
 from wechsel_jax.search.threads import one_thread
 from wechsel_jax.tokens import ROLES, Vocabulary
 from wechsel_jax.tokens.overlap import match_special
@@ -410,6 +411,7 @@ def _blocks(rows: np.ndarray, step: int) -> Iterator[np.ndarray]:
 
 def _product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     """left @ right, summed in float64: a row's weights are many, and cancel."""
+    work.product(*left.shape, right.shape[1])
     total = np.zeros((len(left), right.shape[1]))
     for begin in range(0, len(right), _PRODUCT_ROWS):
         rows = slice(begin, begin + _PRODUCT_ROWS)
@@ -420,6 +422,7 @@ def _product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 def _mix(table_SxD: np.ndarray, neighbors_TxK: np.ndarray, weights_TxK: np.ndarray) -> np.ndarray:
     # A sparse product reads each neighbor's row once and adds it to a row that stays in the cache: all of it is reading memory.
     used = weights_TxK != 0
+    work.product(used.sum(), table_SxD.shape[1])
     starts = np.concatenate([[0], np.cumsum(used.sum(axis=1))])
     shape = len(weights_TxK), len(table_SxD)
     return csr_array((weights_TxK[used], neighbors_TxK[used], starts), shape=shape) @ table_SxD

@@ -12,6 +12,7 @@ from scipy.sparse import csr_array
 
 from wechsel_jax.initializers.method import Setting
 from wechsel_jax.initializers.plan import Side, TransferPlan
+from wechsel_jax.records import work
 from wechsel_jax.search.threads import one_thread
 from wechsel_jax.tokens.overlap import Overlap
 
@@ -90,17 +91,21 @@ def fit_regression(source: Side, target: Side) -> Regression:
         columns = [_centred(side), np.ones_like(flag), frequency, frequency**2, flag]
         features.append(np.column_stack(columns))
     weighted = np.where(fitted, _weights(source), 0.0)[:, None] * features[0]
+    (size, rank), wide = features[0].shape, 0 if source.embeddings is None else source.embeddings.shape[1]
+    work.product(2 * size + len(features[1]), rank, rank)
     normal = weighted.T @ features[0]
     grams = [part.T @ part / len(part) for part in (features[0][fitted], features[1])]
     for ridge in _RIDGES:
         penalised = normal.copy()
         penalised[np.diag_indices_from(normal)] += ridge * np.trace(normal) / len(normal)
+        work.solve(rank, size)
         basis = np.linalg.solve(penalised, weighted.T)
         if source.embeddings is None:
             return Regression(*features, basis, ridge, None)
         parts = [slice(begin, begin + _ROWS_AT_ONCE) for begin in range(0, len(features[0]), _ROWS_AT_ONCE)]
         coefficients = sum(basis[:, part] @ source.embeddings[part].astype(np.float64) for part in parts)
         # Mean squared lengths of the predicted rows.
+        work.product(rank, size + 2 * rank, wide)
         of_source, of_target = (np.sum(coefficients * (gram @ coefficients)) for gram in grams)
         longer = float(np.sqrt(of_target / of_source)) if of_source else 1.0
         if longer <= _LONGER:
@@ -143,9 +148,11 @@ def regressed(
     weights = (share * plan.weights).astype(np.float32)
     rows, k = weights.shape
     part = csr_array((weights.ravel(), plan.neighbors.ravel(), np.arange(rows + 1) * k), shape=(rows, len(source.vocabulary)))
+    work.product(part.nnz, fitted.source.shape[1])
     coordinates, basis = fitted.target - part @ fitted.source, fitted.basis
     if plan.basis is not None:
         others = share * plan.coordinates
+        work.product(len(plan.basis), rows + plan.basis.shape[1], fitted.source.shape[1])
         coordinates = np.column_stack([coordinates - others @ (plan.basis @ fitted.source), others])
         basis = np.concatenate([basis, plan.basis])
     return TransferPlan.mixed(plan.neighbors, weights).with_regression(coordinates, basis).with_copies(plan.copy)

@@ -9,6 +9,7 @@ from wechsel_jax.initializers.anchors import find_anchors, helper_rows
 from wechsel_jax.initializers.method import Method, Ridge
 from wechsel_jax.initializers.plan import Side, TransferPlan
 from wechsel_jax.initializers.regression import Predicted, regressed_by_shared
+from wechsel_jax.records import work
 from wechsel_jax.search.threads import one_thread
 from wechsel_jax.tokens.overlap import Overlap
 
@@ -58,6 +59,7 @@ def sava(
     anchors = find_anchors(source, target, overlap, known, "sava")
     rows = table[anchors].astype(np.float64)
     mean = rows.mean(axis=0)
+    work.svd(*rows.shape)
     left, values, right = np.linalg.svd(rows - mean, full_matrices=False)
     kept = values > _CUTOFF * values[0]
     left, values, right = left[:, kept], values[kept], right[kept]
@@ -69,6 +71,7 @@ def sava(
     shift = ridge * np.square(values).sum() / len(anchors)
     wanted = np.flatnonzero(~overlap.shared & known)
     coordinates = np.zeros((len(table), len(values) + 1), np.float32)
+    work.product(len(wanted), table.shape[1], len(values))
     coordinates[wanted, :-1] = (table[wanted] - mean) @ right.T * (values / (np.square(values) + shift))
     coordinates[wanted, -1] = 1
     basis = np.zeros((len(values) + 1, len(source.vocabulary)))

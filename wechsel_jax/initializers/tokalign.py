@@ -19,6 +19,7 @@ from wechsel_jax.initializers.method import Method, Setting
 from wechsel_jax.initializers.noise import keyed_generator
 from wechsel_jax.initializers.plan import Side, TransferPlan
 from wechsel_jax.initializers.regression import Predicted, regressed
+from wechsel_jax.records import work
 from wechsel_jax.search.threads import one_thread
 from wechsel_jax.text.files import LONGEST_DOCUMENT
 from wechsel_jax.tokens.overlap import Overlap, find_overlap
@@ -97,7 +98,7 @@ def same_text_sides(
 
     with ThreadPoolExecutor(2) as threads:
         try:
-            own, counts, vectors = zip(*threads.map(made, range(2)), strict=True)
+            own, counts, vectors = zip(*threads.map(work.carried(made), range(2)), strict=True)
         except BaseException:
             # A mistake, or a signal, waits for both threads: for one epoch, then, and not for all of them.
             ended.set()
@@ -112,6 +113,8 @@ def same_text_sides(
     order = keyed_generator(seed, "tokalign pivots").permutation(known)
     drawn, others = order[:pivots], order[pivots:]
     units = [search.unit_rows(each) for each in vectors]
+    for unit in units:
+        work.product(*unit.shape, len(drawn))
     sides = [
         Side(language.vocabulary, unit @ unit[ids].T, counts=count)
         for language, unit, ids, count in zip((source, target), units, (shared[drawn], drawn), counts, strict=True)

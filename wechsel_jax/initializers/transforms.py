@@ -10,6 +10,7 @@ import numpy as np
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers.noise import block_rows, draw_noise, gram, keyed_generator, moments, wide_blocks, xavier_limit
+from wechsel_jax.records import work
 from wechsel_jax.search.threads import one_thread
 
 STANDARDIZATIONS = ("pretrained_xavier", "xavier_pretrained", "xavier")
@@ -37,6 +38,7 @@ class Factors:
         if self.projection is None:
             return self.coordinates.astype(dtype, copy=False)
         out = np.empty((len(self.coordinates), self.projection.shape[1]), dtype)
+        work.product(len(out), *self.projection.shape)
         step = block_rows(out)
         for begin in range(0, len(out), step):
             rows = self.coordinates[begin : begin + step].astype(np.float32, copy=False)
@@ -68,6 +70,8 @@ def low_rank(matrix: np.ndarray, dimensions: int | str | None) -> Factors:
         raise UserError(
             f"dimensions {dimensions}: a table of shape {matrix.shape} cannot have so many; expected 1 to {min(matrix.shape)}"
         )
+    work.eigh(matrix.shape[1])
+    work.product(*matrix.shape, dimensions)
     values, vectors = np.linalg.eigh(gram(matrix))
     basis = vectors[:, np.argsort(-values, kind="stable")[:dimensions]]
     largest = np.abs(basis).argmax(axis=0)

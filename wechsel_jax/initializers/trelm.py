@@ -9,6 +9,7 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.initializers.method import Method, Setting
 from wechsel_jax.initializers.plan import Side, TransferPlan
 from wechsel_jax.initializers.regression import Predicted, regressed_by_counts
+from wechsel_jax.records import work
 from wechsel_jax.search.threads import one_thread
 from wechsel_jax.tokens.overlap import Overlap, find_overlap
 
@@ -139,6 +140,8 @@ def trelm(
             np.sqrt(np.square(part - mean).sum(axis=1).mean()) for part, mean in zip((vectors[known], wide), means, strict=True)
         ]
         made_TxD = means[1] + spreads[1] / max(spreads[0], 1e-30) * (vectors - means[0]) @ turn_DxD
+    work.svd(*table_SxD.shape)
+    work.product(len(made_TxD) + len(table_SxD), *turn_DxD.shape)
     plan = TransferPlan.low_rank(made_TxD, np.linalg.pinv(table_SxD.astype(np.float64), rcond=_RANK))
     plan = plan if parity else plan.with_noise(~target.has_vector).with_copies(overlap.source)
     return regressed_by_counts(plan, source, target, notes) if regression else plan

@@ -2,8 +2,8 @@
 
 Read `transfer.py` first: what transfer.json holds. `run.py` is what a workdir of training holds (config.json, metrics.jsonl and
 what lies beside them), `state.py` whether it is still going, `comparison.py` what ties several runs together; `scores.py` and
-`embeddings.py` are files of results. Nothing here computes or words anything: that is the business of `inspection` and of
-`report`.
+`embeddings.py` are files of results; `work.py` adds up what a transfer costs while it runs. Nothing here computes or words
+anything: that is the business of `inspection` and of `report`.
 """
 
 from wechsel_jax.records.comparison import ComparisonRecord, expand, read_comparison

@@ -51,6 +51,7 @@ _SCHEMA = {
     "choice?": {"method?": TEXT, "because?": TEXT},
     "calibration?": {},
     "timings?": {"*": NUMBER},
+    "cost?": {"flops": NUMBER, "text_bytes": WHOLE},
     "measures?": {
         "vocabulary_size?": WHOLE,
         "mixture?": {"effective_neighbors": NUMBER, "source_tokens": WHOLE, "largest_absolute_sum?": NUMBER},
@@ -125,6 +126,8 @@ class TransferRecord:
         have settings of its own) and the "curves"; None where a method was named.
       calibration: see `transfers.calibration`; None where there was none.
       timings: step -> seconds.
+      cost: "flops" of the plan, of what it is made from, of applying it and of fitting its rows, and "text_bytes" that were
+        read for all that, in every pass, see `records.work`; calibration is left out. None for older records.
       measures: what was measured of the plan and the tables, see `inspection.measure`; None for older records.
       file: where it was read; None for one that was not.
       mixture, tables, findings: what the plan and the model beside the record tell, see `inspection.completed`; not recorded.
@@ -149,6 +152,7 @@ class TransferRecord:
     choice: Mapping[str, Any] | None = None
     calibration: Mapping[str, Any] | None = None
     timings: Mapping[str, float] = field(default_factory=dict)
+    cost: Mapping[str, float] | None = None
     measures: Mapping[str, Any] | None = None
     file: Path | None = field(default=None, metadata={"recorded": False})
     mixture: Mixture | None = field(default=None, metadata={"recorded": False})
@@ -208,7 +212,7 @@ class TransferRecord:
             {"target": one.target, "how": one.how, "sources": [[*source] for source in one.sources]} for one in self.examples
         ]
         # What later versions added is left out where it is not there.
-        added = ("choice", "calibration", "measures")
+        added = ("choice", "calibration", "cost", "measures")
         return {name: value for name, value in content.items() if name not in added or value is not None}
 
     def write(self, directory: str | Path) -> None:

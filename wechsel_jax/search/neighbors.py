@@ -20,6 +20,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from wechsel_jax.errors import UserError
+from wechsel_jax.records import work
 from wechsel_jax.search.columns import Bonus
 from wechsel_jax.search.rescoring import (
     Groups,
@@ -254,6 +255,7 @@ class Search:
             # One block stays under way on the devices while the host works on the one before.
             if begin < len(wanted):
                 rows = queries[wanted[begin : begin + step]]
+                work.product(len(rows), rows.shape[1], len(self._index))
                 stored, error = self._stored(rows, row_norms(rows), step)
                 nominated = self._nominate(jax.device_put(stored, split), self._keys, self._penalty)
                 waiting.append((slice(begin, begin + len(rows)), rows, nominated, error))

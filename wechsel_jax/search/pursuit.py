@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from wechsel_jax.records import work
+
 # Rows that one device pursues at a time. Fixed: a product of another shape may round differently and turn a close choice.
 _ROWS = 256
 # A residual or a new direction that is shorter, relative to what it came from, is float32's rounding.
@@ -52,6 +54,8 @@ def pursue(
     atoms_RxH = jax.device_put(np.asarray(dictionary, np.float32), NamedSharding(mesh, PartitionSpec()))
     # Lengths of one: float32's range then suffices for helpers of any scale.
     directions = unit_rows(wanted)
+    # Of each step: the fit of all atoms, and the new direction made orthogonal to the chosen ones, twice.
+    work.product(limit, len(wanted), len(dictionary) + 4 * limit, dictionary.shape[1])
     step = _ROWS * len(devices)
     found = np.empty((len(wanted), limit), np.int32)
     for begin in range(0, len(wanted), step):

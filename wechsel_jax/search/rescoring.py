@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from wechsel_jax.records import work
+
 # Rows, or pairs of rows, that are in memory as float64 at once.
 _PAIRS = 256
 # Keys of one product of the exact search.
@@ -33,6 +35,7 @@ class Index:
 
     def scores(self, queries: np.ndarray, rows: np.ndarray, ids: np.ndarray) -> np.ndarray:
         """Cosine similarity float64 (p,) of the pairs (queries[rows[i]], keys[ids[i]])."""
+        work.product(len(rows), queries.shape[1])
         wide = queries.astype(np.float64)
         out = np.empty(len(rows))
         narrow = np.empty((_PAIRS, wide.shape[1]), np.float32)
@@ -95,6 +98,7 @@ def exact_search(queries: np.ndarray, floor: np.ndarray, index: Index, k: int) -
     row, ids, scores = np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0)
     for begin in range(0, len(index), _KEYS):
         part = slice(begin, begin + _KEYS)
+        work.product(len(normal), normal.shape[1], len(index.keys[part]))
         new_row, new = np.nonzero(normal @ normalised(index.keys[part], index.norms[part]).T >= floor)
         row, ids = np.concatenate([row, new_row]), np.concatenate([ids, new + begin])
         scores = np.concatenate([scores, index.scores(queries, new_row, new + begin)])

@@ -11,6 +11,7 @@ import pyarrow as pa
 import tokenizers
 
 from wechsel_jax.errors import UserError
+from wechsel_jax.records import work
 from wechsel_jax.text.files import LONGEST_DOCUMENT
 from wechsel_jax.text.parts import Part, read_parts
 from wechsel_jax.text.sources import Source, find_sources
@@ -84,6 +85,7 @@ def read_texts(
             if left is not None:
                 documents, left = _within(documents, left)
             if documents:
+                work.text(documents)
                 yield documents
                 empty = False
             if left == 0:

@@ -14,6 +14,7 @@ from wechsel_jax.files.hub import HUB_ID
 from wechsel_jax.initializers import METHODS, Side, TransferPlan, shuffle, standardize
 from wechsel_jax.initializers.wechsel import nearest_similarity
 from wechsel_jax.inspection import measure, verdict
+from wechsel_jax.records import work
 from wechsel_jax.records.machine import versions
 from wechsel_jax.records.names import PLAN_FILE
 from wechsel_jax.records.transfer import TransferRecord
@@ -57,8 +58,8 @@ def transfer(
 
     Returns:
       What transfer.json holds: method, settings, counts of copied, mixed and random tokens, coverage of the overlap, alignment
-      quality, similarity, tensors, norms of the rows, 30 examples, the rules that were applied, notes, versions and timings in
-      seconds.
+      quality, similarity, tensors, norms of the rows, 30 examples, the rules that were applied, notes, versions, timings in
+      seconds and the cost in FLOPs.
 
     Raises:
       UserError: an input is missing, damaged or does not fit; nothing is written then.
@@ -97,10 +98,11 @@ def transfer(
             f"latent_dimension {filled.latent_dimension}: the rows of {job.checkpoint.table} cannot have so many "
             f"dimensions; expected 1 to {job.checkpoint.hidden_size}"
         )
-    source_side, target_side, alignment = make_sides(job, steps)
-    plan = _plan(job, source_side, target_side, steps)
+    with work.counted() as making:
+        source_side, target_side, alignment = make_sides(job, steps)
+        plan = _plan(job, source_side, target_side, steps)
     with new_directory(output, "transfer", overwrite) as directory:
-        with steps("writing the model"):
+        with steps("writing the model"), work.counted() as applying:
             surgery = _surgery(job, plan)
             write_target(surgery, directory, job.target_tokenizer)
             plan.save(directory / PLAN_FILE)
@@ -109,9 +111,10 @@ def transfer(
                 f"transformers' AutoTokenizer cuts text of a {job.checkpoint.architecture} model by the rule of its first "
                 "tokenizer, whatever tokenizer.json says: load this one with PreTrainedTokenizerFast.from_pretrained."
             )
-        _tuning(job, plan, directory, steps)
-        _distil(job, plan, directory, steps)
-        _match(job, plan, directory, steps)
+        with work.counted() as fitting:
+            _tuning(job, plan, directory, steps)
+            _distil(job, plan, directory, steps)
+            _match(job, plan, directory, steps)
         calibration = _calibration(job, directory, steps)
         # Reports judge by these, and need not read both models' tables again.
         measures = measure(plan, Checkpoint.open(directory), job.checkpoint, job.target, len(job.source))
@@ -165,6 +168,10 @@ def transfer(
             choice=choice,
             calibration=calibration,
             timings=steps.seconds,
+            cost={
+                "flops": round(making.flops + applying.flops + fitting.flops),
+                "text_bytes": making.text_bytes + fitting.text_bytes,
+            },
             measures=measures,
         )
         record.write(directory)
@@ -237,6 +244,7 @@ def _tuning(job: Job, plan: TransferPlan, directory: Path, steps: Steps) -> None
             progress=steps.counter("steps"),
             **_of_text(settings),
         )
+    work.flops(found["flops"])
     job.notes.append(
         "Rows were moved along {coordinates} coordinates by {steps:,} steps on {tokens:,} tokens ({flops:.3g} FLOPs); the loss "
         "on {held_out:,} held-out tokens went from {loss[0]:.4g} to {loss[1]:.4g} nats{}.".format(
@@ -264,6 +272,7 @@ def _distil(job: Job, plan: TransferPlan, directory: Path, steps: Steps) -> None
             log=steps.log,
             **_of_text(settings),
         )
+    work.flops(found["flops"])
     job.notes.append(
         "{tokens:,} tokens were fitted to the source model on {snippets:,} snippets ({flops:.3g} FLOPs); the mean squared "
         "difference of hidden states on {held_out:,} others went from {loss[0]:.4g} to {loss[1]:.4g}{}.".format(
@@ -290,6 +299,7 @@ def _match(job: Job, plan: TransferPlan, directory: Path, steps: Steps) -> None:
             progress=steps.counter("steps"),
             **_of_text(settings),
         )
+    work.flops(found["flops"])
     job.notes.append(
         "Input rows of {tokens:,} tokens were fitted to the attention of the source's layer {layers} by {steps:,} steps on "
         "{read:,} tokens ({flops:.3g} FLOPs); the mean squared difference on held-out text went from {loss[0]:.4g} to "

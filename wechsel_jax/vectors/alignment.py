@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from wechsel_jax.errors import UserError
+from wechsel_jax.records import work
 from wechsel_jax.search.csls import csls_neighbors, neighborhood_mean
 from wechsel_jax.search.threads import one_thread
 from wechsel_jax.vectors.refinement import Refined, Refinement, refine_rotation
@@ -42,7 +43,10 @@ class SideMap:
             vectors = vectors / np.where(known, np.linalg.norm(vectors, axis=1, keepdims=True), 1)
         if self.mean is not None:
             vectors = np.where(known, vectors - self.mean, 0)
-        return vectors if self.matrix is None else vectors @ self.matrix
+        if self.matrix is None:
+            return vectors
+        work.product(len(vectors), *self.matrix.shape)
+        return vectors @ self.matrix
 
 
 @dataclass(frozen=True)
@@ -273,6 +277,7 @@ def _moments(source, target, source_side, target_side, pairs: Pairs) -> tuple[np
         block = pairs.take(np.s_[first : first + _BLOCK])
         a = source_side(source.rows(block.source)).astype(np.float64)
         b = target_side(target.rows(block.target)).astype(np.float64)
+        work.product(len(a), size, size)
         product += a.T @ (b * block.weight[:, None])
         source_square += float(block.weight @ np.square(a).sum(axis=1))
         target_square += float(block.weight @ np.square(b).sum(axis=1))
@@ -282,6 +287,7 @@ def _moments(source, target, source_side, target_side, pairs: Pairs) -> tuple[np
 
 
 def _rotation(moments: tuple[np.ndarray, float, float]) -> np.ndarray:
+    work.svd(*moments[0].shape)
     u, _, vt = np.linalg.svd(moments[0])
     return u @ vt
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.sparse import csr_array
 
+from wechsel_jax.records import work
 from wechsel_jax.search.threads import one_thread
 
 # As in the authors' program; the paper has a ceiling of 100 (section 4.2).
@@ -55,6 +56,7 @@ def glove_vectors(
     roles = [((generator.random((size, dim + 1)) - 0.5) / dim).astype(np.float32) for _ in range(2)]
     squares = [np.full((size, dim + 1), 1e-12, np.float32) for _ in range(2)]
     starts = np.arange(0, size, _BLOCK)
+    work.product(3 * epochs, size, size, dim)
     for epoch in range(epochs):
         loss = 0.0
         for turn, start in enumerate(generator.permutation(starts), epoch):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wechsel_jax.errors import UserError
+from wechsel_jax.records import work
 from wechsel_jax.search.csls import NEIGHBORHOOD, csls_neighbors, neighborhood_mean
 from wechsel_jax.search.threads import one_thread
 
@@ -58,6 +59,9 @@ class Refined:
 
 def procrustes(source: np.ndarray, target: np.ndarray) -> np.ndarray:
     """The orthogonal R (m, m) float64 that minimises ||A R - B|| for A, B (n, m) (Schönemann, 1966)."""
+    size = len(np.asarray(source).T)
+    work.product(len(source), size, size)
+    work.svd(size, size)
     u, _, vt = np.linalg.svd(np.asarray(source, np.float64).T @ np.asarray(target, np.float64))
     return u @ vt
 
@@ -123,6 +127,7 @@ def refine_rotation(
         raise UserError("one language has vectors of zeros only; expected word vectors of both; train the vectors again")
     best, history, fitted = None, [], None
     for number in range(settings.rounds + 1):
+        work.product(*source.shape, len(rotation))
         mapped = (source @ rotation).astype(np.float32)
         left, right, criterion = propose(mapped, target, settings)
         history.append({"round": number, "pairs": fitted, "criterion": criterion})

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from wechsel_jax.records import work
 from wechsel_jax.search.csls import NEIGHBORHOOD
 from wechsel_jax.search.threads import one_thread
 from wechsel_jax.vectors.refinement import procrustes
@@ -51,10 +52,12 @@ def similarity_map(
     """
     x, z = (_directions(side[:words]) for side in (source, target))
     size = min(len(x), len(z))
+    work.product(size, size, size)
     pairs, _ = _choose(_profiles(x[:size]) @ _profiles(z[:size]).T, 1.0, generator)
     best, gained = -np.inf, 0
     for number in range(1, _ROUNDS + 1):
         rotation = procrustes(x[pairs[0]], z[pairs[1]])
+        work.product(*x.shape, len(rotation) + len(z))
         pairs, cosine = _choose((x @ rotation).astype(np.float32) @ z.T, keep, generator)
         if cosine > best + _GAIN:
             best, gained = cosine, number
@@ -79,6 +82,8 @@ def _unit(vectors: np.ndarray) -> np.ndarray:
 
 def _profiles(vectors: np.ndarray) -> np.ndarray:
     """Each word's similarities (n, n), sorted; of their matrix's square root, which the paper has found to work better."""
+    work.svd(*vectors.shape)
+    work.product(*vectors.shape, len(vectors))
     left, values, _ = np.linalg.svd(vectors, full_matrices=False)
     similarities = (left * values) @ left.T
     similarities.sort(axis=1)

@@ -3,6 +3,7 @@
 import numpy as np
 from scipy.sparse import csr_array
 
+from wechsel_jax.records import work
 from wechsel_jax.search.threads import one_thread
 
 # With these, 1 to 3 of 128 axes are not yet those of the exact decomposition. Two rounds of subspace iteration, which take half
@@ -30,9 +31,12 @@ def decompose(rows: csr_array, rank: int) -> tuple[np.ndarray, np.ndarray]:
     columns, size = rows.T.tocsr(), rows.shape[1]
     width = max(_WIDTH, rank // 4)
     if size <= 2 * width * (_STEPS + 1):
+        work.product(np.square(np.diff(rows.indptr), dtype=np.float64).sum())
         basis, projected = np.eye(size, dtype=np.float32), (columns @ rows).toarray().astype(np.float64)
     else:
         basis, projected = _krylov(rows, columns, width)
+    work.eigh(len(projected))
+    work.product(size, len(projected), rank)
     values, turns = np.linalg.eigh(projected)
     order = np.argsort(-values, kind="stable")[:rank]
     axes = basis @ turns[:, order].astype(np.float32)
@@ -52,6 +56,9 @@ def _krylov(rows: csr_array, columns: csr_array, width: int) -> tuple[np.ndarray
         here = slice(end - width, end)
         basis[:, here] = block
         found = basis[:, :end]
+        work.product(2 * rows.nnz, width)
+        work.product(4, size, end, width)
+        work.qr(size, width)
         image = columns @ (rows @ np.ascontiguousarray(block))
         along = found.T @ image
         projected[:end, here], projected[here, :end] = along, along.T

@@ -13,6 +13,7 @@ from wechsel_jax.initializers.anker.contexts import LARGEST_WINDOW, count_neighb
 from wechsel_jax.initializers.anker.vectors import Counted, anchored_vectors
 from wechsel_jax.initializers.method import Setting
 from wechsel_jax.initializers.plan import Side
+from wechsel_jax.records import work
 from wechsel_jax.text.files import LONGEST_DOCUMENT
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def text_sides(
         return Counted(tokens, count_neighbors(ids, size, window=window), ~language.vocabulary.special)
 
     with ThreadPoolExecutor(2) as threads:
-        source_counts, target_counts = threads.map(counted, (source, target))
+        source_counts, target_counts = threads.map(work.carried(counted), (source, target))
     candidates = find_candidates(source.vocabulary, target.vocabulary, pairs)
     used = _entries(candidates)
     if dictionary and used < _FEW_ENTRIES * len(pairs):

@@ -16,6 +16,7 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.initializers.anker.anchors import RULES, Anchors, Candidates, choose_anchors
 from wechsel_jax.initializers.anker.contexts import context_counts, positive_pmi
 from wechsel_jax.initializers.anker.decomposition import decompose
+from wechsel_jax.records import work
 
 # Rows and columns of what is decomposed: the most frequent tokens of each language, which the axes are fitted on and pairs are
 # learned among, and the most frequent anchors.
@@ -213,6 +214,7 @@ def _fit(source: Counted, target: Counted, anchors: Anchors, dimensions: int) ->
     axes, values = decompose(rows, dimensions)
     # Vectors are the left singular vectors times the square roots of the singular values.
     axes /= np.sqrt(np.maximum(values, 1e-6))
+    work.product(rows.nnz, axes.shape[1])
     vectors = rows @ axes
     return _Fitted(axes, ids, (vectors[: len(ids[0])], vectors[len(ids[0]) :]))
 
@@ -230,7 +232,9 @@ def _project(side: Counted, columns: np.ndarray, axes: np.ndarray, fitted: tuple
     wanted = np.setdiff1d(np.flatnonzero(side.known()), fitted[0])
     for start in range(0, len(wanted), _PROJECTED_ROWS):
         rows = wanted[start : start + _PROJECTED_ROWS]
-        vectors[rows] = _contexts(side, columns, rows) @ axes
+        contexts = _contexts(side, columns, rows)
+        work.product(contexts.nnz, axes.shape[1])
+        vectors[rows] = contexts @ axes
     return vectors
 
 
