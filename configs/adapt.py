@@ -119,8 +119,11 @@ def get_config(arguments: str = "") -> ConfigDict:
     if chosen["hours"] is not None and chosen["tokens"]:
         raise UserError("--config: tokens= beside hours=: each says how long the run is; expected one of the two")
     if (chosen["hours"] is None) != (not chosen["like"]) and not chosen["longer"]:
+        if chosen["hours"] is None:
+            raise UserError(f"--config: like={chosen['like']}: its speed is for hours=, which is missing; expected both")
         raise UserError(
-            "--config: hours= and like= go together: like= is an earlier run on the same machine, whose speed counts"
+            f"--config: hours={chosen['hours']:g}: at what speed? expected like=, a run of the same model on the same "
+            "machine that has ended; give tokens=300k instead and another --workdir=TRY first, and then add like=TRY/auto"
         )
     if chosen["longer"]:
         names = [part.split("=")[0] for part in arguments.split(",") if part]

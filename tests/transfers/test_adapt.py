@@ -153,8 +153,11 @@ def test_the_model_decides_objective_tokenizer_rate_and_rows(source, save_source
         ("probe=yes", "'probe=yes' behind the colon; expected probe to be a whole number"),
         ("recipe=sgd", "expected recipe to be one of auto, adamw"),
         ("weeks=3", "expected some of source="),
-        ("hours=3", "hours= and like= go together"),
-        ("like=/nowhere", "hours= and like= go together"),
+        (
+            "hours=3",
+            "hours=3: at what speed. expected like=, .*; give tokens=300k instead and another --workdir=TRY first, and then",
+        ),
+        ("like=/nowhere", "like=/nowhere: its speed is for hours=, which is missing"),
         ("hours=3,tokens=1M,like=/nowhere", "tokens= beside hours=: each says how long the run is; expected one of the two"),
         ("hours=0,like=/nowhere", "hours=0: expected more than 0"),
         ("hours=3,like=/nowhere", "/nowhere: no such directory"),
