@@ -113,10 +113,14 @@ def tokens_needed(ends: Sequence[tuple[float, float]], bits: float) -> float:
 
 def table(result: dict[str, Any]) -> str:
     """A line a run, by language, the best last: chosen rates, its end, and the tokens that FullRand needs for that."""
+    all_runs = [run for found in result["languages"].values() for run in found["runs"].values()]
+    # Older runs did not record what their starts cost.
+    costs_told = any("start_flops" in own for run in all_runs for own in run["seeds"].values())
+    start = " of the start |" if costs_told else ""
     lines = [
-        "| to | start | recipe | rate of body | of tables | tokens | TFLOP | of the start | bits per byte before | after | "
+        f"| to | start | recipe | rate of body | of tables | tokens | TFLOP |{start} bits per byte before | after | "
         "FullRand needs | times |",
-        "|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+        f"|---|---|---|---:|---:|---:|---:|{'---:|' * costs_told}---:|---:|---:|---:|",
     ]
     seeds_of, edge = {}, False
     for language, found in result["languages"].items():
@@ -138,7 +142,7 @@ def table(result: dict[str, Any]) -> str:
             cells += [
                 _count(tokens),
                 "–" if flops is None else f"{tokens * flops / 1e12:.1f}",
-                "–" if math.isnan(share) else f"{share:.2%}",
+                *(["–" if math.isnan(share) else f"{share:.2%}"] if costs_told else []),
                 f"{_mean(run, 0):.3f}",
                 f"{_mean(run, -1):.3f}{_spread(run)}",
                 *_needed(needed, tokens),
@@ -146,9 +150,14 @@ def table(result: dict[str, Any]) -> str:
             lines.append(f"| {language} | `{run['start']}` | {run['recipe']} | " + " | ".join(cells) + " |")
     told = "; ".join(f"{language} {', '.join(seeds)}" for language, seeds in seeds_of.items())
     lines.append(
-        f'\nSeeds: {told}; ± is the standard deviation over them, lines without have one. "Of the start": what it '
-        "multiplies and adds, word vectors and a helper that were trained for it included, as a share of the training's TFLOP; "
-        "older runs did not record it. Of several chosen rates all are named"
+        f"\nSeeds: {told}; ± is the standard deviation over them, lines without have one. "
+        + (
+            '"Of the start": what it multiplies and adds, word vectors and a helper that were trained for it included, as a '
+            "share of the training's TFLOP; older runs did not record it. "
+            if costs_told
+            else ""
+        )
+        + "Of several chosen rates all are named"
         + (", and * marks those that include the lowest or highest that was tried" if edge else "")
         + f". {'; '.join(sorted({found['machine'] for found in result['languages'].values()}))}."
     )
