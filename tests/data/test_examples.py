@@ -272,6 +272,13 @@ def test_questions_whose_answer_the_text_does_not_tell(tmp_path):
             r"question q1: the answer '1799' does not stand at character 9",
         ),
         (
+            # Of a test set whose answers are held back.
+            Task("answers"),
+            "a.json",
+            json.dumps(SQUAD).replace('"text": "1799", "answer_start": 8', '"text": "", "answer_start": 0'),
+            r"question q1: an answer has no text; expected what stands in the context; take a file whose answers are not held",
+        ),
+        (
             # Python counts it from the end of the text.
             Task("answers"),
             "a.json",

@@ -246,7 +246,12 @@ def _questions(source: Source, task: Task) -> Iterator[Example]:
     read = _squad(source) if source.kind in ("text", "json") else _question_rows(source, task)
     for place, identifier, question, text, answers, impossible in read:
         for answer, start in answers:
-            if start < 0 or text[start : start + len(answer)] != answer or not answer:
+            if not answer:
+                raise UserError(
+                    f"{place}: an answer has no text; expected what stands in the context; take a file whose answers are not "
+                    "held back, as those of a test set may be, or remove the question"
+                )
+            if start < 0 or text[start : start + len(answer)] != answer:
                 raise UserError(
                     f"{place}: the answer {answer[:40]!r} does not stand at character {start} of the text; expected it there; "
                     "mend answer_start or remove the question"
