@@ -296,6 +296,7 @@ def test_mistakes_give_one_line_and_status_2(arguments, message, tmp_path):
     [
         ("a.py", "def get_config():\n    raise RuntimeError('of its own')", "a.py: line 2: RuntimeError: of its own"),
         ("a.py", "def get_config():\n    return 1 / 0", "a.py: line 2: ZeroDivisionError"),
+        ("a.py", "def get_config():\n    return open('/missing/file')", "a.py: line 2: FileNotFoundError"),
         ("a.py", "import nothing_of_this_name", "a.py: line 1: ModuleNotFoundError"),
         ("a.py", "import sys\nsys.exit(0)", "a.py: line 2: SystemExit"),
         ("a.py", "def get_config():\n    return get_config()", "a.py: line 2: RecursionError"),

@@ -75,7 +75,10 @@ def run(module: str, function: str, defaults: str = "default_config") -> None:
                 if not file.endswith(".py"):
                     raise UserError(f"{file}: is no .py file; expected a Python file with get_config()")
         try:
-            return flags.FLAGS(argv)
+            rest = flags.FLAGS(argv)
+            # What the system told the file (OSError) is raised once its settings are looked at.
+            getattr(_CONFIG.value, "items", None)
+            return rest
         # What the configuration's file does is the user's: it may raise anything, and exit.
         except (Exception, SystemExit) as error:
             if isinstance(error, SystemExit) and file is None:
