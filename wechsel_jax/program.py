@@ -83,16 +83,14 @@ def without_torch() -> None:
 def mistake(error: BaseException) -> str | None:
     """Returns the line for what the user can mend: a `UserError`, what the system says, a lack of memory; None for the rest."""
     if isinstance(error, UserError):
-        line = printable(str(error))
-        # What a file or an argument put into it may be of any length; the end says what to do.
-        return line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE // 2]} ... {line[-_LONGEST_LINE // 2 :]}"
+        return _bounded(str(error))
     if isinstance(error, MemoryError):
         what = f"{one_line(error)}; " if str(error) else ""
         return f"{what}not enough memory; ask for less, or use a machine with more memory"
     if isinstance(error, OSError) and error.errno is not None:
         where = f"{error.filename}: " if error.filename else ""
         advice = "; free some space and run the same command again" if error.errno in FULL else ""
-        return f"{where}{error.strerror}{advice}"
+        return _bounded(f"{where}{error.strerror}{advice}")
     asked = os.environ.get("JAX_PLATFORMS", "")
     if type(error) in (RuntimeError, AssertionError) and asked not in ("", "cpu") and not _devices():
         return (
@@ -109,6 +107,12 @@ def mistake(error: BaseException) -> str | None:
     if type(error).__name__ in ("JaxRuntimeError", "XlaRuntimeError") and "RESOURCE_EXHAUSTED" in str(error):
         return "not enough memory on the device; compute less at once, or use more devices or larger ones"
     return None
+
+
+def _bounded(text: str) -> str:
+    """One line: what a file or an argument put into it may be of any length, and its end says what to do."""
+    line = printable(text)
+    return line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE // 2]} ... {line[-_LONGEST_LINE // 2 :]}"
 
 
 def _devices() -> bool:

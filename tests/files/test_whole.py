@@ -395,6 +395,13 @@ def test_a_tokenizer_without_an_unknown_token_is_a_mistake():
     assert mistake(Exception("another")) is None
 
 
+def test_what_the_system_says_of_any_path_is_one_line_of_bounded_length():
+    with pytest.raises(OSError) as raised:
+        Path("a\nb" * 2000).read_bytes()
+    line = mistake(raised.value)
+    assert line.startswith("a ba b") and line.endswith("b: File name too long") and "\n" not in line and len(line) < 2100
+
+
 def test_a_missing_accelerator_is_a_mistake_and_other_errors_beside_one_are_not(monkeypatch):
     error = RuntimeError("Unable to initialize backend 'cuda'")
     for asked, found, told in (("cuda", False, True), ("cuda", True, False), ("cpu", False, False), ("", False, False)):
