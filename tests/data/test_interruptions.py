@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.full_disk import no_file_above
 from wechsel_jax.data import TokenBlocks, manifest, prepare, prepare_split, unfinished
 from wechsel_jax.errors import UserError
 from wechsel_jax.text.parts import Part
@@ -217,6 +218,12 @@ def test_an_interruption_before_anything_is_done_leaves_nothing(tmp_path, tokeni
 def test_a_disk_that_is_full_at_once_promises_nothing(tmp_path, tokenizers, text, monkeypatch):
     interrupted_after(monkeypatch, 0, OSError(errno.ENOSPC, "No space left on device"))
     with pytest.raises(UserError, match=r"no room left on the disk .* run the same command again$"):
+        prepare(text, tokenizers["gpt2"], tmp_path / "out")
+    assert os.listdir(tmp_path) == ["text.jsonl"]
+
+
+def test_a_disk_without_room_for_the_plan_leaves_nothing(tmp_path, tokenizers, text):
+    with no_file_above(16), pytest.raises(UserError, match=r"no room left on the disk .* run the same command again$"):
         prepare(text, tokenizers["gpt2"], tmp_path / "out")
     assert os.listdir(tmp_path) == ["text.jsonl"]
 

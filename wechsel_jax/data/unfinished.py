@@ -55,9 +55,13 @@ class Unfinished:
             self._record = _read(self.directory / _RECORD) or {}
         else:
             _remove(self.directory)
-            self.directory.mkdir(parents=True)
-            with new_file(self.directory / _PLAN, "w") as handle:
-                json.dump(plan, handle)
+            try:
+                self.directory.mkdir(parents=True)
+                with new_file(self.directory / _PLAN, "w") as handle:
+                    json.dump(plan, handle)
+            except BaseException:
+                _remove(self.directory)
+                raise
         self.result.mkdir(exist_ok=True)
 
     @contextlib.contextmanager
