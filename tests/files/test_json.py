@@ -17,7 +17,7 @@ from wechsel_jax.files.json import ANY, NUMBER, TEXT, WHOLE, is_number, mismatch
         (b'{"a": ', "not JSON: .* line 1 column 7"),
         (b"\xff\xfe{}", "not JSON: .*utf-8"),
         (b"[1]", "no JSON object"),
-        (b'{"a": %s}' % (b"9" * 5000), "not JSON: .*4300"),
+        (b'{"a": %s}' % (b"9" * 5000), "a number of thousands of digits"),
         (b'{"a": %s%s}' % (b"[" * 100_000, b"]" * 100_000), "nested too deep"),
         (b'{"a": %s%s}' % (b"[" * 100, b"]" * 100), "nested too deep"),
         (rb'{"a": ["\ud83d\ude00", "\uDE00"]}', r"half a character, .ude00"),

@@ -46,8 +46,11 @@ def parse_json(text: bytes) -> dict[str, Any]:
     """
     try:
         content = json.loads(text.decode("utf-8"))
-    except ValueError as error:
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"not JSON: {error}") from None
+    except ValueError:
+        # Python's own words advise a call of Python.
+        raise ValueError("holds a number of thousands of digits") from None
     if not isinstance(content, dict):
         raise ValueError("holds no JSON object")
     level: list[Any] = [content]
