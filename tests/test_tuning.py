@@ -13,6 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from wechsel_jax.comparison import default_config, run
 from wechsel_jax.comparison import tuning as module
+from wechsel_jax.comparison.inputs import seconds_spent, timed
 from wechsel_jax.comparison.tuning import tune, with_rates
 from wechsel_jax.data import prepare, prepare_split
 from wechsel_jax.errors import UserError
@@ -54,6 +55,17 @@ def trained(monkeypatch):
     for place in (module, run):
         monkeypatch.setattr(place, "train", train)
     return runs
+
+
+def test_the_seconds_of_what_failed_do_not_hide_why(tmp_path):
+    with pytest.raises(UserError, match="the reason"), timed(tmp_path, "data"):
+        raise UserError("the reason")
+    assert seconds_spent(tmp_path).keys() == {"data"}
+    (tmp_path / "seconds.json").write_text("{")
+    with pytest.raises(UserError, match="the reason"), timed(tmp_path, "data"):
+        raise UserError("the reason")
+    with pytest.raises(UserError, match=r"seconds\.json: cannot be read"), timed(tmp_path, "data"):
+        pass
 
 
 def tuning(workdir: Path, rates=(1e-3, 2e-3, 4e-3), tables=(1.0, 2.5)):

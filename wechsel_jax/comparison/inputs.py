@@ -91,8 +91,16 @@ def timed(workdir: Path, name: str) -> Iterator[None]:
     start = time.monotonic()
     try:
         yield
-    finally:
-        spent = seconds_spent(workdir)
-        spent[name] = round(spent.get(name, 0.0) + time.monotonic() - start, 2)
-        with new_file(workdir / _SECONDS_FILE, "w") as handle:
-            json.dump(spent, handle, indent=1)
+    except BaseException:
+        # What ended the block is told, and not that the seconds could not be written down.
+        with contextlib.suppress(UserError, OSError):
+            _add_seconds(workdir, name, time.monotonic() - start)
+        raise
+    _add_seconds(workdir, name, time.monotonic() - start)
+
+
+def _add_seconds(workdir: Path, name: str, seconds: float) -> None:
+    spent = seconds_spent(workdir)
+    spent[name] = round(spent.get(name, 0.0) + seconds, 2)
+    with new_file(workdir / _SECONDS_FILE, "w") as handle:
+        json.dump(spent, handle, indent=1)
