@@ -283,7 +283,7 @@ def longer(run: str, given: str, hours: float | None) -> ConfigDict:
 
 def read_tokens(given: str) -> int:
     """A number such as 300k, 2M or 1.5B."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmb]?)", given, re.ASCII | re.IGNORECASE)
+    match = re.fullmatch(r"(\d{1,18}(?:\.\d+)?)([kmb]?)", given, re.ASCII | re.IGNORECASE)
     tokens = round(float(match[1]) * {"": 1, "k": 1e3, "m": 1e6, "b": 1e9}[match[2].lower()]) if match else 0
     if not LEAST <= tokens <= MOST_TOKENS:
         raise UserError(

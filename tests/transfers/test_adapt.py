@@ -146,6 +146,7 @@ def test_the_model_decides_objective_tokenizer_rate_and_rows(source, save_source
     ("arguments", "named"),
     [
         ("tokens=many", r"tokens=many: expected a number of at least 40,960 \(20 steps of 2,048\), such as 300k"),
+        (f"tokens={'9' * 400}", "tokens=9+: expected a number of at least 40,960"),
         ("tokens=40959", "tokens=40959: expected a number of at least 40,960"),
         ("probe=50,method=fvt", r"--config: probe=50: the method is named \(fvt\); expected one of the two"),
         ("probe=50,recipe=wechsel", r"the method is named \(wechsel\)"),
