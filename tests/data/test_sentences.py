@@ -116,6 +116,38 @@ def test_half_of_the_pairs_go_on_and_the_others_come_from_another_document(pairs
     assert len(firsts) > 60
 
 
+def test_every_split_and_every_sentence_with_enough_behind_it_is_drawn(prepared, bert, documents):
+    """Rows hold whole documents, so that nothing is cut: what is drawn is where b begins, and of which document it is."""
+    pairs = SentencePairs.open(prepared, 64, load_tokenizer(bert))
+    first, end, owner = pairs.windows
+    begins = np.array([sentence[0] + len(SPECIAL) for document in documents for sentence in document])
+    splits, others, reached = set(), set(), set()
+    for step in range(1500):
+        rows = pairs.drawn(step, len(pairs), seed=7)
+        batch = pairs.padded(rows, 64)
+        start = np.searchsorted(
+            begins, np.take_along_axis(batch["tokens"], batch["types"].argmax(axis=1)[:, None], axis=1)[:, 0]
+        )
+        window, other = rows % len(pairs), batch["labels"] == 1
+        splits.update(zip(window[~other].tolist(), start[~other].tolist(), strict=True))
+        there = np.searchsorted(pairs.documents, start[other], side="right") - 1
+        others.update(zip(owner[window[other]].tolist(), there.tolist(), strict=True))
+        reached.update(start[other].tolist())
+        # As many tokens follow as in the window behind a, but where a document has no more.
+        of_a = (batch["mask"] & (batch["types"] == 0)).sum(axis=1) - 2
+        wanted = (pairs.totals[end[window]] - pairs.totals[first[window]] - of_a)[other]
+        enough = pairs.totals[pairs.documents[there + 1]] - pairs.totals[start[other]] >= wanted
+        assert (enough | (start[other] == pairs.documents[there])).all()
+    assert splits == {(i, split) for i in range(len(pairs)) for split in range(first[i] + 1, end[i])}
+    assert others == {(one, two) for one in set(owner.tolist()) for two in range(DOCUMENTS) if one != two}
+    # Of the windows of other documents the last sentence is the least that has to follow; a document's first always may begin.
+    expected = set()
+    for one, (begin, behind) in enumerate(zip(pairs.documents, pairs.documents[1:], strict=False)):
+        least = min(pairs.totals[end[i]] - pairs.totals[end[i] - 1] for i in range(len(pairs)) if owner[i] != one)
+        expected |= {j for j in range(begin, behind) if j == begin or pairs.totals[behind] - pairs.totals[j] >= least}
+    assert reached == expected
+
+
 def test_the_length_of_a_row_does_not_tell_what_follows(bert, tmp_path):
     """Documents of twelve sentences of four tokens: other documents have as many tokens as there were."""
     document = "\n".join(["w1 w2 w3 w4"] * 12)
