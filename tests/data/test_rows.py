@@ -44,6 +44,7 @@ def test_lengths_are_few_and_pad_at_most_a_half():
     lengths = [fitting_length(longest, 1000) for longest in range(1, 1001)]
     assert sorted({*lengths}) == [16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1000]
     assert all(longest <= length <= max(16, 1.5 * longest) for longest, length in enumerate(lengths, start=1))
+    assert all(fitting_length(length, 1000) == length for length in lengths)
 
 
 def test_an_epoch_has_every_example_once(roberta):
