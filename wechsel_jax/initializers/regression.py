@@ -177,6 +177,9 @@ def regressed_by_shared(
       overlap: which source token is shared with which target token.
       anchors: target ids of the shared tokens whose vectors are taken.
       notes: see `regressed`.
+
+    Returns:
+      A plan with coordinates as `regressed` has them.
     """
     known = np.zeros((len(source.vocabulary), vectors.shape[1]), vectors.dtype)
     known[overlap.source[anchors]] = vectors[anchors]
@@ -190,6 +193,15 @@ def regressed_by_counts(
 
     The frequency and word start of the mixture are exchanged for the token's. All of the residuals is kept: in them alone is
     what a token means.
+
+    Args:
+      plan: V_t rows.
+      source: V_s tokens with `counts`.
+      target: V_t tokens likewise.
+      notes: see `regressed`.
+
+    Returns:
+      A plan with coordinates of rank 4, and behind them those that `plan` has.
     """
     # The ridge is against vectors: without the source's rows it stays what it is.
     sides = replace(source, vectors=None, embeddings=None), replace(target, vectors=None)

@@ -75,7 +75,7 @@ def read_runs(paths: Sequence[str | Path | RunRecord], *, measured: bool = False
     for i, place in enumerate(places):
         if place in places[:i]:
             raise UserError(f"{runs[i].path}: given twice; expected each run once")
-    _require_one_text([run for run in runs if run.evaluations])
+    _require_one_text(runs)
     if measured:
         from wechsel_jax.inspection import completed
 
