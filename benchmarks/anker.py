@@ -36,6 +36,7 @@ from wechsel_jax.records import ComparisonRecord, RunRecord, read_run
 from wechsel_jax.records.comparison import COMPARISON_FILE
 from wechsel_jax.records.names import CONFIG_FILE, EXPORT, METRICS_FILE, RECORD_FILE
 from wechsel_jax.report import steps_needed
+from wechsel_jax.report.curves import PERPLEXITY, Measure
 from wechsel_jax.text.files import read_lines
 from wechsel_jax.vectors import read_dictionary
 
@@ -399,8 +400,14 @@ def render(text: str, result: dict, tables: dict[str, Callable[[dict], str]] = T
     return text
 
 
-def draw(panels: Sequence[tuple[str, dict, list[str]]], path: Path) -> None:
-    """Draws panels of (title, runs by seed, methods): a line a seed, the name at the end of the mean."""
+def draw(panels: Sequence[tuple[str, dict, list[str]]], path: Path, measure: Measure = PERPLEXITY) -> None:
+    """Draws panels of (title, runs by seed, methods): a line a seed, the name at the end of the mean.
+
+    Args:
+      panels: what to draw; "evaluations" of a run are (step, value).
+      path: of the picture.
+      measure: what the values are; a perplexity's axis is logarithmic.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
@@ -422,17 +429,19 @@ def draw(panels: Sequence[tuple[str, dict, list[str]]], path: Path) -> None:
             for curve in curves:
                 axes.plot(*zip(*curve, strict=True), color=colours[method], linewidth=1.2, marker="o", markersize=2.5)
             ends[method] = (curves[0][-1][0], float(np.mean([curve[-1][1] for curve in curves])))
-        axes.set(yscale="log", title=title, xlabel="training steps")
-        # Starts far above what random rows have would press all that follows into a corner.
-        limits = (axes.get_ylim()[0], min(axes.get_ylim()[1], _HIGHEST))
-        axes.set_yticks([50, 100, 200, 300, 500, 1000, 2000, 5000, 10000])
-        axes.set_ylim(limits)
-        _label(axes, ends, colours)
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.set(title=title, xlabel="training steps")
+        if measure is PERPLEXITY:
+            axes.set_yscale("log")
+            # Starts far above what random rows have would press all that follows into a corner.
+            limits = (axes.get_ylim()[0], min(axes.get_ylim()[1], _HIGHEST))
+            axes.set_yticks([50, 100, 200, 300, 500, 1000, 2000, 5000, 10000])
+            axes.set_ylim(limits)
+            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+            axes.yaxis.set_minor_formatter(NullFormatter())
+        _label(axes, ends, colours, measure)
         axes.spines[["top", "right"]].set_visible(False)
     for row in grid:
-        row[0].set_ylabel("held-out perplexity")
+        row[0].set_ylabel(f"held-out {measure.name}")
     figure.tight_layout()
     figure.savefig(path, dpi=120)
 
@@ -459,14 +468,16 @@ def more_panels_of(languages: dict) -> Iterator[tuple[str, dict, list[str]]]:
                 yield f"{title_of(language)}: {title}", seeds, [name for name in ("anker", *shown) if name in names]
 
 
-def _label(axes, ends: dict[str, tuple[float, float]], colours: dict[str, str]) -> None:
+def _label(axes, ends: dict[str, tuple[float, float]], colours: dict[str, str], measure: Measure) -> None:
     """Names beside the curves' ends, moved apart where they would overlap."""
-    lowest, apart = -np.inf, 0.05 * np.diff(np.log(axes.get_ylim())).item()
+    (bottom, top), digits = axes.get_ylim(), 0 if measure is PERPLEXITY else 3
+    # In the axes' height, in which both kinds of axis are linear.
+    place, lowest = axes.transAxes.inverted(), -np.inf
     for name, (step, value) in sorted(ends.items(), key=lambda item: item[1][1]):
-        lowest = max(np.log(value), lowest + apart)
+        lowest = max(place.transform(axes.transData.transform((step, min(max(value, bottom), top))))[1], lowest + 0.05)
         axes.annotate(
-            f"{name}  {value:,.0f}", (step, np.exp(lowest)), (6, 0), textcoords="offset points",
-            color=colours[name], va="center", fontsize=9, annotation_clip=False,
+            f"{name}  {value:,.{digits}f}", (step, lowest), (6, 0), xycoords=("data", "axes fraction"),
+            textcoords="offset points", color=colours[name], va="center", fontsize=9, annotation_clip=False,
         )  # fmt: skip
 
 

@@ -19,19 +19,20 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.program import program
 from wechsel_jax.records import ComparisonRecord
 from wechsel_jax.report import steps_needed
+from wechsel_jax.report.curves import BITS, PERPLEXITY
 
 OUTPUT = Path(__file__).with_name("demo.json")
 PICTURE = Path(__file__).parents[1] / "docs" / "demo.png"
 
 
 def gather(workdirs: list[Path]) -> dict:
-    """Returns the perplexities of every seed, and their mean and sample standard deviation at every evaluation.
+    """Returns bits per byte and perplexity of every seed, and their mean and sample standard deviation at every evaluation.
 
-    Methods are in order of their last mean perplexity. Every method needs a run of every seed; of
-    two runs of one seed the last one counts.
+    Methods are in order of their last mean. Every method needs a run of every seed; of two runs of one seed the last counts.
 
     Raises:
-      UserError: a method has no run of a seed, or one that was evaluated at other steps than others; or none is of FullRand.
+      UserError: a method has no run of a seed, or one that was evaluated at other steps than others or lacks bits per byte; or
+        none is of FullRand.
     """
     if not workdirs:
         raise UserError("expected workdirs of configs/demo.py, such as runs/demo-0")
@@ -41,8 +42,12 @@ def gather(workdirs: list[Path]) -> dict:
     for result in results:
         seconds.setdefault(result.seed, {}).update(result.seconds)
         for name, method in result.methods.items():
-            if curve := method.get("evaluations"):
-                curves.setdefault(name, {})[result.seed] = curve
+            if perplexity := dict(map(tuple, method.get("evaluations", ()))):
+                bits = dict(map(tuple, method.get("bits_per_byte", ())))
+                if bits.keys() != perplexity.keys():
+                    asked = f"expected them of {[*perplexity]}"
+                    raise UserError(f"{name}: has bits per byte of steps {[*bits]} with seed {result.seed}; {asked}")
+                curves.setdefault(name, {})[result.seed] = [(step, bits[step], value) for step, value in perplexity.items()]
     seeds = sorted(seconds)
     expected: list[float] = []
     for name in (BASELINE, *curves):
@@ -50,23 +55,28 @@ def gather(workdirs: list[Path]) -> dict:
             curve = curves.get(name, {}).get(seed)
             if curve is None:
                 raise UserError(f"{name}: has no run of seed {seed}; expected one of each of the seeds {seeds}")
-            steps = [step for step, _ in curve]
+            steps = [step for step, *_ in curve]
             expected = expected or steps
             if steps != expected:
                 raise UserError(f"{name}: was evaluated at steps {steps} with seed {seed}; expected {expected}, as others were")
     order = sorted(curves, key=lambda name: np.mean([curves[name][seed][-1][1] for seed in seeds]))
     methods = {}
     for name in order:
-        values = np.asarray([curves[name][seed] for seed in seeds])
-        perplexity = values[:, :, 1]
-        methods[name] = {
-            "steps": [int(step) for step in values[0, :, 0]],
-            "perplexity": perplexity.round(2).tolist(),
-            "mean": perplexity.mean(0).round(2).tolist(),
-            "standard_deviation": perplexity.std(0, ddof=1).round(2).tolist() if len(seeds) > 1 else None,
-        }
+        steps, *values = np.moveaxis(np.asarray([curves[name][seed] for seed in seeds]), -1, 0)
+        methods[name] = {"steps": [int(step) for step in steps[0]]}
+        for measure, found, digits in ((BITS, values[0], 4), (PERPLEXITY, values[1], 2)):
+            methods[name][measure.field] = {
+                "seeds": found.round(digits).tolist(),
+                "mean": found.mean(0).round(digits).tolist(),
+                "standard_deviation": found.std(0, ddof=1).round(digits).tolist() if len(seeds) > 1 else None,
+            }
     needed = [
-        {name: steps_needed(curves[BASELINE][seed], curves[name][seed]) for name in order if name != BASELINE} for seed in seeds
+        {
+            name: steps_needed(*([point[:2] for point in curves[one][seed]] for one in (BASELINE, name)), BITS.linear)
+            for name in order
+            if name != BASELINE
+        }
+        for seed in seeds
     ]
     return {
         "command": "python -m train.compare --config=configs/demo.py --workdir=runs/demo-SEED --config.seed=SEED",
@@ -82,7 +92,7 @@ def panel(result: dict) -> tuple[str, dict, list[str]]:
     """What `benchmarks.anker.draw` shows of a result: the curves of every seed, and all methods."""
     seeds = {
         seed: {
-            name: {"evaluations": list(zip(method["steps"], method["perplexity"][place], strict=True))}
+            name: {"evaluations": list(zip(method["steps"], method[BITS.field]["seeds"][place], strict=True))}
             for name, method in result["methods"].items()
         }
         for place, seed in enumerate(result["seeds"])
@@ -93,6 +103,6 @@ def panel(result: dict) -> tuple[str, dict, list[str]]:
 if __name__ == "__main__":
     with program("benchmarks.demo_seeds"):
         gathered = gather([Path(name) for name in sys.argv[1:]])
-        draw([panel(gathered)], PICTURE)
+        draw([panel(gathered)], PICTURE, BITS)
         write_results(OUTPUT, gathered)
         print(f"{OUTPUT}, {PICTURE}")

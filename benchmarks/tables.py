@@ -41,6 +41,7 @@ from wechsel_jax.files import new_file
 from wechsel_jax.initializers import METHODS
 from wechsel_jax.records.embeddings import EmbeddingsRecord
 from wechsel_jax.records.scores import ScoresRecord
+from wechsel_jax.report.curves import BITS, PERPLEXITY
 from wechsel_jax.report.latex import latex
 from wechsel_jax.report.markdown import markdown
 from wechsel_jax.report.scores_table import sections
@@ -125,19 +126,20 @@ def settings_tables() -> str:
 
 
 def demo_table(result: dict) -> str:
-    """Mean perplexity over the seeds, a line a method, a column an evaluation."""
+    """Mean bits per byte over the seeds, a line a method, a column an evaluation, and perplexity at the end."""
     steps = next(iter(result["methods"].values()))["steps"]
-    lines = ["| initialisation | " + " | ".join(f"step {s}" for s in steps) + " |", "|---|" + "---:|" * len(steps)]
+    heads = [f"step {step}" for step in steps] + ["perplexity then"]
+    lines = ["| initialisation | " + " | ".join(heads) + " |", "|---|" + "---:|" * len(heads)]
     for name, values in result["methods"].items():
-        # One seed has none.
-        spread = values["standard_deviation"] or [None] * len(steps)
-        cells = [
-            f"{mean:,.0f}" + ("" if sd is None else f" ± {sd:,.0f}") for mean, sd in zip(values["mean"], spread, strict=True)
-        ]
+        cells = []
+        for measure, digits, places in ((BITS, 3, range(len(steps))), (PERPLEXITY, 0, [-1])):
+            mean, spread = values[measure.field]["mean"], values[measure.field]["standard_deviation"]
+            # One seed has no spread.
+            cells += [f"{mean[at]:,.{digits}f}" + (f" ± {spread[at]:,.{digits}f}" if spread else "") for at in places]
         lines.append(f"| {anker.label(name)} | " + " | ".join(cells) + " |")
     seeds = ", ".join(map(str, result["seeds"]))
     told = f"mean ± standard deviation over seeds {seeds}" if len(result["seeds"]) > 1 else f"seed {seeds}"
-    lines.append(f"\nHeld-out perplexity, {told}; {result['machine']}.")
+    lines.append(f"\nHeld-out bits per byte, {told}; {result['machine']}.")
     return "\n".join(lines)
 
 
@@ -474,7 +476,7 @@ PICTURES: dict[str, Callable[[Path], None]] = {
     "anker": lambda path: anker.draw(list(anker.panels_of(*_languages())), path),
     "anker-more": lambda path: anker.draw(list(anker.more_panels_of(*_languages())), path),
     "arena": lambda path: arena.draw(*_results("arena"), path),
-    "demo": lambda path: anker.draw([demo_seeds.panel(*_results("demo"))], path),
+    "demo": lambda path: anker.draw([demo_seeds.panel(*_results("demo"))], path, BITS),
     "initializers": lambda path: initializers.draw(*_results("initializers"), path),
     "kim": lambda path: kim.draw(*_results("kim"), path),
     "recipe": lambda path: recipe.draw(*_results("recipe"), path),

@@ -1,6 +1,7 @@
 """What `benchmarks/demo_seeds.py` makes of several workdirs."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,11 @@ from wechsel_jax.errors import UserError
 
 def write(workdir: Path, seed: int, curves: dict[str, list]) -> Path:
     workdir.mkdir()
-    methods = {name: {"evaluations": curve} for name, curve in curves.items()}
+    # Two bytes a token.
+    methods = {
+        name: {"evaluations": curve, "bits_per_byte": [[step, math.log2(perplexity) / 2] for step, perplexity in curve]}
+        for name, curve in curves.items()
+    }
     result = {"methods": methods, "seed": seed, "machine": "a machine", "seconds": {name: 1.5 for name in curves}}
     (workdir / "comparison.json").write_text(json.dumps(result))
     return workdir
@@ -24,14 +29,18 @@ def test_a_seed_may_be_spread_over_workdirs(tmp_path):
     result = gather(folders)
     assert result["seeds"] == [0, 1] and list(result["methods"]) == ["anker", "wechsel", "full_rand"]
     anker = result["methods"]["anker"]
-    assert anker["perplexity"] == [[50.0, 20.0], [50.0, 22.0]] and anker["mean"] == [50.0, 21.0]
-    assert anker["standard_deviation"] == [0.0, 1.41] and anker["steps"] == [0, 10]
+    perplexity = anker["perplexity"]
+    assert perplexity["seeds"] == [[50.0, 20.0], [50.0, 22.0]] and perplexity["mean"] == [50.0, 21.0]
+    assert perplexity["standard_deviation"] == [0.0, 1.41] and anker["steps"] == [0, 10]
+    bits = anker["bits_per_byte"]
+    assert bits["seeds"] == [[2.8219, 2.161], [2.8219, 2.2297]] and bits["mean"] == [2.8219, 2.1953]
+    assert bits["standard_deviation"] == [0.0, 0.0486]
     # FullRand has WECHSEL's first perplexity at its last step, and never the others.
     assert result["steps_needed"][0]["wechsel"] == [10.0, None] and set(result["steps_needed"][1]) == {"anker", "wechsel"}
     assert result["seconds"][0] == {"full_rand": 1.5, "wechsel": 1.5, "anker": 1.5}
     title, seeds, names = panel(result)
     assert title == "English to German" and names == list(result["methods"])
-    assert seeds[1]["anker"]["evaluations"] == [(0, 50.0), (10, 22.0)]
+    assert seeds[1]["anker"]["evaluations"] == [(0, 2.8219), (10, 2.2297)]
 
 
 def test_seeds_that_are_not_alike_are_refused(tmp_path):
@@ -47,3 +56,8 @@ def test_seeds_that_are_not_alike_are_refused(tmp_path):
         gather([write(tmp_path / "alone", 0, {"anker": curves["anker"]})])
     with pytest.raises(UserError, match="expected workdirs"):
         gather([])
+    result = json.loads((first / "comparison.json").read_text())
+    del result["methods"]["anker"]["bits_per_byte"][1]
+    (first / "comparison.json").write_text(json.dumps(result))
+    with pytest.raises(UserError, match=r"anker: has bits per byte of steps \[0\] with seed 0; expected them of \[0, 200\]"):
+        gather([first])

@@ -28,15 +28,18 @@ def test_a_check_and_what_is_as_it_should_be_write_nothing(tmp_path, monkeypatch
 
 
 def test_one_seed_has_no_deviation():
-    method = {"steps": [0, 10], "mean": [100.0, 40.0], "standard_deviation": None}
+    bits, perplexity = ({"mean": mean, "standard_deviation": None} for mean in ([3.0, 2.5], [100.0, 40.0]))
+    method = {"steps": [0, 10], "bits_per_byte": bits, "perplexity": perplexity}
     result = {"methods": {"full_rand": method}, "seeds": [3], "machine": "a machine"}
-    assert tables.demo_table(result).splitlines()[2:] == [
-        "| `full_rand` | 100 | 40 |",
+    assert tables.demo_table(result).splitlines() == [
+        "| initialisation | step 0 | step 10 | perplexity then |",
+        "|---|---:|---:|---:|",
+        "| `full_rand` | 3.000 | 2.500 | 40 |",
         "",
-        "Held-out perplexity, seed 3; a machine.",
+        "Held-out bits per byte, seed 3; a machine.",
     ]
-    result["methods"]["full_rand"] = {**method, "standard_deviation": [0.4, 2.0]}
-    assert "| `full_rand` | 100 ± 0 | 40 ± 2 |" in tables.demo_table(result | {"seeds": [3, 4]})
+    bits["standard_deviation"], perplexity["standard_deviation"] = [0.0004, 0.02], [0.4, 2.0]
+    assert "| `full_rand` | 3.000 ± 0.000 | 2.500 ± 0.020 | 40 ± 2 |" in tables.demo_table(result | {"seeds": [3, 4]})
 
 
 def test_the_examples_run():

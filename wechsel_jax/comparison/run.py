@@ -30,7 +30,7 @@ from wechsel_jax.records import ComparisonRecord, read_run
 from wechsel_jax.records.machine import machine
 from wechsel_jax.records.names import CONFIG_FILE, EXPORT
 from wechsel_jax.report import comparison_table, write_report
-from wechsel_jax.report.curves import baseline, steps_needed
+from wechsel_jax.report.curves import BITS, baseline, steps_needed
 from wechsel_jax.tokens import load_tokenizer
 from wechsel_jax.tokens.files import write_tokenizer
 from wechsel_jax.tokens.training import train_tokenizer
@@ -54,7 +54,8 @@ def compare(config: ConfigDict, workdir: str | Path) -> dict:
         what each step has taken.
 
     Returns:
-      What `comparison.json` holds: `methods[name]["evaluations"]` as [step, perplexity] pairs, `steps_needed`, `seconds`.
+      What `comparison.json` holds: `methods[name]["evaluations"]` as [step, perplexity] pairs, likewise `"bits_per_byte"` of
+      runs that recorded it, `steps_needed`, `seconds`.
 
     Raises:
       UserError: a field is wrong, a file is missing, a method has been trained in `workdir` with another config or on other
@@ -160,7 +161,9 @@ def _write_results(config: ConfigDict, workdir: Path, tuned: dict[str, list]) ->
     scratch = baseline(records)
     result = ComparisonRecord(
         methods={
-            run.name: {"evaluations": [list(point) for point in one.curve]} for run, one in zip(runs, records, strict=True)
+            run.name: {"evaluations": [list(point) for point in one.curve]}
+            | ({"bits_per_byte": [list(point) for point in bits]} if (bits := BITS.curve(one)) else {})
+            for run, one in zip(runs, records, strict=True)
         },
         steps_needed={
             run.name: steps_needed(scratch.curve, one.curve)

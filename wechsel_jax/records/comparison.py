@@ -15,7 +15,7 @@ from wechsel_jax.records.run import RunRecord, seed_runs
 COMPARISON_FILE = "comparison.json"
 _WHAT, _ADVICE = "what `train.compare` wrote", "run it again"
 _SCHEMA = {
-    "methods": {"*": {"evaluations?": [(NUMBER, NUMBER)]}},
+    "methods": {"*": {"evaluations?": [(NUMBER, NUMBER)], "bits_per_byte?": [(NUMBER, NUMBER)]}},
     "steps_needed?": {"*": [ANY]},
     "machine?": TEXT,
     "seconds?": {"*": NUMBER},
@@ -29,7 +29,8 @@ class ComparisonRecord:
     """What comparison.json holds.
 
     Attributes:
-      methods: name of a run, which is that of its directory too -> "evaluations", (step, perplexity) pairs.
+      methods: name of a run, which is that of its directory too -> "evaluations", (step, perplexity) pairs, and
+        "bits_per_byte", pairs with that.
       steps_needed: name -> for each evaluation the steps that the run from scratch needs for it; None: never.
       seed: of all runs.
       machine: that they were made on.
