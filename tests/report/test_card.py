@@ -1,6 +1,7 @@
 """Text of others in a model card stays text: in its Markdown, its Python and its front matter."""
 
 import ast
+import dataclasses
 import itertools
 import json
 import math
@@ -23,6 +24,8 @@ from wechsel_jax.records import Evaluation, RunRecord, TransferRecord, read_run
 from wechsel_jax.report.card import bibtex, completed_card, model_card
 from wechsel_jax.report.card_sections import public
 from wechsel_jax.report.markdown import code, inline
+from wechsel_jax.training.groups import Group
+from wechsel_jax.training.schedules import FIELDS
 from wechsel_jax.transfers.settings import INPUTS
 
 COUNTS = {"tokens": 3, "copied": 1, "mixed": 1, "noise": 1}
@@ -180,6 +183,16 @@ def test_harmless_text_reads_as_it_was_written():
     data = ModelCard(card).data
     assert data.base_model == "someone/english" and data.tags == ["wechsel-jax", "anker"]
     assert data.eval_results[0].metric_value == 30.25 and data.model_name == "english with the vocabulary of german"
+
+
+def test_all_that_is_set_of_a_phase_and_of_a_group_is_told():
+    """TreLM's phases train some of the layers; a card that leaves a setting out tells of another training."""
+    phase = dict.fromkeys(sorted(FIELDS), "a") | {"layers": "6:"}
+    group = dict.fromkeys((field.name for field in dataclasses.fields(Group)), "a")
+    card = card_of(None, {**RUN, "config": {"steps": 5, "phases": [phase], "optimizer": {"groups": [group]}}}, MODEL)
+    rows = [line.strip("| ").split(" | ") for line in card.splitlines() if line.startswith(("| phase |", "| parameters |"))]
+    assert [{*row} for row in rows] == [{*FIELDS} - {"name"} | {"phase"}, {*group} - {"match"} | {"parameters"}]
+    assert "`6:`" in card
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ HUB_ID = re.compile(r"(?!.*(?:--|\.\.))[a-z0-9][\w.-]{0,95}/[a-z0-9][\w.-]{0,95}
 _PLACES = ("source_vectors", "target_vectors", "dictionary", "helper", "source_text", "target_text", "parallel")
 _MOST_ROWS = 12
 _PHASE_FIELDS = (
-    *("name", "steps", "fraction", "trainable", "warmup", "warmup_steps"),
+    *("name", "steps", "fraction", "trainable", "layers", "warmup", "warmup_steps"),
     *("decay", "decay_fraction", "peak", "floor", "keep_optimizer"),
 )
 _GROUP_FIELDS = ("match", "kind", "rate", "weight_decay", "warmup", "warmup_steps", "coordinates", "shared")
