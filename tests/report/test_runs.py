@@ -1,11 +1,14 @@
 import json
 import math
+import shutil
 
 import pytest
 
 from tests.records.runs import make_run, record
 from wechsel_jax.errors import UserError
 from wechsel_jax.inspection import facts
+from wechsel_jax.records import read_run
+from wechsel_jax.report.curves import baseline
 from wechsel_jax.report.runs import read_runs
 
 
@@ -62,6 +65,14 @@ def test_labels_differ(tmp_path, runs):
     copy = make_run(tmp_path / "b", "full_rand")
     labels = [run.label for run in read_runs([*seeds, runs[2], copy])]
     assert labels == ["WECHSEL, seed 1", "WECHSEL, seed 2", "FullRand (demo/full_rand)", "FullRand (b/full_rand)"]
+
+
+def test_a_run_is_named_by_its_folder_where_it_is_given_as_this_one(tmp_path, monkeypatch):
+    """Its colour, whether it is the one from scratch, and whether a probe chose it, follow from the name."""
+    monkeypatch.chdir(make_run(tmp_path, "full_rand"))
+    shutil.rmtree("transfer")
+    run = read_run(".")
+    assert (run.method, run.label) == ("full_rand",) * 2 and baseline([run]) is run
 
 
 def test_runs_are_given_and_given_once(runs):

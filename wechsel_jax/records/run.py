@@ -133,9 +133,14 @@ class RunRecord:
     fingerprints: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def name(self) -> str:
+        """The directory's name, also where it was given as "."."""
+        return self.path.resolve().name
+
+    @property
     def method(self) -> str:
         """The method's name, or the directory's where the run has no transfer."""
-        return self.transfer.method if self.transfer else self.path.name
+        return self.transfer.method if self.transfer else self.name
 
     @cached_property
     def curve(self) -> list[tuple[int, float]]:
@@ -232,7 +237,7 @@ def read_run(path: str | Path) -> RunRecord:
     transfer = TransferRecord.read(places[0]) if places else None
     run = RunRecord(
         path=path,
-        label=transfer.method if transfer else path.resolve().name,
+        label="",
         config=config,
         evaluations=evaluations,
         training=training,
@@ -243,7 +248,8 @@ def read_run(path: str | Path) -> RunRecord:
         fingerprints=_read_fingerprints(path / "data" / "fingerprints.json"),
     )
     ended = bool(run.of_kind("stop") or run.of_kind("end"))
-    return replace(run, state=find_state(path, training, run.planned_steps, _last_step(evaluations, training), ended))
+    state = find_state(path, training, run.planned_steps, _last_step(evaluations, training), ended)
+    return replace(run, label=run.method, state=state)
 
 
 def read_metrics(path: str | Path) -> list[dict[str, Any]]:

@@ -86,7 +86,7 @@ def model_card(
     # There is no class for trees: transformers loads what is below their head.
     trees = loader.endswith(_TREES) and not ours
     loader = "AutoModel" if trees else loader
-    title = f"{name_of(place)}, trained further" if place else run.path.resolve().name if run else "A language model"
+    title = f"{name_of(place)}, trained further" if place else run.name if run else "A language model"
     if record:
         tokenizer = record.target.get("tokenizer", "")
         title = name_of(place) or "A language model"

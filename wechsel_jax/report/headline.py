@@ -60,7 +60,7 @@ def evidence(report: Report) -> list[Text]:
     if comparable and curves.differ_in_tokenizer(evaluated):
         sentences.append("The runs have different tokenizers: bits per byte compare them, perplexities do not.")
     # Among runs of as many steps, so it need not be the one that leads here.
-    if chosen := next((run for run in report.runs if run.path.name == report.comparison.chosen), None):
+    if chosen := next((run for run in report.runs if run.name == report.comparison.chosen), None):
         sentences.append(("The probe chose ", report.name(chosen), "."))
     if curves.differ_in_text(evaluated, "train"):
         sentences.append("The runs were trained on different text, so more than what they began with differs.")

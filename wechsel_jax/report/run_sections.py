@@ -19,7 +19,7 @@ def timings(report: Report) -> list[Section]:
     if not names:
         return []
     rows = tuple((name, *(column.get(name, NO_VALUE) for column in columns)) for name in names)
-    known = {f"{run.path.name} {what}" for run in report.runs for what in ("transfer", "training")}
+    known = {f"{run.name} {what}" for run in report.runs for what in ("transfer", "training")}
     shared = {name: value for name, value in report.comparison.seconds.items() if name not in known and value}
     told = ", ".join(f"{name} {duration(value)}" for name, value in shared.items())
     notes = [f"Shared by all runs: {told}."] if told else []

@@ -115,8 +115,8 @@ def _told_apart(runs: list[RunRecord]) -> list[RunRecord]:
     ways = (
         lambda run: run.label,
         lambda run: f"{run.label}, seed {run.config.get('seed', 'unknown')}",
-        lambda run: f"{run.label} ({run.path.resolve().name})",
-        lambda run: f"{run.label} ({run.path.resolve().parent.name}/{run.path.resolve().name})",
+        lambda run: f"{run.label} ({run.name})",
+        lambda run: f"{run.label} ({run.path.resolve().parent.name}/{run.name})",
         lambda run: f"{run.label} ({run.path})",
     )
     labels = [run.label for run in runs]
