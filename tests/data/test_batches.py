@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wechsel_jax.data import TokenBlocks, evaluation_batches, evaluation_tokens, training_batch
+from wechsel_jax.data import TokenBlocks, evaluation_batches
 from wechsel_jax.errors import UserError
 
 
@@ -23,7 +23,7 @@ streams = st.integers(1, 40).flatmap(lambda length: st.tuples(st.integers(length
 def test_every_epoch_holds_every_block_once(stream, batch_size, seed, epochs):
     blocks = make_blocks(*stream)
     needed = epochs * len(blocks)
-    rows = [training_batch(blocks, step, batch_size, seed)["tokens"] for step in range(-(-needed // batch_size))]
+    rows = [blocks.batch(step, batch_size, seed)["tokens"] for step in range(-(-needed // batch_size))]
     starts = np.concatenate(rows)[:needed]
     assert starts.dtype == np.int32
     assert np.array_equal(starts, starts[:, :1] + np.arange(blocks.length))
@@ -41,19 +41,19 @@ def test_every_epoch_holds_every_block_once(stream, batch_size, seed, epochs):
 )
 def test_hosts_make_up_the_same_batch(stream, hosts, rows, step, seed):
     blocks, size = make_blocks(*stream), hosts * rows
-    whole = training_batch(blocks, step, size, seed)["tokens"]
-    parts = [training_batch(blocks, step, size, seed, slice(i * rows, (i + 1) * rows))["tokens"] for i in range(hosts)]
+    whole = blocks.batch(step, size, seed)["tokens"]
+    parts = [blocks.batch(step, size, seed, slice(i * rows, (i + 1) * rows))["tokens"] for i in range(hosts)]
     assert np.array_equal(np.concatenate(parts), whole)
-    interleaved = [training_batch(blocks, np.int32(step), size, seed, slice(i, None, hosts))["tokens"] for i in range(hosts)]
+    interleaved = [blocks.batch(np.int32(step), size, seed, slice(i, None, hosts))["tokens"] for i in range(hosts)]
     assert np.array_equal(np.stack(interleaved, 1).reshape(whole.shape), whole)
 
 
 def test_steps_seeds_and_epochs_differ():
     blocks = make_blocks(6400, 10)
-    first = training_batch(blocks, 0, 64, seed=0)["tokens"]
-    assert np.array_equal(training_batch(blocks, 0, 64, seed=0)["tokens"], first)
+    first = blocks.batch(0, 64, seed=0)["tokens"]
+    assert np.array_equal(blocks.batch(0, 64, seed=0)["tokens"], first)
     for step, seed in ((1, 0), (10, 0), (0, 1)):
-        assert not np.array_equal(training_batch(blocks, step, 64, seed)["tokens"], first)
+        assert not np.array_equal(blocks.batch(step, 64, seed)["tokens"], first)
 
 
 @settings(deadline=None, max_examples=50)
@@ -81,7 +81,7 @@ def test_an_evaluation_counts_every_token_once(stream, batch_size, causal):
             assert np.all(mask[row, column - 1])
     assert counted == Counter(range(1 if causal else 0, count))
     total = sum(batch["weights"].sum(dtype=np.float64) for batch in batches)
-    assert total == evaluation_tokens(blocks, causal) == (count - 1 if causal else count)
+    assert total == (count - 1 if causal else count)
     # No batch is padding alone.
     assert all(batch["mask"].any() for batch in batches) and (not causal or count == 1 or batches)
 

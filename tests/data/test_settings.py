@@ -9,7 +9,7 @@ from absl import flags
 
 from wechsel_jax import cli
 from wechsel_jax.commands import size
-from wechsel_jax.data import TokenBlocks, evaluation_batches, prepare, prepare_split, training_batch
+from wechsel_jax.data import TokenBlocks, evaluation_batches, prepare, prepare_split
 from wechsel_jax.errors import UserError
 from wechsel_jax.training import default_config, distributed, run_data
 from wechsel_jax.training.config import validate
@@ -112,8 +112,8 @@ def test_a_host_reads_its_rows_only(tmp_path, tokenizers, text, causal):
     whole = TokenBlocks.open(tmp_path / "out", 8)
     watched = whole.stream.view(Watched)
     blocks = TokenBlocks(whole.directory, 8, watched, whole.vocabulary_size, whole.fingerprint)
-    parts = [training_batch(blocks, 3, 16, 1, rows)["tokens"] for rows in (slice(0, 4), slice(4, 16))]
-    assert np.array_equal(np.concatenate(parts), training_batch(whole, 3, 16, 1)["tokens"])
+    parts = [blocks.batch(3, 16, 1, rows)["tokens"] for rows in (slice(0, 4), slice(4, 16))]
+    assert np.array_equal(np.concatenate(parts), whole.batch(3, 16, 1)["tokens"])
     # A batch of 16 rows: 4 blocks are read for the first host, 12 for the other.
     assert [index.size for index in watched.seen] == [4, 12]
     watched.seen.clear()

@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 from safetensors.numpy import load_file
 
 from wechsel_jax.checkpoint.tensors import write_tensors
-from wechsel_jax.data import TokenBlocks, prepare, prepare_split, training_batch
+from wechsel_jax.data import TokenBlocks, prepare, prepare_split
 from wechsel_jax.errors import UserError
 from wechsel_jax.tokens import load_tokenizer
 from wechsel_jax.tokens.training import train_tokenizer
@@ -205,7 +205,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(make_config, tmp_path):
     report = json.loads(file.read_text())
     blocks = TokenBlocks.open(tmp_path / "run" / "data" / "train", config.block_length)
     tokens = blocks.blocks(np.array(report["blocks"]))
-    assert np.array_equal(tokens, training_batch(blocks, report["step"] - 1, config.batch_size, config.seed)["tokens"])
+    assert np.array_equal(tokens, blocks.batch(report["step"] - 1, config.batch_size, config.seed)["tokens"])
     assert hashlib.sha256(np.ascontiguousarray(tokens).tobytes()).hexdigest() == report["tokens_sha256"]
     assert report["skipped_before"] == skipped and report["config"]["batch_size"] == config.batch_size
     assert report["checkpoint"].endswith(str(report["step"] - 1)) and report["seed"] == 0

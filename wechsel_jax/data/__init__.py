@@ -9,14 +9,7 @@ in memory, or `pairs` where a translation is the label; `parallel` are sentences
 writes, and `sentences` pairs of segments of prepared text. `padded` makes batches of all four.
 """
 
-from wechsel_jax.data.batches import (
-    Dataset,
-    TokenBlocks,
-    evaluation_batches,
-    evaluation_tokens,
-    training_batch,
-    training_indices,
-)
+from wechsel_jax.data.batches import Dataset, TokenBlocks, evaluation_batches
 from wechsel_jax.data.manifest import wait_for
 from wechsel_jax.data.order import permuted
 from wechsel_jax.data.prepare import prepare, prepare_split
@@ -25,11 +18,8 @@ __all__ = [
     "Dataset",
     "TokenBlocks",
     "evaluation_batches",
-    "evaluation_tokens",
     "permuted",
     "prepare",
     "prepare_split",
-    "training_batch",
-    "training_indices",
     "wait_for",
 ]

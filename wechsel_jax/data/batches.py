@@ -115,12 +115,22 @@ class TokenBlocks:
         return self.stream.size // self.length
 
     def drawn(self, step: int, batch_size: int, seed: int) -> np.ndarray:
-        """int64 (B,): the blocks of one step's batch, see `training_batch`."""
+        """int64 (B,): the blocks of one step's batch, see `training_indices`."""
         return training_indices(len(self), step, batch_size, seed)
 
     def batch(self, step: int, batch_size: int, seed: int, rows: Rows = ALL_ROWS) -> Batch:
-        """See `training_batch`."""
-        return training_batch(self, step, batch_size, seed, rows)
+        """The batch of one step: a pure function of (seed, step).
+
+        Args:
+          step: counted from 0.
+          batch_size: B of all hosts together.
+          seed: of the run.
+          rows: which of the B rows to read, a slice or their numbers; hosts that take disjoint ones make up one batch.
+
+        Returns:
+          {"tokens": int32 (rows, L)}.
+        """
+        return {"tokens": self.blocks(self.drawn(step, batch_size, seed)[rows])}
 
     def positions(self, step: int, batch_size: int, seed: int) -> int:
         """How many tokens the batch of a step has; the same for all."""
@@ -139,27 +149,12 @@ class TokenBlocks:
         return np.asarray(rows[indices], np.int32)
 
 
-def training_batch(blocks: TokenBlocks, step: int, batch_size: int, seed: int, rows: Rows = ALL_ROWS) -> Batch:
-    """The batch of one step: a pure function of (seed, step).
+def training_indices(count: int, step: int, batch_size: int, seed: int) -> np.ndarray:
+    """Which of `count` blocks make up the batch of one step: int64 (B,).
 
     Row r of step s is place s * B + r of an endless sequence of epochs, each with a permutation of its own, so a batch may
     hold the end of one epoch and the start of the next.
-
-    Args:
-      blocks: to draw from.
-      step: counted from 0.
-      batch_size: B of all hosts together.
-      seed: of the run.
-      rows: which of the B rows to read, a slice or their numbers; hosts that take disjoint ones make up one batch.
-
-    Returns:
-      {"tokens": int32 (rows, L)}.
     """
-    return {"tokens": blocks.blocks(blocks.drawn(step, batch_size, seed)[rows])}
-
-
-def training_indices(count: int, step: int, batch_size: int, seed: int) -> np.ndarray:
-    """Which of `count` blocks make up the batch of one step: int64 (B,); see `training_batch`."""
     places = int(step) * batch_size + np.arange(batch_size, dtype=np.int64)
     epochs, indices = np.divmod(places, count)
     chosen = np.empty_like(indices)
@@ -167,11 +162,6 @@ def training_indices(count: int, step: int, batch_size: int, seed: int) -> np.nd
         here = epochs == epoch
         chosen[here] = permuted(indices[here], count, seed, int(epoch))
     return chosen
-
-
-def evaluation_tokens(blocks: TokenBlocks, causal: bool) -> int:
-    """How many tokens of the stream a whole evaluation counts: all of them, less the first where the model is causal."""
-    return blocks.stream.size - 1 if causal else blocks.stream.size
 
 
 def evaluation_batches(
@@ -211,7 +201,7 @@ def evaluation_batches(
     if batch_size < 1 or (limit is not None and limit < 1):
         raise UserError(f"{blocks.directory}: {batch_size} rows a batch, limit {limit}; expected at least 1 of each")
     overlap = 1 if causal else 0
-    windows = -(-evaluation_tokens(blocks, causal) // (blocks.length - overlap))
+    windows = -(-(blocks.stream.size - overlap) // (blocks.length - overlap))
     batches = -(-windows // batch_size)
     chosen = range(batches if limit is None else min(limit, batches))
     batch_rows = np.arange(batch_size, dtype=np.int64)[rows]

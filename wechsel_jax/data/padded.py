@@ -52,7 +52,7 @@ class PaddedRows(abc.ABC):
         """Rows by their numbers, (m,), each padded to `length`: arrays whose first axis they are."""
 
     def drawn(self, step: int, batch_size: int, seed: int) -> np.ndarray:
-        """int64 (B,): the rows of one step's batch, as `training_batch` draws them or `group_by_length` says."""
+        """int64 (B,): the rows of one step's batch, as `training_indices` draws them or `group_by_length` says."""
         if not self.group_by_length:
             return training_indices(len(self), step, batch_size, seed)
         together = max(1, min(_TOGETHER, len(self) // (_PARTS * batch_size)))
