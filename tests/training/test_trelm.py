@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
@@ -278,9 +279,9 @@ def test_what_does_not_fit_the_model_is_found_before_the_first_phase(settings, f
         config.language.phases = ({"name": "language", "fraction": 1.0, **trained},)
         with pytest.raises(UserError, match=message):
             train_trelm(config, tmp_path / "run")
-    for name in ("forward", "language"):
+    for name, kind in (("forward", dict), ("language", ConfigDict)):
         config = settings()
-        config[name].optimizer.groups = ({"match": "^nothing/", "rate": 2.0},)
+        config[name].optimizer.groups = (kind({"match": "^nothing/", "rate": 2.0}),)
         with pytest.raises(UserError, match=rf"{name}: optimizer\.groups\[0\]\.match: '\^nothing/' finds no parameter"):
             train_trelm(config, tmp_path / "run")
     config = settings()

@@ -14,7 +14,7 @@ from wechsel_jax.evaluation.answers import check_language
 from wechsel_jax.evaluation.loaded import DTYPES
 from wechsel_jax.text.files import LONGEST_DOCUMENT
 from wechsel_jax.training.devices import profiled_steps
-from wechsel_jax.training.groups import read_groups
+from wechsel_jax.training.groups import Group, read_groups
 from wechsel_jax.training.schedules import Phase, make_phases, one_phase
 
 # A whole number that int32 does not hold is a mistake, unless it is one of bytes.
@@ -282,15 +282,20 @@ def validate(config: ConfigDict, steps_known: bool = True) -> None:
     if list(as_dict(config.mesh).values()).count(-1) > 1:
         raise UserError("mesh: more than one axis is -1; expected at most one to take the remaining devices")
     _check_sources(config)
-    groups = read_groups([as_dict(group) for group in optimizer.groups])
+    read = groups(config)
     for phase in phases(config) if steps_known else ():
-        for group in groups:
+        for group in read:
             group.schedule(phase)
 
 
 def phases(config: ConfigDict) -> list[Phase]:
     """Returns the run's phases; see `make_phases`."""
     return make_phases([as_dict(phase) for phase in config.phases], config.steps, config.optimizer.peak_learning_rate)
+
+
+def groups(config: ConfigDict) -> tuple[Group, ...]:
+    """Returns the run's groups of parameters; see `read_groups`."""
+    return read_groups([as_dict(group) for group in config.optimizer.groups])
 
 
 def updated(config: ConfigDict, given: Mapping[str, Any], place: str) -> ConfigDict:

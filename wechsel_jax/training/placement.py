@@ -14,10 +14,10 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.models.weights import unflatten
 from wechsel_jax.training import sharding
 from wechsel_jax.training.checkpoints import Checkpoints
-from wechsel_jax.training.config import as_dict
+from wechsel_jax.training.config import groups as read_groups
 from wechsel_jax.training.config import phases as make_phases
 from wechsel_jax.training.coordinates import Coordinates, with_coordinates
-from wechsel_jax.training.groups import assign, read_groups
+from wechsel_jax.training.groups import assign
 from wechsel_jax.training.optimizer import make_optimizer, split, trainable_paths
 from wechsel_jax.training.run_spec import RunSpec
 from wechsel_jax.training.schedules import phase_at
@@ -69,10 +69,10 @@ class Placement:
         self._parameter_shardings, notes = sharding.parameter_shardings(self.mesh, family.sharding_rules, shapes)
         for note in (*notes, *spec.notes):
             say(note)
-        groups = read_groups([as_dict(group) for group in config.optimizer.groups])
         # Without groups a run is what it was before there were any.
         self._grouping = None
         if config.optimizer.groups:
+            groups = read_groups(config)
             # A transfer's plan is of the tokenizer's tokens; the checkpoint may have rows of padding behind them.
             given = {"tokens": len(spec.model.vocabulary), "checkpoint": config.model.checkpoint}
             self._grouping = assign(groups, family, spec.model.device_config, shapes, **given)

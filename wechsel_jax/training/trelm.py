@@ -28,10 +28,10 @@ from wechsel_jax.records.run import SIDES
 from wechsel_jax.tokens import Vocabulary, load_tokenizer
 from wechsel_jax.tokens.extension import place_beside
 from wechsel_jax.training import distributed
-from wechsel_jax.training.config import default_config, phases, validate
+from wechsel_jax.training.config import default_config, groups, phases, validate
 from wechsel_jax.training.distributed import broadcast_from_first
 from wechsel_jax.training.exports import write_model
-from wechsel_jax.training.groups import assign, read_groups
+from wechsel_jax.training.groups import assign
 from wechsel_jax.training.loop import train
 from wechsel_jax.training.optimizer import trainable_paths
 from wechsel_jax.training.placement import Placement
@@ -247,7 +247,7 @@ def _check_models(runs: Mapping[str, ConfigDict], folded: bool) -> None:
             shapes = of_phase.shapes(described)
             if trial.optimizer.groups:
                 given = {"tokens": len(model.vocabulary), "checkpoint": trial.model.checkpoint}
-                assign(read_groups(trial.optimizer.groups), of_phase, described, shapes, **given)
+                assign(groups(trial), of_phase, described, shapes, **given)
             for phase in phases(trial):
                 middle = model.config.layers // 2
                 half = {"forward": f"{middle}:", "backward": f":{middle}"}.get(name)
