@@ -16,14 +16,15 @@ from typing import Any
 
 import jax
 
-from wechsel_jax.errors import UserError, from_extra
+from wechsel_jax.errors import UserError, from_extra, one_line
 from wechsel_jax.files import damage, new_file, seal, sync_directory
 from wechsel_jax.records.names import MANIFEST
 from wechsel_jax.training.compilation import out_of_memory
 from wechsel_jax.training.distributed import broadcast_from_first
 from wechsel_jax.training.step import TrainState
 
-_STATE = "state"
+# Where in a checkpoint the arrays are.
+STATE = "state"
 # The names of what is not a checkpoint yet, or any more.
 _HIDDEN = re.compile(r"\.\d+\.(\d+\.saving|removed)")
 _NONE, _ALL_DAMAGED = -1, -2
@@ -137,7 +138,7 @@ class Checkpoints:
                 self._checkpointer = _checkpointer()
                 self._quiet.close()
                 self._quiet.enter_context(_without_tracebacks())
-            self._checkpointer.save(place / _STATE, state._asdict())
+            self._checkpointer.save(place / STATE, state._asdict())
         except Exception as error:
             self._failed(step, place, error)
             return
@@ -163,7 +164,7 @@ class Checkpoints:
         place = self.directory / str(step)
         try:
             with contextlib.closing(_checkpointer()) as checkpointer:
-                restored = checkpointer.restore(place / _STATE, wanted)
+                restored = checkpointer.restore(place / STATE, wanted)
         except (ValueError, KeyError, TypeError, OSError) as error:
             if out_of_memory(error):
                 raise
@@ -311,9 +312,8 @@ def _checkpointer() -> Any:
 def _reason(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    text = " ".join(str(error).split())
-    number = _SYSTEM_ERROR.search(text)
-    return os.strerror(int(number[1])) if number else text[:200] or type(error).__name__
+    number = _SYSTEM_ERROR.search(str(error))
+    return os.strerror(int(number[1])) if number else one_line(error)
 
 
 @contextlib.contextmanager

@@ -134,7 +134,7 @@ def abort_together() -> Iterator[None]:
             _end(f"{here}: error: {line}", 2)
         if isinstance(error, (RuntimeError, ValueError)) and _LOST_PEER.search(str(error)):
             _end(
-                f"{here}: lost another process of this run ({one_line(error)[:200]}); "
+                f"{here}: lost another process of this run ({one_line(error)}); "
                 "start all of them again: the run goes on from its newest checkpoint",
                 LOST,
             )
@@ -186,7 +186,7 @@ def _require_free_port(port: int, coordinator: str) -> None:
 
 
 def _refused(settings: ConfigDict, error: Exception) -> UserError:
-    reason = " ".join(str(error).split())[:200]
+    reason = one_line(error)
     if "backend" in reason:
         return UserError(
             f"distributed: JAX was used before the run started ({reason}); expected a fresh program; start it anew"

@@ -12,7 +12,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from wechsel_jax.checkpoint import write_checkpoint
-from wechsel_jax.errors import UserError, from_extra
+from wechsel_jax.errors import UserError, from_extra, one_line
 from wechsel_jax.evaluation.loaded import TARGET_TOKENIZER
 from wechsel_jax.files import new_directory, refuse_directory, require_directory, require_file
 from wechsel_jax.files.json import read_json, write_json
@@ -22,7 +22,7 @@ from wechsel_jax.records.names import CHECKPOINTS, CONFIG_FILE, METRICS_FILE, RE
 from wechsel_jax.report.card import model_card
 from wechsel_jax.tokens import load_tokenizer
 from wechsel_jax.tokens.files import write_tokenizer
-from wechsel_jax.training.checkpoints import Checkpoints
+from wechsel_jax.training.checkpoints import STATE, Checkpoints
 from wechsel_jax.training.config import EXPORT_DTYPES, as_dict, default_config
 from wechsel_jax.training.metrics import best_evaluation, checked_metrics
 from wechsel_jax.training.run_spec import ModelSpec, described_model, named_model, strip
@@ -213,12 +213,11 @@ def _parameters(workdir: Path, step: int, model: ModelSpec) -> dict[str, Any]:
     reader = ocp.PyTreeCheckpointer()
     try:
         arguments = ocp.args.PyTreeRestore(item=wanted, restore_args=how, partial_restore=True)
-        found = reader.restore(place / "state", args=arguments)["params"]
+        found = reader.restore(place / STATE, args=arguments)["params"]
     except (ValueError, KeyError, TypeError, OSError) as error:
-        reason = " ".join(str(error).split())[:200]
         raise UserError(
-            f"{place}: cannot be read ({reason}); expected a checkpoint of this model; a run that is going on may have "
-            "removed it meanwhile: choose another with --step"
+            f"{place}: cannot be read ({one_line(error)}); expected a checkpoint of this model; a run that is going on may "
+            "have removed it meanwhile: choose another with --step"
         ) from error
     finally:
         reader.close()

@@ -4,7 +4,6 @@ import contextlib
 import json
 import math
 import os
-import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -13,7 +12,7 @@ from typing import Any, Protocol
 
 from ml_collections import ConfigDict
 
-from wechsel_jax.errors import UserError, from_extra
+from wechsel_jax.errors import UserError, from_extra, one_line
 from wechsel_jax.files import new_file
 
 EVENTS, WANDB = "tensorboard", "wandb.json"
@@ -68,10 +67,9 @@ class Trackers:
         config: Mapping[str, Any],
         lines: list[dict[str, Any]],
         write: bool,
-        say: Callable[[str], None] | None = None,
+        say: Callable[[str], None] = print,
     ):
-        self._say = say or (lambda line: print(line, file=sys.stderr, flush=True))
-        self._trackers: list[Tracker] = []
+        self._say, self._trackers = say, []
         if not write:
             return
         if settings.tensorboard:
@@ -94,8 +92,8 @@ class Trackers:
                 use(tracker)
             except Exception as error:  # whatever another library fails with, days of training are worth more
                 self._trackers.remove(tracker)
-                reason = " ".join(str(error).split())[:200] or type(error).__name__
-                self._say(f"{tracker.name}: failed and is given up ({reason}); training goes on; metrics.jsonl has all lines")
+                told = f"failed and is given up ({one_line(error)}); training goes on; metrics.jsonl has all lines"
+                self._say(f"{tracker.name}: {told}")
 
 
 def scalars(line: Mapping[str, Any]) -> dict[str, float]:
@@ -185,10 +183,9 @@ class _WeightsAndBiases:
                 dir=str(workdir), config=dict(config),
             )  # fmt: skip
         except Exception as error:  # W&B's errors and those of the network
-            reason = " ".join(str(error).split())[:200] or type(error).__name__
             raise UserError(
-                f"trackers.wandb: cannot begin ({reason}); expected a login; run `wandb login`, set WANDB_MODE=offline, "
-                "or set trackers.wandb to an empty text"
+                f"trackers.wandb: cannot begin ({one_line(error)}); expected a login; run `wandb login`, set "
+                "WANDB_MODE=offline, or set trackers.wandb to an empty text"
             ) from error
         # Curves are over our steps: W&B's own counter cannot go on where another process had got to.
         self._run.define_metric("step")
