@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.training import one_phase, train
+from wechsel_jax.training import compilation, one_phase, train
 from wechsel_jax.training.compilation import compile_step, memory_line
 
 SIZE = 64 * 64 * 4
@@ -51,10 +51,11 @@ def test_more_activations_show_as_temporary_memory():
     assert many["aliased"] == few["aliased"]
 
 
-def test_too_little_memory_is_said_before_the_first_step_with_what_to_do():
+def test_too_little_memory_is_said_before_the_first_step_with_what_to_do(monkeypatch):
+    monkeypatch.setattr(compilation, "_device_limit", lambda: 3 * SIZE)
     state, *others = toy_arguments()
     with pytest.raises(UserError) as error:
-        compile_step(toy_step, state, *others, advice=ADVICE, limit_bytes=3 * SIZE)
+        compile_step(toy_step, state, *others, advice=ADVICE)
     message = str(error.value)
     assert "\n" not in message
     assert "a device has 48.0 KiB" in message and "of activations and gradients" in message
@@ -64,13 +65,15 @@ def test_too_little_memory_is_said_before_the_first_step_with_what_to_do():
     ]
     assert places == sorted(places)
     assert not state["w"].is_deleted()
-    compile_step(toy_step, state, *others, advice=ADVICE, limit_bytes=100 * SIZE)
+    monkeypatch.setattr(compilation, "_device_limit", lambda: 100 * SIZE)
+    compile_step(toy_step, state, *others, advice=ADVICE)
 
 
-def test_advice_leaves_out_what_is_done_already():
+def test_advice_leaves_out_what_is_done_already(monkeypatch):
+    monkeypatch.setattr(compilation, "_device_limit", lambda: 1)
     settings = {"batch_size": 8, "accumulation": 1, "model.remat": "full", "mesh.fsdp": 8, "batch_devices": 8}
     with pytest.raises(UserError) as error:
-        compile_step(toy_step, *toy_arguments(), advice=settings, limit_bytes=1)
+        compile_step(toy_step, *toy_arguments(), advice=settings)
     for name in ("batch_size", "accumulation", "remat", "fsdp"):
         assert name not in str(error.value)
     assert "smaller model" in str(error.value)

@@ -17,7 +17,6 @@ def compile_step(
     train_step: Callable,
     *arguments: Any,
     advice: Mapping[str, Any],
-    limit_bytes: int | None = None,
 ) -> tuple[Callable[..., tuple[Any, dict[str, jax.Array]]], dict[str, int]]:
     """Compiles a step without running it, so that too little memory shows before the first update.
 
@@ -26,7 +25,6 @@ def compile_step(
       arguments: state, batch, learning rate and key of one step, or their shapes with shardings.
       advice: current values of the settings that decide about memory, by name: "batch_size", "accumulation", "block_length",
         "model.remat", "mesh.fsdp", and "batch_devices", how many devices share the rows. Absent ones are not advised about.
-      limit_bytes: memory of one device; by default what the device says, where it does (CPUs do not).
 
     Returns:
       The compiled step, (*arguments) -> (state, metrics), and the bytes of one device that it takes:
@@ -36,7 +34,7 @@ def compile_step(
     Raises:
       UserError: a step needs more memory than a device has. The compiled step raises it too, where memory ends as it runs.
     """
-    limit = _device_limit() if limit_bytes is None else limit_bytes
+    limit = _device_limit()
     try:
         compiled = train_step.lower(*arguments).compile()
     except jax.errors.JaxRuntimeError as error:
@@ -113,6 +111,7 @@ def memory_line(memory: Mapping[str, int]) -> str:
 
 
 def _device_limit() -> int | None:
+    """Bytes of memory of one device; None where it does not say (CPUs)."""
     statistics = jax.local_devices()[0].memory_stats()
     return int(statistics["bytes_limit"]) if statistics and "bytes_limit" in statistics else None
 
