@@ -1,7 +1,6 @@
 """What the methods of a comparison read and its settings do not name: word vectors and a helper model, made here."""
 
 import contextlib
-import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +11,8 @@ from ml_collections import ConfigDict
 from wechsel_jax.comparison.settings import OWN, SAMPLE, TEXT, helper_config, input_places, needs_of_all
 from wechsel_jax.data.sample import write_sample
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import new_file, temporary_directory
-from wechsel_jax.files.json import NUMBER, mismatch, read_json
+from wechsel_jax.files import temporary_directory
+from wechsel_jax.files.json import NUMBER, mismatch, read_json, record_json
 from wechsel_jax.training import train
 from wechsel_jax.training.workdir import follow
 from wechsel_jax.vectors import train_vectors
@@ -102,5 +101,4 @@ def timed(workdir: Path, name: str) -> Iterator[None]:
 def _add_seconds(workdir: Path, name: str, seconds: float) -> None:
     spent = seconds_spent(workdir)
     spent[name] = round(spent.get(name, 0.0) + seconds, 2)
-    with new_file(workdir / _SECONDS_FILE, "w") as handle:
-        json.dump(spent, handle, indent=1)
+    record_json(workdir / _SECONDS_FILE, spent)

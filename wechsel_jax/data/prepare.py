@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import hashlib
 import itertools
-import json
 import os
 import sys
 import time
@@ -28,7 +27,8 @@ from wechsel_jax.data.parallel import vocabulary_hash
 from wechsel_jax.data.selection import DROPPED, FACTS, TRAIN, VALIDATION, choose, facts, side_of
 from wechsel_jax.data.unfinished import RESULT, Stage, Unfinished, discard, disk_full, lock
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import FULL, new_file, refuse_directory, remove_leftovers
+from wechsel_jax.files import FULL, refuse_directory, remove_leftovers
+from wechsel_jax.files.json import record_json
 from wechsel_jax.records.run import SIDES
 from wechsel_jax.text.documents import check_kind
 from wechsel_jax.text.files import LONGEST_DOCUMENT
@@ -239,8 +239,7 @@ def _make(job: _Job, output: Path) -> dict[str, dict[str, Any]]:
                 raise UserError(f"{output}: a source has changed while it was read; run the command again")
             manifests = {side: _manifest(job, stage, index, dropped) for index, side in enumerate(job.sides)}
         for side, manifest in manifests.items():
-            with new_file(work.result / side / MANIFEST, "w") as handle:
-                json.dump(manifest, handle, indent=1)
+            record_json(work.result / side / MANIFEST, manifest)
         work.finish()
         return manifests
     except BaseException as error:

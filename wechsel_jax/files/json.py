@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from wechsel_jax.errors import UserError, parsing
-from wechsel_jax.files import require_file
+from wechsel_jax.files import new_file, require_file
 
 # Above all that describes a model (the largest tokenizer.json are some 30 MB): as Python's objects it takes many times as much.
 _MOST_BYTES = 1 << 28
@@ -114,6 +114,13 @@ def mismatch(value: Any, expected: Any, field: str = "") -> str | None:
         return f"field {ascii(field)[1:-1]} {found}; expected {kinds.get(type(expected), expected)}"
     problems = (mismatch(item, kind, f"{field}.{name}" if field else str(name)) for name, item, kind in parts)
     return next((problem for problem in problems if problem), None)
+
+
+def record_json(path: str | os.PathLike, content: Mapping[str, Any]) -> None:
+    """Writes a JSON object that is read by this package alone: whole or not at all, a field on each line."""
+    with new_file(path, "w") as handle:
+        json.dump(content, handle, indent=1)
+        handle.write("\n")
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

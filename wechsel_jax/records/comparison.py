@@ -1,14 +1,12 @@
 """comparison.json: what ties the runs of `train.compare` together."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import new_file
-from wechsel_jax.files.json import ANY, NUMBER, TEXT, mismatch, read_json
+from wechsel_jax.files.json import ANY, NUMBER, TEXT, mismatch, read_json, record_json
 from wechsel_jax.records.names import CONFIG_FILE, METRICS_FILE
 from wechsel_jax.records.run import RunRecord, seed_runs
 
@@ -70,8 +68,7 @@ class ComparisonRecord:
 
     def write(self, directory: str | Path) -> None:
         """Writes the comparison.json of a workdir."""
-        with new_file(Path(directory) / COMPARISON_FILE, "w") as handle:
-            json.dump({name: value for name, value in vars(self).items() if value is not None}, handle, indent=1)
+        record_json(Path(directory) / COMPARISON_FILE, {name: value for name, value in vars(self).items() if value is not None})
 
 
 def expand(path: str | Path) -> list[Path]:

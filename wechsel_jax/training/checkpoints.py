@@ -17,7 +17,8 @@ from typing import Any
 import jax
 
 from wechsel_jax.errors import UserError, from_extra, one_line
-from wechsel_jax.files import damage, new_file, seal, sync_directory
+from wechsel_jax.files import damage, seal, sync_directory
+from wechsel_jax.files.json import record_json
 from wechsel_jax.records.names import MANIFEST
 from wechsel_jax.training.compilation import out_of_memory
 from wechsel_jax.training.distributed import broadcast_from_first
@@ -282,8 +283,7 @@ def note(place: Path, facts: Mapping[str, Any]) -> None:
     file = place / MANIFEST
     manifest = json.loads(file.read_bytes())
     if manifest != {**manifest, **facts}:
-        with new_file(file, "w") as handle:
-            json.dump({**manifest, **facts}, handle, indent=1)
+        record_json(file, {**manifest, **facts})
 
 
 def read_facts(place: Path) -> dict[str, Any]:

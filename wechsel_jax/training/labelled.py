@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,7 @@ from wechsel_jax.data.rows import encode_examples, padding_id
 from wechsel_jax.errors import UserError
 from wechsel_jax.evaluation.label_scores import has_entities, require_seqeval
 from wechsel_jax.evaluation.translation import require_sacrebleu
-from wechsel_jax.files import new_file
+from wechsel_jax.files.json import record_json
 from wechsel_jax.models.heads import stated_head
 from wechsel_jax.records.run import SIDES
 from wechsel_jax.text.parallel import BESIDE
@@ -137,5 +136,4 @@ def record_labelled(config: ConfigDict, data: Data) -> None:
             "tokens": int(rows.tokens.size),
             "sha256": rows.fingerprint,
         }
-        with new_file(rows.directory / MANIFEST, "w") as handle:
-            json.dump(manifest, handle, indent=1)
+        record_json(rows.directory / MANIFEST, manifest)

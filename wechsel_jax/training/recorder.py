@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import json
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from ml_collections import ConfigDict
 import wechsel_jax
 from wechsel_jax.data import Dataset
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import new_file
+from wechsel_jax.files.json import record_json
 from wechsel_jax.records.names import CHECKPOINTS
 from wechsel_jax.training.config import as_dict
 from wechsel_jax.training.metrics import MetricsFile, best_evaluation, early_stop, end_of, skipped_steps
@@ -212,8 +211,7 @@ def stop_report(
     }
     file = workdir / f"nonfinite-step-{step}.json"
     if jax.process_index() == 0:
-        with new_file(file, "w") as handle:
-            json.dump(report, handle, indent=1)
+        record_json(file, report)
     kept = "no checkpoint had been saved" if checkpoint is None else f"the checkpoint of step {checkpoint} is kept"
     allowed = f" after {len(skipped)} skipped updates" if skipped else ""
     return UserError(

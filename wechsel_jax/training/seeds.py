@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import json
 import statistics
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,7 @@ from ml_collections import ConfigDict
 
 from wechsel_jax.data.examples import FORMS
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import new_file
-from wechsel_jax.files.json import is_number
+from wechsel_jax.files.json import is_number, record_json
 from wechsel_jax.records.names import CONFIG_FILE, SEEDS_FILE
 from wechsel_jax.training import distributed
 from wechsel_jax.training.config import validate
@@ -69,8 +67,7 @@ def finetune(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
     found = {"metric": metric, "seeds": list(results), "scores": scores}
     if distributed.is_first():
         record_config(config, workdir)
-        with new_file(workdir / SEEDS_FILE, "w") as handle:
-            json.dump(found, handle, indent=1)
+        record_json(workdir / SEEDS_FILE, found)
     of_all = scores.get("score", scores.get(metric))
     said = "not finite with every seed" if of_all is None else f"{of_all['mean']:.4f} +- {of_all['spread']:.4f}"
     print(f"{metric}: {said} ({len(results)} seeds)")

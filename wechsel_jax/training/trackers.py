@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from ml_collections import ConfigDict
 
 from wechsel_jax.errors import UserError, from_extra, one_line
-from wechsel_jax.files import new_file
+from wechsel_jax.files.json import record_json
 
 EVENTS, WANDB = "tensorboard", "wandb.json"
 # Lines that are sent before it is written down that they were, where many are sent at a start.
@@ -215,8 +215,7 @@ class _WeightsAndBiases:
         self._run.finish()
 
     def _keep(self) -> None:
-        with new_file(self._file, "w") as handle:
-            json.dump(self._record, handle)
+        record_json(self._file, self._record)
 
 
 def _wandb() -> Any:

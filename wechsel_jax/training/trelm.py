@@ -3,7 +3,6 @@
 import contextlib
 import copy
 import dataclasses
-import json
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -16,8 +15,8 @@ from ml_collections import ConfigDict
 
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import new_directory, new_file
-from wechsel_jax.files.json import NUMBER, mismatch, read_json
+from wechsel_jax.files import new_directory
+from wechsel_jax.files.json import NUMBER, mismatch, read_json, record_json
 from wechsel_jax.models import ModelConfig, family
 from wechsel_jax.models.family import Params
 from wechsel_jax.models.registry import FAMILIES
@@ -154,8 +153,7 @@ def train_trelm(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
         if not broadcast_from_first(int({name: known.get(name) for name in measured} == measured)):
             losses = {name: _held_out_loss(runs["language"], place, workdir) for name, place in models.items()}
             if first:
-                with new_file(workdir / FOLDING, "w") as handle:
-                    json.dump(measured | losses, handle, indent=1)
+                record_json(workdir / FOLDING, measured | losses)
         distributed.barrier(FOLDING)
         folding = _read_folding(workdir / FOLDING)
         if config.fold_first:
@@ -166,8 +164,7 @@ def train_trelm(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
             "folding": {name: folding[name] for name in models},
         }
         if first:
-            with new_file(workdir / RESULTS, "w") as handle:
-                json.dump(found, handle, indent=1)
+            record_json(workdir / RESULTS, found)
             before, after = (found["folding"][name] for name in ("tri_layer", "folded"))
             print(f"held-out loss as an ordinary encoder {after:.4f}, with TRILayer {before:.4f}")
             print(f"the model is {workdir / found['model']}", flush=True)

@@ -18,8 +18,8 @@ from ml_collections import ConfigDict
 
 import wechsel_jax
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import new_file, refuse_workdir
-from wechsel_jax.files.json import mismatch, read_json
+from wechsel_jax.files import refuse_workdir
+from wechsel_jax.files.json import mismatch, read_json, record_json
 from wechsel_jax.records.machine import versions
 from wechsel_jax.records.names import CONFIG_FILE, LOCK_FILE, MACHINE_FILE, METRICS_FILE, TEXTS_FILE
 from wechsel_jax.training import distributed
@@ -165,9 +165,7 @@ def record_config(config: ConfigDict, workdir: str | Path) -> None:
       UserError: the recorded settings differ; the message names them.
     """
     check_config(config, workdir)
-    with new_file(Path(workdir) / CONFIG_FILE, "w") as handle:
-        json.dump(as_dict(config), handle, indent=1, sort_keys=True)
-        handle.write("\n")
+    record_json(Path(workdir) / CONFIG_FILE, as_dict(config))
 
 
 def follow(config: ConfigDict, workdir: Path, *fields: str) -> None:
@@ -190,9 +188,7 @@ def follow(config: ConfigDict, workdir: Path, *fields: str) -> None:
         if isinstance(recorded.get(group), dict):
             recorded[group][field] = now[group][field]
     if recorded != before:
-        with new_file(file, "w") as handle:
-            json.dump(recorded, handle, indent=1, sort_keys=True)
-            handle.write("\n")
+        record_json(file, recorded)
 
 
 def check_config(config: ConfigDict, workdir: str | Path) -> None:
@@ -268,8 +264,7 @@ def check_data(
         if not fresh:
             say(f"note: {file} is not there: whether text and tokenizer are those that this run began with cannot be told")
         if distributed.is_first():
-            with new_file(file, "w") as handle:
-                json.dump({name: value for name, value in {**now, "versions": versions}.items() if value}, handle, indent=1)
+            record_json(file, {name: value for name, value in {**now, "versions": versions}.items() if value})
         return
     recorded = read_json(file, "what the run began with", "put it back or use another workdir")
     for name, fingerprint in now.items():
@@ -305,8 +300,7 @@ def read_texts(workdir: Path, each: Any) -> dict[str, Any]:
 
 def record_texts(texts: Mapping[str, Any], workdir: Path) -> None:
     """Records which text several runs are of: what `run_data.identified` says of each."""
-    with new_file(workdir / TEXTS_FILE, "w") as handle:
-        json.dump(texts, handle, indent=1)
+    record_json(workdir / TEXTS_FILE, texts)
 
 
 def record_start(workdir: str | Path, step: int, seconds: float, devices: Sequence[jax.Device], flops_per_token: float) -> None:
@@ -334,9 +328,7 @@ def record_start(workdir: str | Path, step: int, seconds: float, devices: Sequen
         "versions": versions(),
     }
     starts = [old for old in read_starts(workdir) if old.get("seconds", 0.0) < start["seconds"]] if step else []
-    with new_file(file, "w") as handle:
-        json.dump({"starts": [*starts, start]}, handle, indent=1)
-        handle.write("\n")
+    record_json(file, {"starts": [*starts, start]})
 
 
 def read_starts(workdir: str | Path) -> list[dict]:
