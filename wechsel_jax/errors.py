@@ -48,6 +48,15 @@ def parsing(path: str | os.PathLike, expected: str, *others: type[Exception]) ->
 
 
 @contextlib.contextmanager
+def naming(place: str) -> Iterator[None]:
+    """Puts where it is before what a `UserError` of the block says: a setting or a file, such as "training: "."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{place}{error}") from None
+
+
+@contextlib.contextmanager
 def from_extra(extra: str, purpose: str, otherwise: str = "") -> Iterator[None]:
     """Around imports of packages that an extra installs: a missing one becomes one line that names the package and the extra.
 

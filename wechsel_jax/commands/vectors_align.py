@@ -16,7 +16,7 @@ from pathlib import Path
 from absl import flags
 
 from wechsel_jax.commands import choice, number, picked
-from wechsel_jax.errors import UserError
+from wechsel_jax.errors import UserError, naming
 from wechsel_jax.files import refuse_file
 
 REQUIRED = ("source", "target")
@@ -123,10 +123,8 @@ def _aligned(values: flags.FlagValues, source, target, pairs):
     if values.method == "procrustes":
         from wechsel_jax.vectors import align
 
-        try:
+        with naming(f"{values.dictionary}: "):
             return align(source, target, pairs, **picked(values, "weighting", "held_out", "refine"), **options)
-        except UserError as error:
-            raise UserError(f"{values.dictionary}: {error}") from None
     from wechsel_jax.vectors.adversarial import AdversarialSettings, adversarial_align
     from wechsel_jax.vectors.refinement import Refinement
 

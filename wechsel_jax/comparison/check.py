@@ -4,7 +4,7 @@ import contextlib
 import functools
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from ml_collections import ConfigDict
@@ -28,7 +28,7 @@ from wechsel_jax.comparison.tuning import TABLES, TUNING_TEXT, tuning_config
 from wechsel_jax.data.examples import FORMS, find_labels
 from wechsel_jax.data.manifest import remove_prepared
 from wechsel_jax.data.unfinished import discard
-from wechsel_jax.errors import UserError
+from wechsel_jax.errors import UserError, naming
 from wechsel_jax.files import foreign, remove_leftovers, require_file
 from wechsel_jax.files.json import is_number
 from wechsel_jax.initializers import METHODS
@@ -123,10 +123,8 @@ def validate_comparison(config: ConfigDict, workdir: Path) -> None:
         if config.probe_steps and named_method(config, name) == AUTO:
             # One of the starts that are tried reads it.
             settings.pop("parallel", None)
-        try:
+        with naming(f"{name}: "):
             TransferSettings.checked(METHODS[base_method(config, name)], **settings)
-        except UserError as error:
-            raise UserError(f"{name}: {error}") from None
     if "helper" in needed and not config.helper.checkpoint:
         try:
             validate(helper_config(config, workdir))
@@ -199,7 +197,7 @@ def _validate_trainings(config: ConfigDict, workdir: Path, source: Checkpoint) -
             raise UserError(
                 f"evaluation.fine_tuning.{name}.objective: is {settings.objective!r}; expected one of {', '.join(known)}"
             )
-        with _naming(f"evaluation.fine_tuning.{name}."):
+        with naming(f"evaluation.fine_tuning.{name}."):
             validate(settings, steps_known=not settings.epochs)
         if settings.block_length > positions:
             raise UserError(
@@ -225,7 +223,7 @@ def _validate_trainings(config: ConfigDict, workdir: Path, source: Checkpoint) -
         raise UserError(f"tuning.held_out: is {tuning['held_out']!r}; expected a share of the text above 0 and below 1")
     for method in config.methods:
         base = training_config(config, method, workdir / method, workdir)
-        with _naming(f"training, of {method}: "):
+        with naming(f"training, of {method}: "):
             validate(base)
         if base.seeds > 1 or base.fork:
             field = "fork" if base.fork else "seeds"
@@ -252,25 +250,14 @@ def _validate_trainings(config: ConfigDict, workdir: Path, source: Checkpoint) -
             )
         for rate in config.tuning.rates:
             for tables in config.tuning.tables:
-                try:
+                with naming(f"tuning, with rate {rate:g} and tables {tables:g}: "):
                     validate(tuning_config(config, base, workdir, rate, tables))
-                except UserError as error:
-                    raise UserError(f"tuning, with rate {rate:g} and tables {tables:g}: {error}") from None
         own = [group["rate"] for group in base.optimizer.groups if group["match"] in TABLES and group.get("rate", 1) != 1]
         if tuning["rates"] and tuning["tables"] == [1.0] and own:
             raise UserError(
                 f"tuning.tables: is (1.0,), and optimizer.groups of {method} have tables learn {own[0]:g} times as fast; "
                 f"expected what to try, such as ({own[0]:g},); or set their rate to 1"
             )
-
-
-@contextlib.contextmanager
-def _naming(settings: str) -> Iterator[None]:
-    """Says which of a comparison's trainings a mistake is in."""
-    try:
-        yield
-    except UserError as error:
-        raise UserError(f"{settings}{error}") from None
 
 
 def settle(config: ConfigDict, workdir: Path) -> None:

@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 from wechsel_jax.comparison.inputs import prepared_as, sample_as, write_training_text
 from wechsel_jax.comparison.settings import OWN, training_config
 from wechsel_jax.data import prepare_split
-from wechsel_jax.errors import UserError
+from wechsel_jax.errors import UserError, naming
 from wechsel_jax.records import read_run
 from wechsel_jax.records.names import CHECKPOINTS, EXPORT, METRICS_FILE, RECORD_FILE
 from wechsel_jax.training import train
@@ -82,10 +82,8 @@ def _prepare(config: ConfigDict, workdir: Path, data: Path) -> None:
         reading = sample_as(config)
         # A document's side follows from its hash, and those with the lowest are held out for the scores.
         share = held + (1 - held) * share
-    try:
+    with naming(f"tuning.held_out={config.tuning.held_out:g}, of what is trained on: "):
         prepare_split(texts, workdir / "tokenizer", data, validation_fraction=share, **reading)
-    except UserError as error:
-        raise UserError(f"tuning.held_out={config.tuning.held_out:g}, of what is trained on: {error}") from None
 
 
 def _loss_after(run: Path, step: int) -> float | None:

@@ -17,7 +17,7 @@ import numpy as np
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.data.examples import LABELLED, SQUAD
 from wechsel_jax.data.examples import Task as Examples
-from wechsel_jax.errors import UserError
+from wechsel_jax.errors import UserError, naming
 from wechsel_jax.evaluation import bootstrap
 from wechsel_jax.evaluation.answers import LANGUAGES
 from wechsel_jax.evaluation.items import EXPECTED as ITEMS
@@ -138,10 +138,8 @@ def tasks_of(given: Mapping[str, Any], where: str) -> list[Task]:
             raise UserError(f"{where}{name}: expected a form and a file, and settings of the form")
         settings = {key: value for key, value in task.items() if key not in ("form", "file")}
         one = Task.of(f"{where}{name}", task["form"], task["file"], **settings)
-        try:
+        with naming(f"{where}{name}: "):
             one.sources()
-        except UserError as error:
-            raise UserError(f"{where}{name}: {error}") from None
         found.append(dataclasses.replace(one, name=name))
     return found
 

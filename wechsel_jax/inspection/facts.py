@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from wechsel_jax.errors import UserError
+from wechsel_jax.errors import UserError, naming
 from wechsel_jax.files import require_directory
 from wechsel_jax.inspection.origins import origin, require_fit, source_here
 from wechsel_jax.inspection.verdict import verdict
@@ -189,10 +189,8 @@ def score_vectors(
 
     sides = [load_vectors(side) if isinstance(side, str | os.PathLike) else side for side in (source, target)]
     pairs = "identical" if os.fspath(dictionary) == "identical" else read_dictionary(dictionary)
-    try:
+    with naming(f"{dictionary}: "):
         alignment = align(*sides, pairs, seed=seed)
-    except UserError as error:
-        raise UserError(f"{dictionary}: {error}") from None
     source, target = sides
     keys = alignment.map_source(source.rows(np.arange(min(_SEARCHED_WORDS, len(source.words)))))
     queries = alignment.map_target(target.rows(np.arange(min(_SAMPLED_WORDS, len(target.words)))))

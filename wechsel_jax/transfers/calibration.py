@@ -17,7 +17,7 @@ import numpy as np
 
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.checkpoint.tensors import StoredTensor
-from wechsel_jax.errors import UserError
+from wechsel_jax.errors import UserError, naming
 from wechsel_jax.search.threads import one_thread
 from wechsel_jax.text.files import LONGEST_DOCUMENT
 from wechsel_jax.tokens import Vocabulary
@@ -57,11 +57,9 @@ def require_family(checkpoint: Checkpoint, setting: str = "calibrate") -> "tuple
             f"leave {setting} out"
         )
     family = FAMILIES[checkpoint.architecture]
-    try:
+    with naming(f"{setting}: "):
         config = family.config(checkpoint.config, dropout=0.0)
         family.from_hugging_face(checkpoint.arrays(), config, lazy=True)
-    except UserError as error:
-        raise UserError(f"{setting}: {error}") from None
     return family, config
 
 

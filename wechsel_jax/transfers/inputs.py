@@ -10,7 +10,7 @@ import numpy as np
 
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.checkpoint.architectures import position_shift, require_special_tokens
-from wechsel_jax.errors import UserError
+from wechsel_jax.errors import UserError, naming
 from wechsel_jax.initializers import Method, Side
 from wechsel_jax.initializers.anker.sides import Language
 from wechsel_jax.initializers.full_rand import require_architecture
@@ -312,15 +312,13 @@ def _align(
     steps: Steps,
 ) -> Alignment:
     shared = {name: getattr(settings, name) for name in ("normalize", "center", "seed")}
-    try:
+    with naming(f"{settings.dictionary or settings.source_vectors}: "):
         if settings.alignment in WITHOUT_DICTIONARY:
             start = {"start": "similarities", "epochs": 0} if settings.alignment == "similarities" else {}
             chosen = AdversarialSettings(refinement=Refinement(rounds=settings.refine or Refinement.rounds), **start)
             measured = None if isinstance(pairs, str) else pairs
             return adversarial_align(source, target, chosen, pairs=measured, csls=True, progress=steps.log, **shared)
         return align(source, target, pairs, weighting=settings.weighting, refine=settings.refine, csls=True, **shared)
-    except UserError as error:
-        raise UserError(f"{settings.dictionary or settings.source_vectors}: {error}") from None
 
 
 def _check_dimensions(job: Job, source: WordVectors, target: WordVectors) -> None:
