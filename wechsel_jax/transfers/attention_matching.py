@@ -24,6 +24,7 @@ from wechsel_jax.tokens import Vocabulary
 from wechsel_jax.tokens.encoding import around, plain_backend
 from wechsel_jax.tokens.text import read_texts
 from wechsel_jax.transfers.distillation import causal_family, from_vectors
+from wechsel_jax.transfers.samples import held_apart
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -33,8 +34,7 @@ if TYPE_CHECKING:
 _LENGTH, _BATCH = 128, 16
 # Of the root mean square of the source's rows, per step.
 _RATE = 0.01
-# Of the rows of text, which the result is judged by.
-_HELD_OUT, _MOST_HELD_OUT = 10, 4 * _BATCH
+_MOST_HELD_OUT = 4 * _BATCH
 # Of the layers: the authors find no more in those above.
 _DEPTH = 1 / 3
 # Text that is read for a token of the steps, at most; of what is more, parts from everywhere.
@@ -216,9 +216,7 @@ def match_attention(
             "more target_text, or leave match_attention out"
         )
     generator = np.random.default_rng(seed)
-    order = generator.permutation(len(found.new))
-    held = min(-(-len(order) // _HELD_OUT), _MOST_HELD_OUT)
-    judged, fitted = order[:held], order[held:]
+    judged, fitted = held_apart(generator.permutation(len(found.new)), _MOST_HELD_OUT)
     shown = np.unique(found.new[fitted][found.new_segment[fitted] >= 0])
     tokens = shown[moving[shown]]
     if not len(tokens):

@@ -23,7 +23,7 @@ from wechsel_jax.text.files import LONGEST_DOCUMENT
 from wechsel_jax.tokens import Vocabulary
 from wechsel_jax.tokens.text import read_token_ids
 from wechsel_jax.transfers.calibration import require_family
-from wechsel_jax.transfers.samples import full_rows
+from wechsel_jax.transfers.samples import full_rows, held_apart
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 _LENGTH, _BATCH = 128, 16
 # Of the root mean square of the input rows, per step at the highest; warm-up over a tenth, then half a cosine to 0.
 _RATE, _WARMUP = 0.05, 0.1
-# Of the rows of text, which the result is judged by.
-_HELD_OUT, _MOST_HELD_OUT = 10, 4 * _BATCH
+_MOST_HELD_OUT = 4 * _BATCH
 # Where the parameters of a role lie; a head has either rows of its own or the input's.
 _PLACES = {"input": ("token_embedding", "embedding"), "head": ("head", "embedding"), "bias": ("head", "bias")}
 
@@ -107,9 +106,7 @@ def tune_coefficients(
             "more target_text, or leave tune_coefficients out"
         )
     generator = np.random.default_rng(seed)
-    order = generator.permutation(len(rows))
-    held = min(-(-len(rows) // _HELD_OUT), _MOST_HELD_OUT)
-    judged, fitted = rows[order[:held]], rows[order[held:]]
+    judged, fitted = (rows[part] for part in held_apart(generator.permutation(len(rows)), _MOST_HELD_OUT))
     objective = make_objective(
         "clm" if family.causal else "mlm",
         family,

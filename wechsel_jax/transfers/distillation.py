@@ -20,6 +20,7 @@ from wechsel_jax.text.files import LONGEST_DOCUMENT
 from wechsel_jax.tokens import Vocabulary
 from wechsel_jax.tokens.text import BOUNDARY, read_token_ids
 from wechsel_jax.transfers.calibration import require_family
+from wechsel_jax.transfers.samples import held_apart
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -31,8 +32,7 @@ _LENGTH = 50
 _BATCH = 32
 # Of the root mean square of the source's rows, per step.
 _RATE = 0.01
-# Of the snippets, which the rows are judged by.
-_HELD_OUT, _MOST_HELD_OUT = 10, 8 * _BATCH
+_MOST_HELD_OUT = 8 * _BATCH
 
 
 class Snippets(NamedTuple):
@@ -195,8 +195,7 @@ def distill(
         )
     tokens, index = np.unique(found.token, return_inverse=True)
     found = found._replace(token=index.astype(np.int32))
-    order = np.random.default_rng(seed).permutation(len(index))
-    held = min(-(-len(order) // _HELD_OUT), _MOST_HELD_OUT)
+    parts = held_apart(np.random.default_rng(seed).permutation(len(index)), _MOST_HELD_OUT)
     written = Checkpoint.open(directory)
     stored = written.tensors[written.table]
     table = np.array(stored.read())
@@ -207,7 +206,7 @@ def distill(
     judged, batches = (
         # The last one is filled up with the first snippets.
         [found.take(places) for places in np.resize(part, (-(-len(part) // _BATCH), _BATCH))]
-        for part in (order[:held], order[held:])
+        for part in parts
     )
     optimizer = optax.adam(_RATE * float(np.sqrt(np.square(old, dtype=np.float64).mean())))
 
@@ -228,9 +227,9 @@ def distill(
     each = family.flops_per_token(config, found.tokens.shape[1], 0.0) / 3
     each += family.flops_per_token(config, found.tokens.shape[1], 0.0, frozen=True)
     counts = {
-        "tokens": len(np.unique(found.token[order[held:]])),
-        "snippets": len(order) - held,
-        "held_out": held,
+        "tokens": len(np.unique(found.token[parts[1]])),
+        "snippets": len(parts[1]),
+        "held_out": len(parts[0]),
         "flops": len(batches) * _BATCH * found.tokens.shape[1] * each,
     }
     return {**counts, "loss": [before, after], "kept": kept}

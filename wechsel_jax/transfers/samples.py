@@ -106,6 +106,12 @@ def full_rows(
     return np.concatenate([next(parts), rows, next(parts)], axis=1)
 
 
+def held_apart(order: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
+    """Splits what stands in random order: a tenth, but at most `most`, that a result is judged by, and the rest to fit on."""
+    held = min(-(-len(order) // 10), most)
+    return order[:held], order[held:]
+
+
 def _as_stream(
     ids: np.ndarray, tokenizer: "PreTrainedTokenizerFast", vocabulary: Vocabulary, causal: bool
 ) -> tuple[np.ndarray, list[int], list[int]]:
