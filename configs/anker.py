@@ -40,23 +40,14 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from configs.compare_initializers import require_some
+from configs.compare_initializers import DICTIONARIES as OF_ALL
+from configs.compare_initializers import require_some, set_training
 from wechsel_jax import demo
 from wechsel_jax.comparison import default_config
 from wechsel_jax.errors import UserError
 from wechsel_jax.training import config_arguments, one_phase, trans_inner_phases
 
-DICTIONARIES = {
-    "de": "german",
-    "sw": "swahili",
-    "zh": "chinese",
-    "fr": "french",
-    "vi": "vietnamese",
-    "mg": "malagasy",
-    "su": "sundanese",
-    "ug": "uyghur",
-    "ar": "arabic",
-}
+DICTIONARIES = {language: OF_ALL[language] for language in ("de", "sw", "zh", "fr", "vi", "mg", "su", "ug", "ar")}
 METHODS = {
     "reduced": ("anker", "wechsel", "focus", "full_rand"),
     "full": ("anker", "wechsel", "wechsel_tfr", "focus", "ofa", "trans_inner", "full_rand"),
@@ -153,20 +144,11 @@ def get_config(arguments: str = "") -> ConfigDict:
         config.tokenizer.style = "roberta"
         config.training.objective = "mlm"
     steps = chosen["steps"] or (1 if all_variants else STEPS[matrix])
-    _training(config.training, steps, EVALUATIONS[matrix], chosen["warmup"])
+    set_training(config.training, steps)
+    config.training.phases = one_phase(warmup=chosen["warmup"])
+    config.training.eval_every = max(1, steps // EVALUATIONS[matrix])
     config.training.optimizer.peak_learning_rate = chosen["rate"]
     schedules = {"trans_inner": trans_inner_phases(warmup=WARMUP), "full_rand": one_phase(warmup=0.5)}
     for method in {*config.methods} & {*schedules} if steps > 1 else ():
         config.overrides[method] = ConfigDict({"phases": schedules[method]})
     return config
-
-
-def _training(training: ConfigDict, steps: int, evaluations: int, warmup: float) -> None:
-    training.steps = steps
-    training.batch_size = 16
-    training.block_length = 128
-    training.model.dropout = 0.0
-    training.phases = one_phase(warmup=warmup)
-    training.eval_every = max(1, steps // evaluations)
-    training.checkpoint_every = max(1, steps)
-    training.log_every = 10

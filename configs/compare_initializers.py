@@ -63,7 +63,7 @@ def get_config(arguments: str = "") -> ConfigDict:
     ordinary = (*VARIANTS, *(method for method in METHODS if method not in APART))
     config.methods = tuple(chosen["methods"].split("+")) if chosen["methods"] else ordinary
 
-    _training(config.training, steps)
+    set_training(config.training, steps)
     config.training.phases = one_phase(warmup=0.3)
     schedules = {"trans_inner": trans_inner_phases(warmup=0.3), "full_rand": one_phase(warmup=0.5)}
     for method in {*config.methods} & {*schedules} if steps > 1 else ():
@@ -134,7 +134,7 @@ def variant(start: str) -> ConfigDict:
 
 
 def _helper(training: ConfigDict) -> None:
-    _training(training, 400)
+    set_training(training, 400)
     training.phases = one_phase(warmup=0.1)
     training.eval_every = 400
     training.model.config = ConfigDict(
@@ -142,7 +142,8 @@ def _helper(training: ConfigDict) -> None:
     )
 
 
-def _training(training: ConfigDict, steps: int) -> None:
+def set_training(training: ConfigDict, steps: int) -> None:
+    """Sets how each run of a comparison at this scale is trained, but for its phases."""
     training.steps = steps
     training.batch_size = 16
     training.block_length = 128
