@@ -62,7 +62,7 @@ def test_a_text_is_ended_also_by_a_tokenizer_without_latin_letters(tmp_path):
 
 def test_the_size_of_groups_changes_nothing(tmp_path, tokenizers, text, monkeypatch):
     prepare(text, tokenizers["roberta"], tmp_path / "one")
-    monkeypatch.setattr(encoding, "_GROUP_TEXTS", 3)
+    monkeypatch.setattr(encoding, "GROUP_TEXTS", 3)
     prepare(text, tokenizers["roberta"], tmp_path / "two")
     monkeypatch.setattr(encoding, "_GROUP_CHARACTERS", 1)
     prepare(text, tokenizers["roberta"], tmp_path / "three")

@@ -189,7 +189,7 @@ def test_tokens_are_counted_as_deepfocus_writes_them(data_directory, tmp_path, m
     tokenizer = load_tokenizer(directory)
     (tmp_path / "a.txt").write_text("\n".join(TEXT), encoding="utf-8")
     monkeypatch.setattr(encoding, "_GROUP_CHARACTERS", 100)
-    monkeypatch.setattr(encoding, "_GROUP_TEXTS", 7)
+    monkeypatch.setattr(encoding, "GROUP_TEXTS", 7)
     settings = {**SETTINGS, "min_count": 2, "smallest_ngram": 3, "largest_ngram": 6}
     summary = train_vectors(tmp_path / "a.txt", tmp_path / "v.bin", tokenizer=directory, **settings)
     expected = Counter(token for line in TEXT for token in tokenizer.tokenize(line))

@@ -24,13 +24,11 @@ from wechsel_jax.text.files import LONGEST_DOCUMENT
 from wechsel_jax.text.parallel import BESIDE, Pairs, language_codes, read_pairs
 from wechsel_jax.text.sources import find_sources, identify
 from wechsel_jax.tokens import load_tokenizer
-from wechsel_jax.tokens.encoding import around, encode, plain_backend
+from wechsel_jax.tokens.encoding import GROUP_TEXTS, around, encode, plain_backend
 from wechsel_jax.tokens.extension import place_beside
 
 ALIGNERS = ("diagonal", "eflomal", NO_ALIGNER)
 UNITS = ("tokens", "words", "special_tokens")
-# Texts that the tokenizer gets at once where places in the text are asked for.
-_GROUP = 1024
 # Of a word on average; whole sentences without spaces have more.
 _MOST_TOKENS = 8
 
@@ -207,8 +205,8 @@ def _encoded(backend: tokenizers.Tokenizer, texts: Sequence[str], words: bool, m
         return _Encoded(tokens, tokens, np.zeros(0, np.int64))
     numbers: dict[str, int] = {}
     ids, units, owners = [], [], []
-    for start in range(0, len(texts), _GROUP):
-        group = texts[start : start + _GROUP]
+    for start in range(0, len(texts), GROUP_TEXTS):
+        group = texts[start : start + GROUP_TEXTS]
         for text, found in zip(group, backend.encode_batch(group, add_special_tokens=False), strict=True):
             spread = text.lower().split()
             units.append([numbers.setdefault(word, len(numbers)) for word in spread])

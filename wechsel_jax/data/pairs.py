@@ -17,13 +17,10 @@ from wechsel_jax.data.examples import Example
 from wechsel_jax.data.padded import PaddedRows
 from wechsel_jax.data.rows import padding_id
 from wechsel_jax.errors import UserError
-from wechsel_jax.tokens.encoding import plain_backend
+from wechsel_jax.tokens.encoding import GROUP_TEXTS, plain_backend
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
-
-# Texts that a tokenizer gets at once: its own records of them are large.
-_GROUP = 1024
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -120,8 +117,8 @@ def encode_pairs(
     parts: tuple[list[np.ndarray], list[np.ndarray]] = ([], [])
     cut = np.zeros(len(examples), bool)
     backends[0].enable_truncation(length)
-    for first in range(0, len(examples), _GROUP):
-        group = examples[first : first + _GROUP]
+    for first in range(0, len(examples), GROUP_TEXTS):
+        group = examples[first : first + GROUP_TEXTS]
         for number, found in enumerate(backends[0].encode_batch([one.texts[0] for one in group]), first):
             parts[0].append(np.asarray(found.ids, np.int32))
             cut[number] |= bool(found.overflowing)

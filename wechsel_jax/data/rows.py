@@ -15,13 +15,10 @@ from wechsel_jax.data.batches import Batch
 from wechsel_jax.data.examples import Example
 from wechsel_jax.data.padded import PaddedRows
 from wechsel_jax.errors import UserError
-from wechsel_jax.tokens.encoding import around, plain_backend, some_text
+from wechsel_jax.tokens.encoding import GROUP_TEXTS, around, plain_backend, some_text
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
-
-# Texts that the tokenizer gets at once: its own records of them are large.
-_GROUP = 1024
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -155,9 +152,9 @@ def encode_examples(
     numbers = {label: number for number, label in enumerate(labels)}
     parts: list[list[np.ndarray]] = []
     sources, sizes, cut = [], [], 0
-    for start in range(0, len(examples), _GROUP):
+    for start in range(0, len(examples), GROUP_TEXTS):
         rows: list[_Row] = []
-        group = encode(backend, examples[start : start + _GROUP], numbers, length)
+        group = encode(backend, examples[start : start + GROUP_TEXTS], numbers, length)
         for place, (shortened, made) in enumerate(group, start):
             rows += made
             sources += [place] * len(made)

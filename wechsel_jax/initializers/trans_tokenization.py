@@ -31,8 +31,6 @@ _PART = 1000
 # Source tokens of a row.
 _MOST = 256
 _NUMBER = re.compile(rb" ?[0-9]{1,4}")
-# Texts that the tokenizer gets at once: it says where each token is.
-_GROUP = 1024
 
 
 class Translations(NamedTuple):
@@ -98,11 +96,11 @@ def find_translations(
 
 def _words(tokenizer: "PreTrainedTokenizerFast", texts: Sequence[str]) -> Iterator[list[tuple[int, ...]]]:
     """Yields the words of each text."""
-    from wechsel_jax.tokens.encoding import plain_backend  # which brings the tokenizers library
+    from wechsel_jax.tokens.encoding import GROUP_TEXTS, plain_backend  # which brings the tokenizers library
 
     backend = plain_backend(tokenizer)
-    for begin in range(0, len(texts), _GROUP):
-        group = texts[begin : begin + _GROUP]
+    for begin in range(0, len(texts), GROUP_TEXTS):
+        group = texts[begin : begin + GROUP_TEXTS]
         for text, encoding in zip(group, backend.encode_batch(group, add_special_tokens=False), strict=True):
             words: list[tuple[int, ...]] = []
             open_until = -1

@@ -13,8 +13,8 @@ from wechsel_jax.errors import UserError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-# Texts that the tokenizer gets at once: its own records of a text are 50 to 400 times as large.
-_GROUP_CHARACTERS, _GROUP_TEXTS = 500_000, 1024
+# Texts that a tokenizer gets at once: its own records of a text are 50 to 400 times as large.
+_GROUP_CHARACTERS, GROUP_TEXTS = 500_000, 1024
 # Characters of a longer text that it gets at once, and of those behind them, for what a tokenizer looks ahead.
 _PIECE, _AHEAD = 1 << 18, 1 << 12
 # Characters in which the end of a word is looked for.
@@ -54,7 +54,7 @@ def _groups(texts: Iterable[str]) -> Iterator[list[str]]:
     characters = 0
     for text in texts:
         long = len(text) > _PIECE
-        if group and (long or characters >= _GROUP_CHARACTERS or len(group) == _GROUP_TEXTS):
+        if group and (long or characters >= _GROUP_CHARACTERS or len(group) == GROUP_TEXTS):
             yield group
             group, characters = [], 0
         if long:
