@@ -107,11 +107,6 @@ def _first_reached(curve: Sequence[Sequence[float]], value: float | None, linear
     return None
 
 
-def all_steps(runs: Sequence[RunRecord]) -> list[int]:
-    """Returns every step at which some run was evaluated."""
-    return sorted({point.step for run in runs for point in run.evaluations})
-
-
 def common_steps(runs: Sequence[RunRecord]) -> list[int]:
     """Returns the steps at which all runs that were evaluated at all were evaluated."""
     evaluated = [{point.step for point in run.evaluations} for run in runs if run.evaluations]

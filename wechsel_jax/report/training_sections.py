@@ -139,7 +139,7 @@ def perplexities(report: Report) -> list[Section]:
         planned = any(run.config or run.training for run in report.runs)
         text = "No evaluation is recorded yet." if planned else "These models have not been trained further."
         return [Section("Perplexity", (text,))]
-    steps = curves.all_steps(runs)
+    steps = sorted({point.step for run in runs for point in run.evaluations})
     sideways = len(runs) > _MOST_COLUMNS
     both = measure is curves.BITS and not sideways
     over, unit = (" of", "byte") if measure is curves.BITS else (" over", "token")

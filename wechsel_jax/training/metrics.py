@@ -201,8 +201,3 @@ def early_stop(lines: list[dict[str, Any]]) -> dict[str, Any] | None:
 def end_of(lines: list[dict[str, Any]]) -> dict[str, Any] | None:
     """Returns the line that says which weights were exported last; None before a run has ended."""
     return next((line for line in reversed(lines) if line["kind"] == "end"), None)
-
-
-def skipped_steps(lines: list[dict[str, Any]]) -> list[int]:
-    """The steps whose update was left out because it was not finite."""
-    return [line["step"] for line in lines if line["kind"] == "skipped"]

@@ -18,7 +18,7 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.files.json import record_json
 from wechsel_jax.records.names import CHECKPOINTS
 from wechsel_jax.training.config import as_dict
-from wechsel_jax.training.metrics import MetricsFile, best_evaluation, early_stop, end_of, skipped_steps
+from wechsel_jax.training.metrics import MetricsFile, best_evaluation, early_stop, end_of
 from wechsel_jax.training.progress import Clock, Progress
 from wechsel_jax.training.trackers import Trackers
 
@@ -151,7 +151,8 @@ class Recorder:
             self.trackers.close()
 
     def _skip(self, line: dict[str, Any]) -> None:
-        skipped, allowed = skipped_steps(self.metrics.lines), self.config.skip_nonfinite
+        skipped = [earlier["step"] for earlier in self.metrics.lines if earlier["kind"] == "skipped"]
+        allowed = self.config.skip_nonfinite
         if len(skipped) >= allowed:
             raise self._nonfinite(line, skipped)
         self.write({**line, "kind": "skipped"})

@@ -138,7 +138,7 @@ def calibrate(
         "positions": int(fitted.positions.size),
         "held_out": int(held_out.positions.size),
         "loss": found["loss"],
-        "perplexity": [_exp(value) for value in found["loss"]],
+        "perplexity": [math.exp(value) if value < 700 else None for value in found["loss"]],
         "divergence": found["divergence"],
         "rounds": found["rounds"],
         "offsets": {
@@ -253,7 +253,3 @@ def _stored(checkpoint: Checkpoint, config: "ModelConfig") -> list[StoredTensor]
     for tensor in checkpoint.vocabulary_tensors():
         by_role.setdefault(tensor.role, []).append(checkpoint.tensors[tensor.name])
     return by_role.get("bias") or by_role["input" if config.tied else "head"]
-
-
-def _exp(value: float) -> float | None:
-    return math.exp(value) if value < 700 else None

@@ -92,7 +92,8 @@ def tune_coefficients(
     for tensor in checkpoint.vocabulary_tensors():
         # A bias may be stored twice.
         stored.setdefault(tensor.role, []).append(tensor.name)
-    tables = {role: np.asarray(_at(parameters, role), np.float32) for role in stored}
+    places = {role: _PLACES[role] for role in stored}
+    tables = {role: np.asarray(parameters[module][name], np.float32) for role, (module, name) in places.items()}
     known = plan.coordinates is not None and plan.coordinates.any()
     x = np.where(plan.copy[:, None] < 0, plan.coordinates if known else tables["input"][: len(plan)], 0)
     if not x.any():
@@ -154,11 +155,6 @@ def tune_coefficients(
 def moved(base: Mapping[str, jax.Array], x: jax.Array, coefficients: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
     """The tables (V, ...) by role, with X (V, r) times their coefficients (r, ...) added."""
     return {role: table + jnp.tensordot(x, coefficients[role], axes=1, precision="highest") for role, table in base.items()}
-
-
-def _at(parameters: Mapping[str, Any], role: str) -> Any:
-    module, name = _PLACES[role]
-    return parameters[module][name]
 
 
 @partial(jax.jit, static_argnums=0)
