@@ -11,7 +11,7 @@ import numpy as np
 
 from wechsel_jax.errors import UserError, naming
 from wechsel_jax.files import require_directory
-from wechsel_jax.inspection.origins import origin, require_fit, source_here
+from wechsel_jax.inspection.origins import drawn_origins, require_fit, source_here
 from wechsel_jax.inspection.verdict import verdict
 from wechsel_jax.records import ORIGINS, Finding, Mixture, TransferRecord
 from wechsel_jax.records.names import PLAN_FILE, RECORD_FILE
@@ -284,9 +284,7 @@ def _of_tokens(
         return {"special_tokens": roles, "samples": record.content()["examples"][:count] if record else []}
     source = Vocabulary.from_tokenizer(load_tokenizer(original.directory))
     require_fit(plan, target, checkpoint.directory, source)
-    ordinary = np.flatnonzero(~np.asarray(target.special) & np.array([bool(string) for string in target.strings], bool))
-    chosen = np.sort(np.random.default_rng(seed).permutation(ordinary)[:count])
-    return {"special_tokens": roles, "samples": [origin(plan, source, target, int(token_id)) for token_id in chosen]}
+    return {"special_tokens": roles, "samples": drawn_origins(plan, source, target, seed, count)}
 
 
 def _special_tokens(vocabulary: "Vocabulary", plan: "TransferPlan") -> dict[str, Any]:

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from wechsel_jax.errors import UserError
 from wechsel_jax.records import TransferRecord
 from wechsel_jax.records.names import PLAN_FILE, RECORD_FILE
 
 if TYPE_CHECKING:
-    import numpy as np
     from transformers import PreTrainedTokenizerFast
 
     from wechsel_jax.initializers import TransferPlan
@@ -72,7 +73,16 @@ def origin(plan: "TransferPlan", source: "Vocabulary", target: "Vocabulary", tok
     return {"target": readable(target, token_id), "how": how, "sources": sources}
 
 
-def rows_by_origin(plan: "TransferPlan") -> "dict[str, np.ndarray]":
+def drawn_origins(
+    plan: "TransferPlan", source: "Vocabulary", target: "Vocabulary", seed: int, count: int
+) -> list[dict[str, Any]]:
+    """Says where target tokens (no special ones) came from, see `origin`: `count` of them, drawn by `seed`, in order of ids."""
+    ordinary = np.flatnonzero(target.is_token & ~target.special)
+    chosen = np.sort(np.random.default_rng(seed).permutation(ordinary)[:count])
+    return [origin(plan, source, target, int(token_id)) for token_id in chosen]
+
+
+def rows_by_origin(plan: "TransferPlan") -> dict[str, np.ndarray]:
     """Returns "copied", "mixed" and "random" -> bool (V_t,), the rows that are so."""
     return {"copied": plan.copy >= 0, "mixed": plan.is_mixed, "random": plan.random}
 

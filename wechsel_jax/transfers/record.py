@@ -5,12 +5,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
-import numpy as np
-
 from wechsel_jax.initializers import Method, TransferPlan
 from wechsel_jax.initializers.noise import OFA_SEED
 from wechsel_jax.initializers.regression import RESIDUAL
-from wechsel_jax.inspection.origins import origin
+from wechsel_jax.inspection.origins import drawn_origins
 from wechsel_jax.records.transfer import Example
 from wechsel_jax.tokens import Vocabulary
 from wechsel_jax.transfers.settings import ALIGNED, IDENTICAL, WITHOUT_DICTIONARY, TransferSettings
@@ -223,7 +221,5 @@ _REFERENCE_OVERLAP = {
 
 def examples(plan: TransferPlan, source: Vocabulary, target: Vocabulary, seed: int) -> tuple[Example, ...]:
     """Draws 30 target tokens (no special ones) and says where each came from, its heaviest source tokens first."""
-    ordinary = np.flatnonzero(target.is_token & ~target.special)
-    chosen = np.sort(np.random.default_rng(seed).permutation(ordinary)[:_EXAMPLES])
-    found = [origin(plan, source, target, int(token_id)) for token_id in chosen]
+    found = drawn_origins(plan, source, target, seed, _EXAMPLES)
     return tuple(Example(one["target"], one["how"], tuple(map(tuple, one["sources"]))) for one in found)
