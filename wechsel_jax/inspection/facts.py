@@ -51,11 +51,11 @@ def score(
       samples: how many target tokens are shown with their source tokens.
 
     Returns:
-      Ready for JSON: "directory", "method", "vocabulary_size", "counts" and "shares" of copied, mixed and random rows,
-      "redrawn" (whether all other parameters are new too), "dictionary" and "noise" (as given), "coverage", "alignment" and
-      "similarity" (as recorded), "special_tokens", "mixture" (see `tables.mixture`), "duplicates" (rows of the plan that
-      equal another), "tables" (see `tables.compared`), "perplexity" (see `step_zero.perplexity_at_zero`), "samples", "notes",
-      and "findings": the verdict on all of it.
+      Ready for JSON: "directory", "vocabulary_size", "counts" and "shares" of copied, mixed and random rows, "redrawn" (whether
+      all other parameters are new too), "dictionary" and "noise" (as given), "method", "parity", "source", "target",
+      "coverage", "alignment" and "similarity" (as recorded), "special_tokens", "mixture" and "regression" (see the functions
+      of `tables`), "duplicates" (rows of the plan that equal another), "tables" (see `tables.compared`), "perplexity" (see
+      `step_zero.perplexity_at_zero`), "samples", "notes", and "findings": the verdict on all of it.
 
     Raises:
       UserError: a file is missing or damaged, or the directory holds neither a model nor a transfer.

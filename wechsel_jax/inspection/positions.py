@@ -3,7 +3,7 @@
 A word is drawn from the vocabulary, a position from the first L, each evenly and without regard to the other; h is what the
 first layer reads. Three questions are asked of h. How much of its variance does the position explain (`share`)? How well does
 the best linear reader find the position's number (`linear`; both follow from the mean and covariance of the rows, no sample is
-drawn)? And how well do a ridge regression and a ridge classifier, for words that they have not seen (`probe`)?
+drawn)? And how well do a ridge regression and a linear discriminant, for words that they have not seen (`probe`)?
 """
 
 import dataclasses
