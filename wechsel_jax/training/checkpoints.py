@@ -21,7 +21,7 @@ from wechsel_jax.files import damage, seal, sync_directory
 from wechsel_jax.files.json import record_json
 from wechsel_jax.records.names import MANIFEST
 from wechsel_jax.training.compilation import out_of_memory
-from wechsel_jax.training.distributed import broadcast_from_first
+from wechsel_jax.training.distributed import broadcast_from_first, is_first
 from wechsel_jax.training.step import TrainState
 
 # Where in a checkpoint the arrays are.
@@ -68,7 +68,7 @@ class Checkpoints:
         self.keep, self.keep_every, self.losses, self._say = keep, keep_every, {} if losses is None else losses, say
         self.saved: int | None = None
         self.write_seconds = 0.0
-        self._first = jax.process_index() == 0
+        self._first = is_first()
         self._thread: threading.Thread | None = None
         self._checkpointer: Any = None
         self._saves = 0

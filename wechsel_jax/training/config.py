@@ -451,7 +451,7 @@ _READ_BY = {
 
 def _check_task(config: ConfigDict) -> None:
     """That the settings of labelled examples fit what is to be predicted."""
-    task = config.task
+    task, usual = config.task, default_config()
     for name in ("texts", "columns", "labels", "skip"):
         if not all(isinstance(item, str) for item in task[name]) or len({*task[name]}) < len(task[name]):
             raise UserError(f"task.{name}: is {as_dict(task[name])!r}; expected a tuple of texts, each once")
@@ -462,14 +462,12 @@ def _check_task(config: ConfigDict) -> None:
     least, most = {"classification": (1, 2), "translation": (2, 2)}.get(config.objective, (1, 1))
     translating = config.objective == "translation"
     _check("task.bleu", task.bleu, translating or not task.bleu, "False: BLEU is of translations")
-    tokenize = default_config().task.tokenize
-    right = task.bleu or task.tokenize == tokenize
-    _check("task.tokenize", task.tokenize, right, f"{tokenize!r}: it is how task.bleu counts")
+    right = task.bleu or task.tokenize == usual.task.tokenize
+    _check("task.tokenize", task.tokenize, right, f"{usual.task.tokenize!r}: it is how task.bleu counts")
     free = translating or config.objective == "answers"
     _check("task.labels", as_dict(task.labels), not (free and len(task.labels)), f"none: they are not of {config.objective}")
-    usual = default_config().task
     for name, readers in _READ_BY.items():
-        given, default = as_dict(task[name]), as_dict(usual[name])
+        given, default = as_dict(task[name]), as_dict(usual.task[name])
         right = config.objective in readers or given == default
         _check(f"task.{name}", given, right, f"{default!r}: it is for {' and '.join(readers)}")
     count = len(task.texts)
@@ -480,7 +478,7 @@ def _check_task(config: ConfigDict) -> None:
     for name in ("validation_fraction", "max_bytes", "deduplicate", "rows"):
         _check(f"data.{name}", config.data[name], not config.data[name], "no value: it is for text without labels")
     for name in ("documents", "text_field", "max_document_bytes"):
-        given, default = config.data[name], default_config().data[name]
+        given, default = config.data[name], usual.data[name]
         _check(f"data.{name}", given, given == default, f"{default!r}: it is for text without labels; see task.texts")
 
 

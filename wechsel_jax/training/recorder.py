@@ -18,6 +18,7 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.files.json import record_json
 from wechsel_jax.records.names import CHECKPOINTS
 from wechsel_jax.training.config import as_dict
+from wechsel_jax.training.distributed import is_first
 from wechsel_jax.training.metrics import MetricsFile, best_evaluation, early_stop, end_of
 from wechsel_jax.training.progress import Clock, Progress
 from wechsel_jax.training.trackers import Trackers
@@ -211,7 +212,7 @@ def stop_report(
         "config": as_dict(config),
     }
     file = workdir / f"nonfinite-step-{step}.json"
-    if jax.process_index() == 0:
+    if is_first():
         record_json(file, report)
     kept = "no checkpoint had been saved" if checkpoint is None else f"the checkpoint of step {checkpoint} is kept"
     allowed = f" after {len(skipped)} skipped updates" if skipped else ""

@@ -14,6 +14,7 @@ from ml_collections import ConfigDict
 from wechsel_jax.errors import UserError
 from wechsel_jax.models.weights import flatten, unflatten
 from wechsel_jax.training.coordinates import ROWS
+from wechsel_jax.training.distributed import is_first
 
 AXES = ("data", "fsdp", "tensor")
 BATCH_AXES = ("data", "fsdp")
@@ -192,7 +193,7 @@ def to_host(params: Any, largest: int = 1 << 30) -> Any:
     """
     if jax.process_count() == 1:
         return jax.device_get(params)
-    first = jax.process_index() == 0
+    first = is_first()
 
     def fetch(value: jax.Array) -> np.ndarray | None:
         if value.is_fully_replicated:
