@@ -14,11 +14,11 @@ import numpy as np
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import require_directory, temporary_directory
 from wechsel_jax.files.json import TEXT, WHOLE, mismatch, read_json
-from wechsel_jax.records.names import MANIFEST
+from wechsel_jax.records.names import MANIFEST, TOKENS
 from wechsel_jax.records.run import SIDES
 
 FORMAT = 1
-TOKENS, SENTENCES = "tokens.bin", "sentences.bin"
+SENTENCES = "sentences.bin"
 DTYPES = {"uint16": 2, "uint32": 4}
 _NOTICE_SECONDS = 60
 # Whoever waits for the reading of more than this is told so.

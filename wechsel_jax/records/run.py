@@ -12,7 +12,17 @@ from typing import Any, Self
 from wechsel_jax.errors import UserError, one_line
 from wechsel_jax.files import require_directory
 from wechsel_jax.files.json import NUMBER, TEXT, WHOLE, is_number, mismatch, parse_json, read_json
-from wechsel_jax.records.names import CONFIG_FILE, EXPORT, MACHINE_FILE, MANIFEST, METRICS_FILE, RECORD_FILE, SEEDS_FILE
+from wechsel_jax.records.names import (
+    CONFIG_FILE,
+    EXPORT,
+    FINGERPRINTS_FILE,
+    MACHINE_FILE,
+    MANIFEST,
+    METRICS_FILE,
+    RECORD_FILE,
+    SEEDS_FILE,
+    TOKENS,
+)
 from wechsel_jax.records.state import DONE, FINISHED, State, find_state
 from wechsel_jax.records.transfer import TransferRecord
 
@@ -245,7 +255,7 @@ def read_run(path: str | Path) -> RunRecord:
         transfer=transfer,
         starts=_read_starts(path / MACHINE_FILE),
         data={side: found for side in SIDES if (found := _read_manifest(path, config, side))},
-        fingerprints=_read_fingerprints(path / "data" / "fingerprints.json"),
+        fingerprints=_read_fingerprints(path / FINGERPRINTS_FILE),
     )
     ended = bool(run.of_kind("stop") or run.of_kind("end"))
     state = find_state(path, training, run.planned_steps, _last_step(evaluations, training), ended)
@@ -324,7 +334,7 @@ def _read_starts(file: Path) -> tuple[Mapping[str, Any], ...]:
 def _read_manifest(path: Path, config: Mapping[str, Any], side: str) -> Mapping[str, Any] | None:
     named = [] if mismatch(config, _CONFIG) else (config.get("data") or {}).get(side) or []
     # A directory of somebody's text may hold a manifest of its own; the run's own outlives its tokens.
-    places = [path / "data" / side, *(place for place in map(Path, named) if (place / "tokens.bin").is_file())]
+    places = [path / "data" / side, *(place for place in map(Path, named) if (place / TOKENS).is_file())]
     file = next((place / MANIFEST for place in places if (place / MANIFEST).is_file()), None)
     if file is None:
         return None

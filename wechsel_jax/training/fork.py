@@ -12,7 +12,7 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.files import copy_tree, damage, new_file, require_directory, temporary_directory
 from wechsel_jax.files.json import read_json
 from wechsel_jax.records import encode_line, read_metrics
-from wechsel_jax.records.names import CHECKPOINTS, CONFIG_FILE, MACHINE_FILE, MANIFEST, METRICS_FILE
+from wechsel_jax.records.names import CHECKPOINTS, CONFIG_FILE, FINGERPRINTS_FILE, MACHINE_FILE, MANIFEST, METRICS_FILE
 from wechsel_jax.training.checkpoints import note, read_facts
 from wechsel_jax.training.config import as_dict
 from wechsel_jax.training.groups import read_groups
@@ -79,7 +79,7 @@ def fork(config: ConfigDict, workdir: Path, say: Callable[[str], None] = print) 
         with new_file(workdir / metrics.name, "w") as handle:
             handle.writelines(map(encode_line, lines))
     # The text must be the same, whoever makes it into tokens; how long the steps took is told of both runs.
-    for name in (MACHINE_FILE, "data/fingerprints.json"):
+    for name in (MACHINE_FILE, FINGERPRINTS_FILE):
         if (earlier / name).exists():
             (workdir / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(earlier / name, workdir / name)

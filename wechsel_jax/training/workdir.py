@@ -21,7 +21,7 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.files import refuse_workdir
 from wechsel_jax.files.json import mismatch, read_json, record_json
 from wechsel_jax.records.machine import versions
-from wechsel_jax.records.names import CONFIG_FILE, LOCK_FILE, MACHINE_FILE, METRICS_FILE, TEXTS_FILE
+from wechsel_jax.records.names import CONFIG_FILE, FINGERPRINTS_FILE, LOCK_FILE, MACHINE_FILE, METRICS_FILE, TEXTS_FILE
 from wechsel_jax.training import distributed
 from wechsel_jax.training.config import as_dict, default_config
 from wechsel_jax.training.coordinates import Coordinates
@@ -244,7 +244,7 @@ def check_data(
     Args:
       data: of this start.
       tokenizer: of this start.
-      workdir: holds `data/fingerprints.json` once a run has begun.
+      workdir: holds `FINGERPRINTS_FILE` once a run has begun.
       fresh: whether nothing has been trained yet, so that the fingerprints are written.
       say: shows one line to the user.
       coordinates: of tables whose rows also move together, see `groups.Grouping`.
@@ -259,7 +259,7 @@ def check_data(
     now["tokenizer"] = hashlib.sha256(raw).hexdigest()
     # How many: a run goes on with those that its checkpoint holds.
     now["coordinates"] = {path: x.shape[1] for path, x in (coordinates or {}).items()}
-    file, versions = workdir / "data" / "fingerprints.json", {"wechsel_jax": wechsel_jax.__version__, "jax": jax.__version__}
+    file, versions = workdir / FINGERPRINTS_FILE, {"wechsel_jax": wechsel_jax.__version__, "jax": jax.__version__}
     if fresh or not file.exists():
         if not fresh:
             say(f"note: {file} is not there: whether text and tokenizer are those that this run began with cannot be told")
