@@ -63,14 +63,14 @@ def test_an_evaluation_counts_every_token_once(stream, batch_size, causal):
     if causal and length == 1:
         return
     blocks = make_blocks(count, length)
-    batches = list(evaluation_batches(blocks, batch_size, causal, pad_id=7))
+    batches = list(evaluation_batches(blocks, batch_size, causal))
     counted = Counter()
     for batch in batches:
         tokens, weights, mask = batch["tokens"], batch["weights"], batch["mask"]
         assert tokens.shape == weights.shape == mask.shape == (batch_size, length)
         assert (tokens.dtype, weights.dtype, mask.dtype) == (np.int32, np.float32, bool)
         assert set(np.unique(weights)) <= {0.0, 1.0}
-        assert np.all(tokens[~mask] == 7) and np.all(weights[~mask] == 0)
+        assert np.all(tokens[~mask] == 0) and np.all(weights[~mask] == 0)
         assert not mask[weights.sum(axis=1) == 0].any()
         counted.update(tokens[weights > 0].tolist())
         if causal:
@@ -87,8 +87,8 @@ def test_an_evaluation_counts_every_token_once(stream, batch_size, causal):
 
 
 def test_windows_by_hand():
-    causal = list(evaluation_batches(make_blocks(8, 4), 2, causal=True, pad_id=99))
-    assert [batch["tokens"].tolist() for batch in causal] == [[[0, 1, 2, 3], [3, 4, 5, 6]], [[6, 7, 99, 99], [99] * 4]]
+    causal = list(evaluation_batches(make_blocks(8, 4), 2, causal=True))
+    assert [batch["tokens"].tolist() for batch in causal] == [[[0, 1, 2, 3], [3, 4, 5, 6]], [[6, 7, 0, 0], [0] * 4]]
     assert causal[1]["weights"].tolist() == [[0, 1, 0, 0], [0] * 4]
     assert causal[1]["mask"].tolist() == [[True, True, False, False], [False] * 4]
     masked = list(evaluation_batches(make_blocks(8, 5), 3, causal=False))

@@ -175,13 +175,13 @@ def test_a_masked_model_is_scored_on_all_its_text():
     )  # fmt: skip
     params = jax.jit(record.init, static_argnums=0)(config, jax.random.key(0))
     objective = make_objective("mlm", record, config, mask_token_id=3, special_ids=(0, 1, 2, 3))
-    first = perplexity(objective, params, evaluation_batches(make_blocks(16), 4, causal=False, pad_id=1))
+    first = perplexity(objective, params, evaluation_batches(make_blocks(16), 4, causal=False))
     # Nine windows of 16 tokens and one of 6, without a special token; round(.15 * 16) = 2 and round(.15 * 6) = 1 of them.
     assert first["tokens"] == 9 * 2 + 1
     assert first["loss"] == pytest.approx(math.log(V), abs=0.1)
-    assert perplexity(objective, params, evaluation_batches(make_blocks(16), 4, causal=False, pad_id=1)) == first
+    assert perplexity(objective, params, evaluation_batches(make_blocks(16), 4, causal=False)) == first
     lengths = np.where(np.arange(V) < 20, 3, 0)
-    batches = evaluation_batches(make_blocks(16), 4, causal=False, pad_id=1, byte_lengths=lengths)
+    batches = evaluation_batches(make_blocks(16), 4, causal=False, byte_lengths=lengths)
     counted = perplexity(objective, params, batches)
     # The untrained model is nearly uniform, so each of the tokens that have bytes costs log V.
     assert 0 < counted["bytes"] < 3 * first["tokens"] and counted["bytes"] % 3 == 0

@@ -169,7 +169,6 @@ def evaluation_batches(
     batch_size: int,
     causal: bool,
     limit: int | None = None,
-    pad_id: int = 0,
     rows: Rows = ALL_ROWS,
     byte_lengths: np.ndarray | None = None,
 ) -> Iterator[Batch]:
@@ -177,14 +176,13 @@ def evaluation_batches(
 
     Causal windows overlap by one token: the last token of a window is the first of the next, where it is context and has
     weight 0. So every token but the stream's first is predicted once, the windows' first ones from the token before them
-    alone. Windows for masked models do not overlap. What is behind the end of the stream is padding of weight 0.
+    alone. Windows for masked models do not overlap. What is behind the end of the stream has weight 0.
 
     Args:
       blocks: the stream, and L.
       batch_size: B, of every batch, the last one too.
       causal: whether token i is predicted from the tokens before it.
       limit: yield at most so many batches, from the start of the stream.
-      pad_id: token of the padding.
       rows: which of the B rows of each batch to read, a slice or their numbers.
       byte_lengths: (V,), how many bytes of text each token stands for, see `TokenBlocks.byte_lengths`; batches then have
         "bytes" (rows, L).
@@ -205,18 +203,18 @@ def evaluation_batches(
     batches = -(-windows // batch_size)
     chosen = range(batches if limit is None else min(limit, batches))
     batch_rows = np.arange(batch_size, dtype=np.int64)[rows]
-    found = (_evaluation_batch(blocks, number * batch_size + batch_rows, overlap, pad_id) for number in chosen)
+    found = (_evaluation_batch(blocks, number * batch_size + batch_rows, overlap) for number in chosen)
     return found if byte_lengths is None else (batch | {"bytes": byte_lengths[batch["tokens"]]} for batch in found)
 
 
-def _evaluation_batch(blocks: TokenBlocks, windows: np.ndarray, overlap: int, pad_id: int) -> Batch:
+def _evaluation_batch(blocks: TokenBlocks, windows: np.ndarray, overlap: int) -> Batch:
     """Windows by their numbers, int64 (rows,); those behind the last are padding."""
     length, stream = blocks.length, blocks.stream
     starts = windows * (length - overlap)
     places = starts[:, None] + np.arange(length)
     # A row that starts at the stream's last token would predict nothing: the window before it has counted that token.
     mask = (places < stream.size) & (starts[:, None] + overlap < stream.size)
-    tokens = np.where(mask, stream[np.minimum(places, stream.size - 1)], pad_id).astype(np.int32)
+    tokens = np.where(mask, stream[np.minimum(places, stream.size - 1)], 0).astype(np.int32)
     weights = mask.astype(np.float32)
     weights[:, :overlap] = 0.0
     return {"tokens": tokens, "weights": weights, "mask": mask}

@@ -23,7 +23,7 @@ from wechsel_jax.data.batches import Batch, Rows, TokenBlocks
 from wechsel_jax.data.examples import FORMS
 from wechsel_jax.data.pairs import TranslationRows
 from wechsel_jax.data.parallel import ParallelRows
-from wechsel_jax.data.rows import padding_id, with_special_tokens
+from wechsel_jax.data.rows import LabelledRows, padding_id, with_special_tokens
 from wechsel_jax.data.sentences import SentencePairs
 from wechsel_jax.errors import UserError, parsing
 from wechsel_jax.evaluation import perplexity
@@ -179,13 +179,13 @@ def build_run(config: ConfigDict, weights: bool = True) -> RunSpec:
                 return scores
             return scores | greedy_bleu(objective, params, batches, rows, model.target_tokenizer, config.task.tokenize)
 
-        evaluator = Evaluator(lambda rows, count, limit, held: rows.evaluation_batches(count, limit, held), evaluate)
+        evaluator = Evaluator(TranslationRows.evaluation_batches, evaluate)
         return RunSpec(model, objective, evaluator, _weights(config, model, weights))
     if model.head:
         objective = label_objective(model.family, model.device_config, config.dtype, config.objective)
         language = config.task.language
         evaluator = Evaluator(
-            lambda rows, count, limit, held: rows.evaluation_batches(count, limit, held),
+            LabelledRows.evaluation_batches,
             lambda params, batches, rows, _: label_scores(objective, params, batches, rows, language=language).line(),
         )
         return RunSpec(model, objective, evaluator, _weights(config, model, weights))
@@ -216,10 +216,7 @@ def build_run(config: ConfigDict, weights: bool = True) -> RunSpec:
             return (batch | {"bytes": lengths[batch["tokens"]]} for batch in found)
         return evaluation_batches(data, rows, model.family.causal, limit=limit, rows=held, byte_lengths=lengths)
 
-    evaluator = Evaluator(
-        batches,
-        lambda params, batches, _, key: perplexity(objective, params, batches, key),
-    )
+    evaluator = Evaluator(batches, lambda params, batches, _, key: perplexity(objective, params, batches, key))
     load, notes = _weights(config, model, weights), []
     if config.objective == "mlm_nsp" and config.model.checkpoint and weights:
         there = model.family.tensors.present(Checkpoint.open(config.model.checkpoint).names())
