@@ -22,10 +22,9 @@ from absl import flags
 from benchmarks.real_models import machine, perplexity
 from benchmarks.results import read_flags, read_results, write_results
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import require_file
+from wechsel_jax.files import file_hash, require_file
 from wechsel_jax.program import program
 from wechsel_jax.records.names import EXPORT, METRICS_FILE
-from wechsel_jax.text.sources import file_hash
 from wechsel_jax.training.metrics import read_metrics
 
 VALUES = flags.FlagValues()

@@ -14,14 +14,14 @@ from ml_collections import ConfigDict
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.comparison.settings import inputs_of
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import copy_tree, new_directory, refuse_directory
+from wechsel_jax.files import copy_tree, file_hash, new_directory, refuse_directory
 from wechsel_jax.initializers import METHODS
 from wechsel_jax.models import family
 from wechsel_jax.records import TransferRecord
 from wechsel_jax.records.names import CONFIG_FILE, LOCK_FILE
 from wechsel_jax.report.card import model_card
 from wechsel_jax.text.files import LONGEST_DOCUMENT
-from wechsel_jax.text.sources import file_hash, find_sources, identify
+from wechsel_jax.text.sources import find_sources, identify
 from wechsel_jax.tokens import load_tokenizer
 from wechsel_jax.training import record_config
 from wechsel_jax.training.config import as_dict

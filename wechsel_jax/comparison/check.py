@@ -29,13 +29,13 @@ from wechsel_jax.data.examples import FORMS, find_labels
 from wechsel_jax.data.manifest import remove_prepared
 from wechsel_jax.data.unfinished import discard
 from wechsel_jax.errors import UserError, naming
-from wechsel_jax.files import foreign, remove_leftovers, require_file
+from wechsel_jax.files import file_hash, foreign, remove_leftovers, require_file
 from wechsel_jax.files.json import is_number
 from wechsel_jax.initializers import METHODS
 from wechsel_jax.models import family
 from wechsel_jax.records.names import CONFIG_FILE
 from wechsel_jax.text.parallel import PARALLEL, require_parallel
-from wechsel_jax.text.sources import file_hash, find_sources
+from wechsel_jax.text.sources import find_sources
 from wechsel_jax.training import record_config, validate
 from wechsel_jax.training.config import as_dict
 from wechsel_jax.training.labelled import examples_of

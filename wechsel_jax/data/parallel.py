@@ -21,9 +21,8 @@ from wechsel_jax.data.batches import Batch, training_indices
 from wechsel_jax.data.encoder import token_dtype
 from wechsel_jax.data.padded import PaddedRows
 from wechsel_jax.errors import UserError, parsing
-from wechsel_jax.files import require_directory
+from wechsel_jax.files import file_hash, require_directory
 from wechsel_jax.files.json import NUMBER, TEXT, WHOLE, mismatch, read_json
-from wechsel_jax.text.sources import file_hash
 from wechsel_jax.tokens.extension import unreached_from
 
 FORMAT = 1

@@ -27,13 +27,13 @@ from wechsel_jax.data.parallel import vocabulary_hash
 from wechsel_jax.data.selection import DROPPED, FACTS, TRAIN, VALIDATION, choose, facts, side_of
 from wechsel_jax.data.unfinished import RESULT, Stage, Unfinished, discard, disk_full, lock
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import FULL, refuse_directory, remove_leftovers
+from wechsel_jax.files import FULL, file_hash, refuse_directory, remove_leftovers
 from wechsel_jax.files.json import record_json
 from wechsel_jax.records.run import SIDES
 from wechsel_jax.text.documents import check_kind
 from wechsel_jax.text.files import LONGEST_DOCUMENT
 from wechsel_jax.text.parts import PART_BYTES, Part, read_parts
-from wechsel_jax.text.sources import Source, file_hash, find_sources, identify
+from wechsel_jax.text.sources import Source, find_sources, identify
 from wechsel_jax.tokens import load_tokenizer
 
 _MOST_BYTES = 1 << 62

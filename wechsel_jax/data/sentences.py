@@ -20,8 +20,8 @@ from wechsel_jax.data.order import mixed
 from wechsel_jax.data.padded import PaddedRows
 from wechsel_jax.data.rows import padding_id
 from wechsel_jax.errors import UserError
+from wechsel_jax.files import file_hash
 from wechsel_jax.files.json import TEXT, WHOLE, mismatch
-from wechsel_jax.text.sources import file_hash
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast

@@ -23,7 +23,7 @@ from wechsel_jax.evaluation.answers import LANGUAGES
 from wechsel_jax.evaluation.items import EXPECTED as ITEMS
 from wechsel_jax.evaluation.loaded import LoadedModel
 from wechsel_jax.evaluation.reading import WORDS
-from wechsel_jax.files import held
+from wechsel_jax.files import file_hash, held
 from wechsel_jax.files.json import read_json
 from wechsel_jax.models.vanilla import MODEL_TYPE
 from wechsel_jax.records.machine import versions
@@ -33,7 +33,7 @@ from wechsel_jax.records.scores import Score, ScoresRecord, other_model
 from wechsel_jax.records.transfer import TransferRecord
 from wechsel_jax.text.documents import KINDS
 from wechsel_jax.text.parts import read_documents
-from wechsel_jax.text.sources import SOURCE_FILE, Source, file_hash, find_sources, identify
+from wechsel_jax.text.sources import SOURCE_FILE, Source, find_sources, identify
 
 
 @dataclasses.dataclass(frozen=True)

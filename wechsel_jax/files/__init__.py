@@ -1,6 +1,6 @@
 """What is on disk: files that appear whole or not at all (`whole`), may one write here (`refusals`), JSON, .npz, manifests."""
 
-from wechsel_jax.files.manifests import RECORD, damage, seal, sync_directory
+from wechsel_jax.files.manifests import RECORD, damage, file_hash, seal, sync_directory
 from wechsel_jax.files.refusals import foreign, refuse_directory, refuse_file, refuse_workdir, require_directory, require_file
 from wechsel_jax.files.whole import (
     FULL,
@@ -18,6 +18,7 @@ __all__ = [
     "RECORD",
     "copy_tree",
     "damage",
+    "file_hash",
     "foreign",
     "held",
     "new_directory",

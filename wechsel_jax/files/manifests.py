@@ -60,6 +60,12 @@ def damage(directory: Path, name: str = RECORD) -> str | None:
         return next((f"{file} {what}" for file, what in zip(expected, found, strict=True) if what), None)
 
 
+def file_hash(path: str | os.PathLike) -> str:
+    """sha256 of a file."""
+    with open(path, "rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
 def sync_directory(directory: Path) -> None:
     """Makes names in a directory survive a power cut."""
     descriptor = os.open(directory, os.O_RDONLY)
@@ -87,8 +93,7 @@ def _synced(path: Path, checksum: bool) -> dict[str, Any]:
 
 def _changed(path: Path, sha256: str) -> str | None:
     try:
-        with open(path, "rb") as handle:
-            same = hashlib.file_digest(handle, "sha256").hexdigest() == sha256
+        same = file_hash(path) == sha256
     except OSError as error:
         return f"cannot be read ({error.strerror})"
     return None if same else "has other contents than were written"

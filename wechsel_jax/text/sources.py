@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wechsel_jax.errors import UserError, from_extra, one_line, parsing
-from wechsel_jax.files import require_file
+from wechsel_jax.files import file_hash, require_file
 from wechsel_jax.text.files import LONGEST_DOCUMENT, PARQUET
 
 if TYPE_CHECKING:
@@ -205,12 +205,6 @@ def _entry(source: Source, digests: list[str]) -> dict[str, Any]:
         together = hashlib.sha256("\n".join(digests).encode()).hexdigest()
         return {"name": source.name, "bytes": source.size, "sha256": together}
     return {"name": Path(source.place).name, "bytes": source.size, "sha256": digests[0]}
-
-
-def file_hash(path: str | os.PathLike) -> str:
-    """sha256 of a file."""
-    with open(path, "rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def import_datasets(name: str) -> Any:

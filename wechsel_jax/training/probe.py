@@ -17,7 +17,7 @@ from wechsel_jax.data.encoder import Encoder
 from wechsel_jax.data.manifest import MANIFEST, read_manifest
 from wechsel_jax.data.selection import VALIDATION, facts, side_of
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import new_file
+from wechsel_jax.files import file_hash, new_file
 from wechsel_jax.models import family
 from wechsel_jax.records import ComparisonRecord, read_run
 from wechsel_jax.records.comparison import COMPARISON_FILE
@@ -26,7 +26,7 @@ from wechsel_jax.records.names import CONFIG_FILE
 from wechsel_jax.report import comparison_table
 from wechsel_jax.text.files import LONGEST_DOCUMENT
 from wechsel_jax.text.parts import read_documents
-from wechsel_jax.text.sources import Source, file_hash, find_sources
+from wechsel_jax.text.sources import Source, find_sources
 from wechsel_jax.tokens import load_tokenizer
 from wechsel_jax.training.config import default_config, validate
 from wechsel_jax.training.groups import DEFAULT, RECIPES
