@@ -1,23 +1,27 @@
 """The workdir of a run: what a run takes for its own, and how an export that was damaged comes back."""
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from ml_collections import ConfigDict
 
 from tests.full_disk import no_file_above
-from wechsel_jax import comparison
+from wechsel_jax import comparison, demo
 from wechsel_jax.comparison import check, run
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import RECORD, new_directory, refuse_workdir
-from wechsel_jax.records.names import LOCK_FILE
+from wechsel_jax.records.names import FINGERPRINTS_FILE, LOCK_FILE
+from wechsel_jax.tokens import load_tokenizer
 from wechsel_jax.training import one_phase, record_config, train
 from wechsel_jax.training.metrics import read_metrics
-from wechsel_jax.training.workdir import check_config, differences, follow, has_begun, only_run, require_workdir
+from wechsel_jax.training.run_data import Data
+from wechsel_jax.training.workdir import check_config, check_data, differences, follow, has_begun, only_run, require_workdir
 
 
 @pytest.fixture(scope="module")
@@ -261,6 +265,26 @@ def test_what_a_killed_probe_left_is_cleared_before_the_training(tmp_path, monke
     with pytest.raises(Training):
         comparison.compare(config, workdir)
     assert [path.name for path in (workdir / "auto").iterdir()] == ["transfer"]
+
+
+@pytest.mark.parametrize("name", ["words.json", "tokenizer.json"])
+def test_a_tokenizer_is_known_by_its_file_whatever_version_of_a_library_reads_it(tmp_path, name):
+    file, data = tmp_path / name, Data(*[SimpleNamespace(fingerprint=side) for side in ("train", "validation")])
+    written = json.loads(Path(demo.path("english-gpt2"), "tokenizer.json").read_text(encoding="utf-8"))
+    # Not as the library writes it.
+    file.write_text(json.dumps(written, indent=3), encoding="utf-8")
+    (tmp_path / "run" / "data").mkdir(parents=True)
+    check_data(data, load_tokenizer(file), tmp_path / "run", fresh=True, say=print)
+    recorded = json.loads((tmp_path / "run" / FINGERPRINTS_FILE).read_text())
+    assert recorded["tokenizer"] == hashlib.sha256(file.read_bytes()).hexdigest()
+    # A run of an earlier version, which hashed what the library made of a file of another name.
+    earlier = hashlib.sha256(load_tokenizer(file).backend_tokenizer.to_str().encode()).hexdigest()
+    (tmp_path / "run" / FINGERPRINTS_FILE).write_text(json.dumps(recorded | {"tokenizer": earlier}))
+    check_data(data, load_tokenizer(file), tmp_path / "run", fresh=False, say=print)
+    written["model"]["merges"].pop()
+    file.write_text(json.dumps(written), encoding="utf-8")
+    with pytest.raises(UserError, match=r"model\.tokenizer: the tokenizer has changed since this run began"):
+        check_data(data, load_tokenizer(file), tmp_path / "run", fresh=False, say=print)
 
 
 def test_another_way_to_the_same_text_is_no_other_setting(make_config, tmp_path, monkeypatch):

@@ -6,7 +6,6 @@ its one or two stages (`_make`, `_choose`), each of which reads all parts of the
 
 import contextlib
 import dataclasses
-import hashlib
 import itertools
 import os
 import sys
@@ -27,7 +26,7 @@ from wechsel_jax.data.parallel import vocabulary_hash
 from wechsel_jax.data.selection import DROPPED, FACTS, TRAIN, VALIDATION, choose, facts, side_of
 from wechsel_jax.data.unfinished import RESULT, Stage, Unfinished, discard, disk_full, lock
 from wechsel_jax.errors import UserError
-from wechsel_jax.files import FULL, file_hash, refuse_directory, remove_leftovers
+from wechsel_jax.files import FULL, refuse_directory, remove_leftovers
 from wechsel_jax.files.json import record_json
 from wechsel_jax.records.run import SIDES
 from wechsel_jax.text.documents import check_kind
@@ -35,6 +34,7 @@ from wechsel_jax.text.files import LONGEST_DOCUMENT
 from wechsel_jax.text.parts import PART_BYTES, Part, read_parts
 from wechsel_jax.text.sources import Source, find_sources, identify
 from wechsel_jax.tokens import load_tokenizer
+from wechsel_jax.tokens.files import tokenizer_hash
 
 _MOST_BYTES = 1 << 62
 _POLL_SECONDS = 1.0
@@ -213,13 +213,10 @@ def _describe(names: list[str | os.PathLike], tokenizer: str | os.PathLike, sett
     encoder = Encoder.of(loaded, str(tokenizer))
     state = _state(sources)
     sources, inputs = identify(sources, len(os.sched_getaffinity(0)))
-    # Of tokenizer.json where there is one: its bytes do not change with the version of the library that reads it.
-    places = [Path(loaded.name_or_path), Path(loaded.name_or_path) / "tokenizer.json"] if loaded.name_or_path else []
-    file = next((path for path in places if path.is_file()), None)
-    sha256 = file_hash(file) if file else hashlib.sha256(loaded.backend_tokenizer.to_str().encode()).hexdigest()
     described = {"dtype": encoder.dtype.name, "vocabulary_size": encoder.vocabulary_size, "end_token": encoder.end}
     vocabulary = vocabulary_hash(loaded.backend_tokenizer, encoder.vocabulary_size)
-    made_of = {"tokenizer": {"name": Path(tokenizer).name, "sha256": sha256, "vocabulary": vocabulary}, "inputs": inputs}
+    named = {"name": Path(tokenizer).name, "sha256": tokenizer_hash(loaded), "vocabulary": vocabulary}
+    made_of = {"tokenizer": named, "inputs": inputs}
     return _Job(sources, state, encoder, {"format": FORMAT, **settings, **described, **made_of})
 
 

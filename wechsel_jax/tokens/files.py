@@ -1,6 +1,7 @@
 """Tokenizers from disk or from the hub, exactly as their files describe them, without running anyone's code."""
 
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from wechsel_jax.errors import UserError, one_line
-from wechsel_jax.files import require_file
+from wechsel_jax.files import file_hash, require_file
 from wechsel_jax.files.hub import HUB_ID, download
 from wechsel_jax.files.json import read_json
 
@@ -65,6 +66,17 @@ def load_tokenizer(path: str | os.PathLike) -> "PreTrainedTokenizerFast":
     if place.suffix != ".json" and HUB_ID.fullmatch(os.fspath(path)) and not os.path.lexists(place):
         return _from_directory(download(os.fspath(path), _HUB_FILES, _EXPECTED))
     raise UserError(f"{path}: no such file or directory; expected {_EXPECTED}")
+
+
+def tokenizer_hash(tokenizer: "PreTrainedTokenizerFast") -> str:
+    """The sha256 of the JSON file that a tokenizer was loaded from: its bytes are the same for each version of the libraries.
+
+    Of a tokenizer without one, that of the JSON that the library makes of it, which another version may write otherwise.
+    """
+    named = tokenizer.name_or_path
+    places = [Path(named), Path(named, "tokenizer.json")] if named else []
+    file = next((path for path in places if path.is_file()), None)
+    return file_hash(file) if file else hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
 
 
 def write_tokenizer(tokenizer: "PreTrainedTokenizerFast", directory: Path) -> None:

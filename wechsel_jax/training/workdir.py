@@ -22,6 +22,7 @@ from wechsel_jax.files import refuse_workdir
 from wechsel_jax.files.json import mismatch, read_json, record_json
 from wechsel_jax.records.machine import versions
 from wechsel_jax.records.names import CONFIG_FILE, FINGERPRINTS_FILE, LOCK_FILE, MACHINE_FILE, METRICS_FILE, TEXTS_FILE
+from wechsel_jax.tokens.files import tokenizer_hash
 from wechsel_jax.training import distributed
 from wechsel_jax.training.config import as_dict, default_config
 from wechsel_jax.training.coordinates import Coordinates
@@ -252,11 +253,7 @@ def check_data(
     Raises:
       UserError: the token blocks, the tokenizer or the coordinates are other ones.
     """
-    # Of tokenizer.json where there is one: its bytes do not change with the version of the library that reads it.
-    own = Path(tokenizer.name_or_path or "") / "tokenizer.json"
-    raw = own.read_bytes() if own.is_file() else tokenizer.backend_tokenizer.to_str().encode()
-    now = {"train": data.train.fingerprint, "validation": data.validation.fingerprint}
-    now["tokenizer"] = hashlib.sha256(raw).hexdigest()
+    now = {"train": data.train.fingerprint, "validation": data.validation.fingerprint, "tokenizer": tokenizer_hash(tokenizer)}
     # How many: a run goes on with those that its checkpoint holds.
     now["coordinates"] = {path: x.shape[1] for path, x in (coordinates or {}).items()}
     file, versions = workdir / FINGERPRINTS_FILE, {"wechsel_jax": wechsel_jax.__version__, "jax": jax.__version__}
@@ -267,8 +264,11 @@ def check_data(
             record_json(file, {name: value for name, value in {**now, "versions": versions}.items() if value})
         return
     recorded = read_json(file, "what the run began with", "put it back or use another workdir")
+    # Of a file of another name than tokenizer.json, earlier versions hashed what the library makes of it.
+    earlier = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
     for name, fingerprint in now.items():
-        if recorded.get(name, fingerprint) != fingerprint:
+        found = recorded.get(name, fingerprint)
+        if found != fingerprint and (name, found) != ("tokenizer", earlier):
             where, what = {
                 "tokenizer": ("model.tokenizer", "tokenizer"),
                 "coordinates": ("optimizer.groups", "transfer_plan.npz that coordinates are from"),
