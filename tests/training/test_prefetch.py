@@ -43,7 +43,7 @@ def test_it_stays_depth_steps_ahead_and_never_passes_the_end():
 
 
 def test_another_step_than_the_next_starts_over():
-    prefetcher = Prefetcher(make, 2)
+    prefetcher = Prefetcher(make, 2, end=99)
     prefetcher.get(0)
     np.testing.assert_array_equal(prefetcher.get(40), make(40))
     np.testing.assert_array_equal(prefetcher.get(41), make(41))
@@ -60,7 +60,7 @@ def test_an_error_shows_at_its_own_step_and_can_be_tried_again(depth):
             raise OSError("disk gone")
         return step
 
-    prefetcher = Prefetcher(fragile, depth)
+    prefetcher = Prefetcher(fragile, depth, end=99)
     assert [prefetcher.get(0), prefetcher.get(1)] == [0, 1]
     with pytest.raises(OSError, match="disk gone"):
         prefetcher.get(2)
@@ -78,7 +78,7 @@ def test_what_was_made_ahead_is_not_waited_for():
         made.append(step)
         return step
 
-    ahead = Prefetcher(make_two, 1)
+    ahead = Prefetcher(make_two, 1, end=99)
     assert ahead.get(0) == 0
     assert settled(made, 2) == [0, 1]
     assert ahead.get(1) == 1 and made == [0, 1]
@@ -88,7 +88,7 @@ def test_what_was_made_ahead_is_not_waited_for():
 
 def test_no_thread_is_left_behind():
     before = threading.active_count()
-    prefetcher = Prefetcher(make, 3)
+    prefetcher = Prefetcher(make, 3, end=99)
     prefetcher.get(0)
     assert threading.active_count() == before + 1
     prefetcher.close()

@@ -59,7 +59,7 @@ def test_the_updates_that_were_asked_for_are_traced(tmp_path, monkeypatch, begin
 def test_a_run_that_ends_within_ends_the_trace(tmp_path):
     profiler = Profiler("0:100", tmp_path)
     profiler.before(0)
-    profiler.after(1)
+    profiler.after(1, ())
     profiler.close()
     assert list(tmp_path.rglob("*.xplane.pb"))
 
@@ -67,6 +67,6 @@ def test_a_run_that_ends_within_ends_the_trace(tmp_path):
 def test_nothing_is_traced_unless_asked_for(tmp_path):
     profiler = Profiler("", tmp_path)
     profiler.before(0)
-    profiler.after(1)
+    profiler.after(1, ())
     profiler.close()
     assert not list(tmp_path.iterdir())

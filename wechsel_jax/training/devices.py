@@ -117,7 +117,7 @@ class Profiler:
         self._step = jax.profiler.StepTraceAnnotation("train", step_num=step + 1)
         self._step.__enter__()
 
-    def after(self, step: int, wait_for: Any = None) -> None:
+    def after(self, step: int, wait_for: Any) -> None:
         """To be called once update number `step` has been given to the devices.
 
         Args:

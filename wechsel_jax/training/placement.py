@@ -195,10 +195,10 @@ class Prefetcher:
     Args:
       make: step -> batch; called from one thread alone, one step after the other.
       depth: how many batches may lie ready; 0 makes each one when it is asked for, without a thread.
-      end: the first step that nobody will ask for; None: there is none.
+      end: the first step that nobody will ask for.
     """
 
-    def __init__(self, make: Callable[[int], Any], depth: int, end: int | None = None):
+    def __init__(self, make: Callable[[int], Any], depth: int, end: int):
         self._make, self._depth, self._end = make, depth, end
         self._pool: ThreadPoolExecutor | None = None
         self._ahead: deque[tuple[int, Future]] = deque()
@@ -215,8 +215,7 @@ class Prefetcher:
             self.close()
             self._pool = ThreadPoolExecutor(1, "prefetch")
             self._ahead.append((step, self._pool.submit(self._make, step)))
-        last = step + self._depth if self._end is None else min(step + self._depth, self._end - 1)
-        for later in range(self._ahead[-1][0] + 1, last + 1):
+        for later in range(self._ahead[-1][0] + 1, min(step + self._depth + 1, self._end)):
             self._ahead.append((later, self._pool.submit(self._make, later)))
         try:
             return self._ahead.popleft()[1].result()
