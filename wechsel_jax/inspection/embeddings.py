@@ -61,8 +61,7 @@ def open_tables(path: str | os.PathLike, *, max_words: int | None = None, length
 
     checkpoint = Checkpoint.open(path)
     vocabulary = Vocabulary.from_tokenizer(load_tokenizer(checkpoint.directory))
-    starts = zip(vocabulary.words(), vocabulary.word_start, strict=True)
-    words = tuple(word if start else None for word, start in starts)
+    words = vocabulary.starting_words()
     groups: Mapping[str, np.ndarray] = {}
     if (checkpoint.directory / PLAN_FILE).exists():
         plan = TransferPlan.load(checkpoint.directory / PLAN_FILE)

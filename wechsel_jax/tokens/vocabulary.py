@@ -100,6 +100,10 @@ class Vocabulary:
         """
         return tuple(None if special else _text(raw) for raw, special in zip(self.bytes, self.special, strict=True))
 
+    def starting_words(self) -> tuple[str | None, ...]:
+        """Returns `words()` of the tokens that start a word, and None for the others, which are the insides of words."""
+        return tuple(word if start else None for word, start in zip(self.words(), self.word_start, strict=True))
+
     def join(self, ids: Iterable[int]) -> bytes:
         """Returns the bytes of the text whose encoding is `ids`; special tokens are left out.
 

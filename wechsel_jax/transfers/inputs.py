@@ -356,8 +356,7 @@ def _token_vectors(
             job.notes.append(f"{place} has vectors of whole words only: tokens that are no word of it have no vector.")
         else:
             # N-grams of any language have some vector.
-            starts = zip(vocabulary.words(), vocabulary.word_start.tolist(), strict=True)
-            long = {word for word, begins in starts if begins and len(word or "") > 2 and any(map(str.isalpha, word))}
+            long = {word for word in vocabulary.starting_words() if len(word or "") > 2 and any(map(str.isalpha, word))}
             found = len(long.intersection(words.words))
             if len(long) >= _ENOUGH_WORDS and found < _FEW_KNOWN * len(long):
                 job.notes.append(

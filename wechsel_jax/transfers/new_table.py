@@ -241,8 +241,7 @@ def make_table(
         if special_tokens:
             raise UserError("special_tokens: a tokenizer brings its own; expected them with words or input only")
         vocabulary: Vocabulary | list[str] = Vocabulary.from_tokenizer(load_tokenizer(tokenizer))
-        starts = zip(vocabulary.words(), vocabulary.word_start, strict=True)
-        of_rows = [word if start else None for word, start in starts]
+        of_rows = vocabulary.starting_words()
     else:
         counted = {"min_count": min_count, "max_words": max_words, "lowercase": lowercase}
         read = {"text_field": text_field, "max_document_bytes": max_document_bytes}
