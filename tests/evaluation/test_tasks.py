@@ -576,6 +576,9 @@ PARSED = {
     **{"numerators": [2, 0, 0], "denominators": [3, 0, 1], "files": [], "settings": {}},
     "facts": {"weights": "0", "tokenizer": "1", "parameters": 3},
 }
+OF_TEXT = PARSED | {"form": "text", "main": "bits_per_byte"}
+OF_TEXT["metrics"] = dict.fromkeys(["bits_per_byte", "bits_per_word", "bytes_per_token", "unknown_tokens"], 1)
+OF_TEXT["metrics"] |= {"perplexity": "x"}
 
 
 @pytest.mark.parametrize("ending", ["md", "csv", "svg"])
@@ -703,6 +706,7 @@ def test_flags_without_effect_are_refused(tmp_path, capsys, options, message):
         ({"format": 1, "scores": [PARSED | {"metrics": {"uas": 1}}]}, "field metrics.las is missing"),
         ({"format": 1, "scores": [PARSED | {"numerators": [], "denominators": []}]}, "a, b: has no items"),
         ({"format": 1, "scores": [PARSED | {"form": "text"}]}, "field metrics.bits_per_byte is missing"),
+        ({"format": 1, "scores": [OF_TEXT]}, "field metrics.perplexity is 'x'; expected a number"),
         ({"format": 1, "scores": [PARSED | {"facts": PARSED["facts"] | {"parameters": "x"}}]}, "facts.parameters is 'x'"),
     ],
 )

@@ -393,7 +393,7 @@ def told(score: Score) -> str:
     """Returns the main number of a score in a few words."""
     value = score.metrics[score.main]
     if score.main == "bits_per_byte":
-        name = "perplexity" if "perplexity" in score.metrics else "pseudo_perplexity"
+        name = score.perplexity
         return f"{value:.3f} bits per byte ({name.replace('_', '-')} {score.metrics[name]:,.1f})"
     ties = score.metrics.get(f"{score.main}_ties")
     return f"{score.main} {100 * value:.1f} % of {len(score.numerators):,}" + (f", {ties:,.0f} of them ties" if ties else "")

@@ -85,6 +85,11 @@ class Score:
         """Numerators and denominators, which `evaluation.bootstrap` draws from."""
         return self.numerators, self.denominators
 
+    @property
+    def perplexity(self) -> str:
+        """Of a text: which of the two its metrics have, that of a causal model or that of a masked one."""
+        return "perplexity" if "perplexity" in self.metrics else "pseudo_perplexity"
+
     def asked(self) -> tuple[Any, ...]:
         """What must be equal for two models to be compared: form, data and settings."""
         hashes = tuple(file["sha256"] for file in self.files)
@@ -129,9 +134,7 @@ class ScoresRecord:
             if len(one.numerators) != len(one.denominators):
                 counts = f"{len(one.numerators)} numerators and {len(one.denominators)} denominators"
                 raise UserError(f"{file}: {one.model}, {one.task}: {counts}; expected as many; {ADVICE}")
-            needed = {one.main: NUMBER} | (_TEXT_METRICS if one.form == "text" else {})
-            if one.form == "text" and "perplexity" not in one.metrics:
-                needed["pseudo_perplexity"] = NUMBER
+            needed = {one.main: NUMBER} | (_TEXT_METRICS | {one.perplexity: NUMBER} if one.form == "text" else {})
             problem = mismatch(one.metrics, needed, "metrics")
             if problem or not one.numerators or min(one.denominators) < 0:
                 problem = problem or "has no items, or negative denominators"

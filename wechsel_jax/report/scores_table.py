@@ -169,12 +169,11 @@ def _texts(record: ScoresRecord) -> list[Section]:
         if score.form != "text":
             continue
         metrics = score.metrics
-        name = "perplexity" if "perplexity" in metrics else "pseudo_perplexity"
         rows.append((
             score.task,
             score.model,
             f"{metrics['bits_per_byte']:.3f}",
-            number(metrics[name]),
+            number(metrics[score.perplexity]),
             f"{metrics['bits_per_word']:.2f}",
             f"{metrics['bytes_per_token']:.2f}",
             f"{sum(score.denominators):,.0f}",
