@@ -87,6 +87,8 @@ def anker() -> dict:
     ("change", "severity", "about", "told"),
     [
         ({"target_text": {"without_vector": 751}}, "wrong", "target text", "751 of 1,000 target tokens do not occur often"),
+        # A record may say so of what was not counted.
+        ({"target_text": {"tokens": None, "without_vector": 751}}, "wrong", "target text", "751 of 1,000 target tokens do not"),
         (
             {"target_text": {"tokens": 40_000, "without_vector": 301}},
             "look",

@@ -220,7 +220,7 @@ def _unseen(facts: Mapping[str, Any]) -> list[Finding]:
         both = facts["alignment"].get("method") == "tokalign"
         where = "two texts" if both else f"{side} text"
         told = f"{missing:,} of {total:,} {side} tokens do not occur often enough in the {where}"
-        much = side == "target" and counted.get("tokens", 0) >= MUCH_TEXT * total
+        much = side == "target" and (counted.get("tokens") or 0) >= MUCH_TEXT * total
         if missing <= (UNSEEN_OF_MUCH if much else UNSEEN_SHARE) * total:
             found.append(Finding("ok", f"{side} text", missing / total, f"{told}."))
             continue
