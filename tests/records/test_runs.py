@@ -117,6 +117,7 @@ def test_a_comparison_stands_for_its_runs(comparison, runs):
         ("metrics.jsonl", '{"step": 1}\n', "line 1"),
         ("metrics.jsonl", '{"kind": "eval", "step": 0, "perplexity": 1' + "0" * 400 + "}\n", "line 1"),
         ("machine.json", '{"starts": [{"devices": "8"}]}', "field starts.0.devices"),
+        ("data/train/manifest.json", '{"text_bytes": []}', "field text_bytes is []"),
         ("config.json", "{", "not JSON"),
         ("config.json", "[]", "no JSON object"),
         ("transfer/transfer.json", "", "empty"),
@@ -138,6 +139,7 @@ def test_a_comparison_stands_for_its_runs(comparison, runs):
 )
 def test_damaged_files_are_named(tmp_path, name, contents, told):
     run = make_run(tmp_path, "wechsel")
+    (run / name).parent.mkdir(parents=True, exist_ok=True)
     (run / name).write_text(contents, errors="surrogateescape")
     with pytest.raises(UserError) as caught:
         read_run(run)

@@ -79,8 +79,13 @@ def test_runs_on_other_text_or_of_another_tokenizer_have_no_leader(runs):
             incomparable([one, other], PERPLEXITY) == f"The runs have different {what}; their perplexities cannot be compared."
         )
         assert leader([one, other], PERPLEXITY) is None
-    # The first runs left no manifest.
+    # The first runs left no manifest, and one may have null for what it does not tell.
     assert incomparable([one, read_run(runs[1])], PERPLEXITY) is None
+    untold = dataclasses.replace(one, data={"validation": {"sha256": "b", "tokenizer": None}})
+    assert "different held-out text" in incomparable([one, untold], PERPLEXITY)
+    files = [dataclasses.replace(one, data={"validation": {"inputs": [{"name": None, "sha256": text}]}}) for text in "ab"]
+    with pytest.raises(UserError, match="was scored on other held-out text"):
+        read_runs([files[0], dataclasses.replace(files[1], path=runs[1])])
     # Text that was prepared elsewhere has none here, but the run says which it was.
     (runs[1] / "data").mkdir()
     (runs[1] / "data" / "fingerprints.json").write_text(json.dumps({"validation": "b", "tokenizer": "t", "versions": {}}))

@@ -46,7 +46,7 @@ _STARTS = {
 }
 _MANIFEST = {
     "inputs?": [{"name?": TEXT, "bytes?": WHOLE, "sha256?": TEXT}],
-    **{"documents?": WHOLE, "tokens?": WHOLE, "sha256?": TEXT, "tokenizer?": {"sha256": TEXT}},
+    **{"documents?": WHOLE, "text_bytes?": WHOLE, "tokens?": WHOLE, "sha256?": TEXT, "tokenizer?": {"sha256": TEXT}},
 }
 
 

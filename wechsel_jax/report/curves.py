@@ -204,14 +204,14 @@ def _of_one_text(runs: Sequence[RunRecord]) -> bool:
 
 def differ_in_tokenizer(runs: Sequence[RunRecord]) -> bool:
     """Whether tokenizers are others, among the runs that recorded them."""
-    recorded = (run.data.get("validation", {}).get("tokenizer", {}).get("sha256") for run in runs)
+    recorded = ((run.data.get("validation", {}).get("tokenizer") or {}).get("sha256") for run in runs)
     return len({one or run.fingerprints.get("tokenizer") for one, run in zip(recorded, runs, strict=True)} - {None}) > 1
 
 
 def files_of(run: RunRecord, side: str) -> dict[str, str]:
     """Returns the files that the text of a side was made from, sha256 -> name; empty where they were not recorded."""
     inputs = run.data.get(side, {}).get("inputs") or ()
-    return {one["sha256"]: one.get("name", "") for one in inputs if one.get("sha256")}
+    return {one["sha256"]: one.get("name") or "" for one in inputs if one.get("sha256")}
 
 
 def differ_in_text(runs: Sequence[RunRecord], side: str) -> bool:
