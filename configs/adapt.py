@@ -116,6 +116,9 @@ def get_config(arguments: str = "") -> ConfigDict:
         seed=0,
         longer="",
     )
+    if empty := next((part for part in arguments.split(",") if part.endswith("=")), ""):
+        # Without it the bundled model or text would be taken.
+        raise UserError(f"--config: {empty} has no value (of an unset variable of the shell?); expected one, or leave it out")
     if chosen["hours"] is not None and chosen["tokens"]:
         raise UserError("--config: tokens= beside hours=: each says how long the run is; expected one of the two")
     if (chosen["hours"] is None) != (not chosen["like"]) and not chosen["longer"]:

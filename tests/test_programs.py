@@ -275,6 +275,10 @@ def test_helpfull_lists_the_settings_of_the_file(tmp_path):
         (["--config=configs/demo.py", "--workdir=DIR", "--config.training.stpes=3"], "stpes"),
         (["--config=configs/demo.py", "--workdir=DIR", "--config.no_such_field=1"], "--config has no such field: "),
         (["--config=configs/demo.py", "--workdir=DIR", "--config.training.steps=many"], "steps"),
+        (
+            ["--config=configs/demo.py", "--workdir=DIR", "--config.training.phases[7].peak=1"],
+            "--config: a flag names an item ([N]) that its list lacks",
+        ),
         (["--config=configs/demo.py", "--workdir=DIR", "--config.training.steps=0"], "steps"),
         (["--config=configs/demo.py", "--workdir=DIR", "--config.methods=('magic',)"], "magic"),
         (["--config=configs/demo.py", "--workdir=DIR", "--config.dictionary=/none.tsv"], "/none.tsv"),

@@ -154,6 +154,8 @@ def _said(error: BaseException, file: str | None) -> str:
     if isinstance(error, AttributeError | KeyError):
         # ml_collections says the name, and what it resembles: quoted twice, on another line.
         return "--config has no such field: " + re.sub(r"(\\n|\n)", "; ", str(error.args[0])).translate(_NO_QUOTES)
+    if isinstance(error, IndexError):
+        return "--config: a flag names an item ([N]) that its list lacks; expected one of those that --helpfull shows"
     message = str(error).strip()
     before, trace, _ = message.partition("Traceback")
     return f"{before.split(': ')[0]}: {message.splitlines()[-1].strip()}" if trace else message

@@ -447,6 +447,23 @@ def test_a_damaged_file_is_named(tiny, tmp_path, kind):
         assert str(tmp_path) in str(error.value) and "\n" not in str(error.value)
 
 
+def test_an_added_token_that_the_library_gives_the_id_of_another_is_refused(tiny, tmp_path):
+    """It counts tokens to number it: with a hole among the model's ids the number of its last token."""
+    state = json.loads(tiny["byte"][0].backend_tokenizer.to_str())
+    vocab = state["model"]["vocab"]
+    hole, last = len(vocab) // 2, max(vocab, key=vocab.get)
+    state["model"]["vocab"] = {token: number + (number >= hole) for token, number in vocab.items()}
+    state["added_tokens"].append({**state["added_tokens"][0], "id": hole, "content": "<mid>"})
+    (tmp_path / "tokenizer.json").write_text(json.dumps(state))
+    named = f"the added token '<mid>' gets the id {len(vocab)} of {last!r} from"
+    with pytest.raises(UserError, match=re.escape(named)):
+        load_tokenizer(tmp_path)
+    # As the library numbers it, it may stay.
+    state["model"]["vocab"]["<mid>"] = hole
+    (tmp_path / "tokenizer.json").write_text(json.dumps(state))
+    assert load_tokenizer(tmp_path).convert_tokens_to_ids(["<mid>", last]) == [hole, len(vocab)]
+
+
 BAD_IDS = {
     "an empty vocabulary": (lambda vocab: vocab.clear(), "its vocabulary is empty"),
     "an id far above": (lambda vocab: vocab.update(far=10**8), "token 'far' has the id '100000000'; expected whole numbers"),

@@ -171,6 +171,8 @@ def test_the_model_decides_objective_tokenizer_rate_and_rows(source, save_source
         ),
         ("method=ofa,target_vectors=a", "--config: source_vectors= is missing beside target_vectors=, and ofa reads both"),
         ("text=/nowhere.txt", "/nowhere.txt: no such file"),
+        ("text=,tokens=1M", "--config: text= has no value"),
+        ("longer=", "--config: longer= has no value"),
         # The bundled German is for the bundled model alone.
         ("source=gpt2", "text= is missing; expected text of the new language"),
     ],

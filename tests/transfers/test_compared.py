@@ -229,6 +229,19 @@ def test_a_method_without_its_parallel_text_is_refused(config, tmp_path):
             for name in ("data", "tokenizer", "compiled", "a/b", "keep")
         ),
         ({"source": ""}, "source: is empty; expected the directory or the hub id"),
+        (
+            {"tokenizer": {"vocabulary_size": None}},
+            r"tokenizer\.vocabulary_size: is None; expected a whole number of",
+        ),
+        (
+            {"tokenizer": {"algorithm": "bogus"}},
+            "tokenizer: bogus: unknown algorithm for a tokenizer; expected one of",
+        ),
+        ({"tokenizer": {"directory": "/nowhere"}}, "tokenizer: /nowhere: no such file or directory"),
+        ({"vectors": {"epochs": -1}}, r"vectors\.epochs: is -1; expected a whole number of at least 1"),
+        ({"transfer": {"map": (5,)}}, r"transfer\.map \(5,\): expected names"),
+        ({"transfer": {"center": "yes"}}, r"transfer\.center 'yes': expected True or False"),
+        ({"parallel": ("a.tsv::",)}, r"a\.tsv::: expected a file, or two as FIRST::SECOND"),
         ({"dictionary": ""}, "dictionary: no file given, which regressed reads; expected a dictionary of word pairs"),
         ({"vectors": {"target": ""}}, r"vectors\.target: no file given, which regressed reads; expected word vectors"),
         ({"variants": {"regressed": {"source_vectors": "nowhere.bin"}}}, r"nowhere\.bin: no such file; expected word vectors"),

@@ -229,6 +229,13 @@ def test_mistakes_are_named():
     source, target, pairs, _ = two_languages(words=20)
     with pytest.raises(UserError, match="none of the 1 word pairs"):
         align(source, target, [("t0", "s0")])
+    # A name that both languages spell alike does not make a swapped dictionary right.
+    named = [PlainVectors([*side.words[:19], "Anna"], side.rows(np.arange(20))) for side in (source, target)]
+    alike = [*pairs[:10], ("Anna", "Anna")]
+    message = "only 1 spellings of the 11 word pairs have vectors on both sides; .*; 11 have them the other way round: exchange"
+    with pytest.raises(UserError, match=message):
+        align(*named, [pair[::-1] for pair in alike])
+    assert align(*named, alike).report["pairs"] == 11
     with pytest.raises(UserError, match="none of the 0 word pairs"):
         align(source, target, "identical")
     with pytest.raises(UserError, match="weighting 'best'"):

@@ -36,6 +36,8 @@ from wechsel_jax.models import family
 from wechsel_jax.records.names import CONFIG_FILE
 from wechsel_jax.text.parallel import PARALLEL, require_parallel
 from wechsel_jax.text.sources import find_sources
+from wechsel_jax.tokens import Vocabulary, load_tokenizer
+from wechsel_jax.tokens.training import require_kind
 from wechsel_jax.training import record_config, validate
 from wechsel_jax.training.config import as_dict
 from wechsel_jax.training.labelled import examples_of
@@ -86,6 +88,11 @@ def validate_comparison(config: ConfigDict, workdir: Path) -> None:
     for files in config.text.values():
         find_sources(files)
     read_tasks(config)
+    with naming("tokenizer: "):
+        if not config.tokenizer.directory:
+            require_kind(config.tokenizer.vocabulary_size, config.tokenizer.algorithm, config.tokenizer.style)
+        elif not (workdir / "tokenizer").exists():
+            Vocabulary.from_tokenizer(load_tokenizer(config.tokenizer.directory))
     if not config.source:
         raise UserError("source: is empty; expected the directory or the hub id of the model that all methods begin with")
     source = Checkpoint.open(config.source)
@@ -158,6 +165,14 @@ def _validate_types(config: ConfigDict) -> None:
     for field, value in texts.items():
         if not all(isinstance(one, str) for one in (value if isinstance(value, tuple | list) else [value])):
             raise UserError(f"{field}: is {value!r}; expected names of files")
+    for field, value, least in (
+        ("tokenizer.vocabulary_size", config.tokenizer.vocabulary_size, 1),
+        ("vectors.dimensions", config.vectors.dimensions, 1),
+        ("vectors.epochs", config.vectors.epochs, 1),
+        ("probe_steps", config.probe_steps, 0),
+    ):
+        if type(value) is not int or value < least:
+            raise UserError(f"{field}: is {value!r}; expected a whole number of at least {least}")
     for field in ("variants", "overrides"):
         for name, given in config[field].items():
             if not isinstance(given, ConfigDict):

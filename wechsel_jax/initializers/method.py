@@ -1,6 +1,7 @@
 """What a method is: how it is called and cited, what it needs, its own settings, and the rules it follows in words."""
 
 import inspect
+import os
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,6 +36,12 @@ class Setting:
         if self.choices and value not in self.choices:
             raise UserError(f"{name} {value!r}: unknown; expected one of {', '.join(self.choices)}")
         if self.least is None:
+            kinds, described = {bool: (bool, "True or False"), tuple: (str | os.PathLike, "names")}.get(
+                kind, (str | os.PathLike, "a name")
+            )
+            items = value if kind is tuple and isinstance(value, tuple | list) else [value]
+            if not all(isinstance(item, kinds) for item in items):
+                raise UserError(f"{name} {value!r}: expected {described}")
             return
         if isinstance(value, bool) or not isinstance(value, int if kind is int else int | float):
             described = "a whole number" if kind is int else "a number"

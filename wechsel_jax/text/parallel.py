@@ -73,8 +73,16 @@ class Pairs:
 
 def require_parallel(names: Iterable[str]) -> None:
     """Raises `UserError` where a file is missing; a name may be of two, FIRST::SECOND."""
-    for file in (file for name in names for file in name.split(BESIDE)):
+    for file in (file for name in names for file in _files(name)):
         require_file(file, PARALLEL)
+
+
+def _files(name: str) -> list[str]:
+    """The file that a name is of, or the two of FIRST::SECOND."""
+    files = name.split(BESIDE)
+    if len(files) > 2 or not all(files):
+        raise UserError(f"{name}: expected a file, or two as FIRST{BESIDE}SECOND")
+    return files
 
 
 def read_pairs(
@@ -133,10 +141,7 @@ def read_pairs(
 def _read(name: str, languages: tuple[str, str], longest: int | None) -> Iterator[tuple[int, str, str]]:
     """Yields (number of the line, first, second)."""
     limit = {"longest": LONGEST_DOCUMENT if longest is None else longest, "raised": longest is not None}
-    if BESIDE in name:
-        names = name.split(BESIDE)
-        if len(names) != 2 or not all(names):
-            raise UserError(f"{name}: expected two files as FIRST{BESIDE}SECOND")
+    if len(names := _files(name)) == 2:
         return _side_by_side((names[0], names[1]), *(read_lines(one, PARALLEL, **limit) for one in names))
     require_file(name, PARALLEL)
     return _archive(name, languages, limit) if zipfile.is_zipfile(name) else _columns(read_lines(name, PARALLEL, **limit), name)

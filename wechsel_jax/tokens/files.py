@@ -280,6 +280,13 @@ def _finish(tokenizer: "PreTrainedTokenizerFast") -> "PreTrainedTokenizerFast":
     backend = tokenizer.backend_tokenizer
     backend.no_truncation()
     backend.no_padding()
+    for number, added in backend.get_added_tokens_decoder().items():
+        # Where the model's ids have holes, the library numbers an added token after how many tokens there are.
+        if (taken := backend.model.id_to_token(number)) not in (None, added.content):
+            raise UserError(
+                f"{tokenizer.name_or_path}: the added token {added.content[:40]!r} gets the id {number} of {taken[:40]!r} from "
+                "the tokenizers library; expected one that is free; put it into the model's vocab, too"
+            )
     if any(getattr(tokenizer, key) is not None for key in _WELL_KNOWN):
         return tokenizer
     flags = {token.content: token for token in backend.get_added_tokens_decoder().values()}

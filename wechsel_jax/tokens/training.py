@@ -45,6 +45,15 @@ _LONGEST_WORD = 300
 _LAST_WORD = re.compile(r".*\S(?=\s)", re.DOTALL)
 
 
+def require_kind(vocabulary_size: int, algorithm: str, style: str, pattern: str = PATTERNS[0]) -> None:
+    """Raises `UserError` where `train_tokenizer` makes no such tokenizer, whatever the text."""
+    for what, given, known in (("algorithm", algorithm, _TRAINERS), ("style", style, _STYLES), ("pattern", pattern, PATTERNS)):
+        if given not in known:
+            raise UserError(f"{given}: unknown {what} for a tokenizer; expected one of {', '.join(known)}")
+    if vocabulary_size > _MOST_TOKENS:
+        raise UserError(f"vocabulary size {vocabulary_size}: too large; expected at most {_MOST_TOKENS}")
+
+
 def train_tokenizer(
     files: Sequence[str | os.PathLike] | str | os.PathLike,
     vocabulary_size: int,
@@ -93,14 +102,7 @@ def train_tokenizer(
       UserError: a file is missing, damaged or not UTF-8, the text gives no vocabulary of this size, or `output` exists, would
         take an input's place or cannot be written.
     """
-    if algorithm not in _TRAINERS:
-        raise UserError(f"{algorithm}: unknown algorithm for a tokenizer; expected one of {', '.join(_TRAINERS)}")
-    if style not in _STYLES:
-        raise UserError(f"{style}: unknown style for a tokenizer; expected one of {', '.join(_STYLES)}")
-    if pattern not in PATTERNS:
-        raise UserError(f"{pattern}: unknown pattern for a tokenizer; expected one of {', '.join(PATTERNS)}")
-    if vocabulary_size > _MOST_TOKENS:
-        raise UserError(f"vocabulary size {vocabulary_size}: too large; expected at most {_MOST_TOKENS}")
+    require_kind(vocabulary_size, algorithm, style, pattern)
     files = [files] if isinstance(files, str | os.PathLike) else list(files)
     refuse_directory(output, "tokenizer", overwrite, files)
     from wechsel_jax.text.sources import find_sources  # which brings the tokenizers library
