@@ -221,6 +221,15 @@ def test_a_copy_of_the_tied_table_is_left_out(world, save_source, tmp_path):
     assert model.lm_head.weight is model.transformer.wte.weight
 
 
+def test_a_dictionary_of_few_pairs_is_told_at_once(world, source, tmp_path):
+    """As `inspect` tells it later: the rows are as good as the rotation that so few pairs give."""
+    lines, few = [], tmp_path / "few.tsv"
+    few.write_text("".join(world.dictionary.read_text(encoding="utf-8").splitlines(keepends=True)[:40]), encoding="utf-8")
+    inputs = world.inputs() | {"dictionary": few}
+    transfer(source, world.tokenizer("german", "gpt2"), tmp_path / "out", log=lines.append, **inputs)
+    assert any(line.startswith("look: The rotation rests on ") for line in lines)
+
+
 def test_the_record_says_what_was_done(world, source, tmp_path):
     lines = []
     record = transfer(source, world.tokenizer("german", "gpt2"), tmp_path / "out", log=lines.append, **world.inputs())

@@ -30,6 +30,9 @@ from wechsel_jax.transfers.inputs import Job, make_sides, open_job
 from wechsel_jax.transfers.record import Steps, behaviour, examples, to_stderr
 from wechsel_jax.transfers.settings import TransferSettings
 
+# What `inspect` may find to look at in what was given, and not in the method.
+_OF_INPUTS = ("target text", "similarity", "dictionary pairs")
+
 
 def transfer(
     source: str | os.PathLike,
@@ -183,7 +186,7 @@ def transfer(
     facts = {name: content[name] for name in ("method", "counts", "alignment", "similarity", "source", "target", "coverage")}
     facts |= {"regression": measures["regression"], "noise": filled.noise}
     for finding in verdict(facts):
-        if finding.severity == "wrong" or (finding.severity == "look" and finding.about in ("target text", "similarity")):
+        if finding.severity == "wrong" or (finding.severity == "look" and finding.about in _OF_INPUTS):
             log(f"{finding.severity}: {finding.text}")
     counts = ", ".join(f"{count} {how}" for how, count in record.counts.items())
     log(f"{output}: {len(plan)} tokens: {counts}")
