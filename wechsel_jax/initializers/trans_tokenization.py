@@ -102,15 +102,15 @@ def _words(tokenizer: "PreTrainedTokenizerFast", texts: Sequence[str]) -> Iterat
     for begin in range(0, len(texts), GROUP_TEXTS):
         group = texts[begin : begin + GROUP_TEXTS]
         for text, encoding in zip(group, backend.encode_batch(group, add_special_tokens=False), strict=True):
-            words: list[tuple[int, ...]] = []
+            words: list[list[int]] = []
             open_until = -1
             for token, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
                 if start <= open_until and start < end and _is_letter(text[start]):
-                    words[-1] += (token,)
+                    words[-1].append(token)
                 else:
-                    words.append((token,))
+                    words.append([token])
                 open_until = end if start < end and _is_letter(text[end - 1]) else -1
-            yield words
+            yield [*map(tuple, words)]
 
 
 def _is_letter(character: str) -> bool:
