@@ -264,11 +264,12 @@ def check_data(
             record_json(file, {name: value for name, value in {**now, "versions": versions}.items() if value})
         return
     recorded = read_json(file, "what the run began with", "put it back or use another workdir")
-    # Of a file of another name than tokenizer.json, earlier versions hashed what the library makes of it.
-    earlier = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
     for name, fingerprint in now.items():
-        found = recorded.get(name, fingerprint)
-        if found != fingerprint and (name, found) != ("tokenizer", earlier):
+        if name == "tokenizer" and recorded.get(name) != fingerprint:
+            # Of a file of another name than tokenizer.json, earlier versions hashed what the library makes of it.
+            earlier = hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
+            fingerprint = earlier if recorded.get(name) == earlier else fingerprint
+        if recorded.get(name, fingerprint) != fingerprint:
             where, what = {
                 "tokenizer": ("model.tokenizer", "tokenizer"),
                 "coordinates": ("optimizer.groups", "transfer_plan.npz that coordinates are from"),
