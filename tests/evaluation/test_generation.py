@@ -61,6 +61,32 @@ def test_greedy_texts_are_those_of_transformers(model, greedy):
 
 
 @pytest.mark.slow
+def test_repetitions_are_less_likely_as_in_transformers(model, greedy):
+    """Tokens of the prompt count, too. One prompt at a time: transformers counts what fills a shorter row as well."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    reference = transformers.AutoModelForCausalLM.from_pretrained(model.directory, dtype=torch.float32).eval()
+    found = generate(model, PROMPTS, max_tokens=NEW, repetition_penalty=1.3)
+    for prompt, one in zip(PROMPTS, found, strict=True):
+        ids = torch.tensor([model.tokenizer(prompt or "<|endoftext|>")["input_ids"]])
+        settings = {"do_sample": False, "max_new_tokens": NEW, "pad_token_id": 0, "repetition_penalty": 1.3}
+        assert list(one.tokens) == reference.generate(ids, **settings)[0, ids.shape[1] :].tolist()
+    assert [one.text for one in found] != [one.text for one in greedy]
+
+
+@pytest.mark.slow
+def test_top_k_leaves_so_many_tokens(model):
+    prompt = model.tokenizer("of the")["input_ids"]
+    hidden = model.family.hidden(model.parameters, model.config, np.array([prompt], np.int32))
+    order = np.argsort(-np.asarray(model.family.logits(model.parameters, model.config, hidden))[0, -1])
+    texts = generate(model, [prompt] * 200, max_tokens=1, temperature=3.0, top_k=5, batch_size=200)
+    assert {text.tokens[0] for text in texts} == {*order[:5].tolist()}
+    # Of these the likeliest; and one alone is no draw.
+    [fewer] = {text.tokens[0] for text in generate(model, [prompt] * 20, max_tokens=1, temperature=3.0, top_k=1)}
+    assert fewer == order[0]
+
+
+@pytest.mark.slow
 def test_draws_depend_on_the_prompt_and_the_seed_only(model, spread):
     """Neither on the other prompts of a batch, nor on how many devices share it, nor on whether ids are given."""
     settings = {"max_tokens": NEW, "temperature": 0.9, "top_p": 0.95, "seed": 3, "batch_size": 8}
@@ -121,7 +147,7 @@ def test_a_stop_string_ends_a_text_wherever_it_begins(model, greedy):
 def script(monkeypatch, *texts):
     """Makes the devices write these ids, and zeros after them."""
     columns = itertools.chain(np.array(texts).T[:, :, None], itertools.repeat(np.zeros((len(texts), 1), int)))
-    monkeypatch.setattr(generation, "_next_tokens", lambda *_: (next(columns), None))
+    monkeypatch.setattr(generation, "_next_tokens", lambda *_: (next(columns), None, None))
 
 
 def with_tokenizer(model, tokenizer):
@@ -220,6 +246,8 @@ def test_the_model_may_become_full(model):
         ({"temperature": -1.0}, "temperature: is -1.0"),
         ({"temperature": float("nan")}, "temperature: is nan"),
         ({"top_p": 0.0}, "top_p: is 0.0"),
+        ({"top_k": -1}, "top_k: is -1"),
+        ({"repetition_penalty": float("nan")}, "repetition_penalty: is nan"),
         ({"stop": ["a", ""]}, "stop: holds an empty string"),
         ({"prompts": [[8192]]}, "prompt 1: token 8192; expected ids from 0 to 8191"),
     ],
@@ -299,12 +327,19 @@ def test_the_verb_chats_with_the_defaults_of_the_model(chat_model, one_device, c
     # What else the model asks for is not done, and said.
     place = chat_model / "generation_config.json"
     before = place.read_text()
-    more = {"top_k": 5, "repetition_penalty": 1.3, "num_beams": 1, "min_p": None}
+    more = {"no_repeat_ngram_size": 3, "num_beams": 1, "typical_p": 0.5, "min_p": None}
     place.write_text(json.dumps(json.loads(before) | more))
-    for temperature, unread in (("0", "repetition_penalty"), ("1", "repetition_penalty, top_k")):
+    for temperature, unread in (("0", "no_repeat_ngram_size"), ("1", "no_repeat_ngram_size, typical_p")):
         cli.main(["generate", *map(str, chat), f"--temperature={temperature}"])
-        told = f"note: generation_config.json sets {unread}, which this command does not read\n"
+        told = f"note: generation_config.json sets {unread}, which is not read here\n"
         assert told in capsys.readouterr().err
+    place.write_text(json.dumps(json.loads(before) | {"top_k": 2, "repetition_penalty": 1.3}))
+    [drawn_by_all] = generate(
+        loaded, [turn], max_tokens=NEW, temperature=0.5, top_k=2, top_p=0.8, repetition_penalty=1.3, seed=5
+    )
+    assert call(capsys, *chat, "--seed=5") == drawn_by_all.text + "\n"
+    [penalised] = generate(loaded, [turn], max_tokens=NEW, repetition_penalty=1.3)
+    assert call(capsys, *chat, "--temperature=0") == penalised.text + "\n"
     place.write_text(before)
     assert first.text not in [one.text for one in drawn]
 
@@ -314,7 +349,7 @@ def test_mistakes_of_the_verb_are_one_line(model, chat_model, capsys, tmp_path):
     assert "expected either --prompt or --prompts" in mistake(capsys, place)
     assert "its tokenizer has no chat template" in mistake(capsys, place, "--prompt=a", "--chat")
     assert "temperature 0 writes the same text each time" in mistake(capsys, place, "--prompt=a", "--samples=2")
-    for flag in ("top_p=0.3", "seed=1"):
+    for flag in ("top_k=3", "top_p=0.3", "seed=1"):
         assert f"--{flag.split('=')[0]}: has no effect at temperature 0" in mistake(capsys, place, "--prompt=a", f"--{flag}")
     # Otherwise minutes of silence, and then no memory.
     told = mistake(capsys, place, "--prompt=a", "--temperature=1", "--samples=16777216")

@@ -1,5 +1,6 @@
 """lm-eval's whole run with this package's models beside its own with torch, and the native scorer beside both."""
 
+import dataclasses
 import functools
 import importlib.util
 import json
@@ -123,6 +124,38 @@ def test_texts_and_what_is_written_after_them(both):
     asked = [(prompt, {"until": until, "max_gen_toks": 12}) for until in ([text[3], text[2:4]], [text[2:4], text[3]], [" "])]
     asked = requests("generate_until", *asked)
     assert ours.generate_until(asked) == theirs.generate_until(asked, disable_tqdm=True)
+
+
+@pytest.mark.slow
+def test_what_the_models_file_says_of_generation_counts(both, monkeypatch, capsys):
+    """As transformers takes it where a task leaves it open; draws, whose keys differ, are of its 50 likeliest tokens, too."""
+    ours, theirs = both
+    asked = requests("generate_until", ("The quick brown", {"until": [], "max_gen_toks": 12}))
+    plain = ours.generate_until(asked)
+    monkeypatch.setattr(theirs.model.generation_config, "repetition_penalty", 1.7)
+    given = {**ours.model.generation_config, "repetition_penalty": 1.7, "no_repeat_ngram_size": 2}
+    monkeypatch.setattr(ours, "model", dataclasses.replace(ours.model, generation_config=given))
+    assert ours.generate_until(asked) == theirs.generate_until(asked, disable_tqdm=True) != plain
+    assert "note: generation_config.json sets no_repeat_ngram_size" in capsys.readouterr().err
+    seen = {}
+    monkeypatch.setattr("wechsel_jax.evaluation.harness_model.continued", lambda *_, **given: (seen.update(given) or [""], 0))
+    drawn = {"until": [], "max_gen_toks": 1, "do_sample": True, "temperature": 1.0}
+    ours.generate_until(requests("generate_until", ("The", drawn)))
+    assert {name: seen[name] for name in ("top_k", "top_p", "repetition_penalty")} == {
+        **{"top_k": 50, "top_p": 1.0, "repetition_penalty": 1.7}
+    }
+    ours.generate_until(requests("generate_until", ("The", drawn | {"top_k": 0, "top_p": 0.5})))
+    assert (seen["top_k"], seen["top_p"]) == (0, 0.5)
+
+
+def test_a_template_without_system_turns_gets_none(both, monkeypatch):
+    ours, theirs = both
+    template = "{% for m in messages %}{% if m['role'] == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+    template += "{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
+    talk = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Who?"}]
+    for tokenizer in (ours.model.tokenizer, theirs.tokenizer):
+        monkeypatch.setattr(tokenizer, "chat_template", template)
+    assert ours.apply_chat_template(talk) == theirs.apply_chat_template(talk) == "user: Who?\n"
 
 
 def test_nothing_follows_the_end_of_text_of_the_tokenizer(both, monkeypatch):

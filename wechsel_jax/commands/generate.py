@@ -26,18 +26,6 @@ if TYPE_CHECKING:
 ARGUMENTS = "DIR"
 # All stay in memory until the end, some 5 kB each.
 _MOST_TEXTS = 1 << 20
-# Fields of generation_config.json that change what transformers writes and that are not read here, and what is as good as none.
-_UNREAD = {
-    "repetition_penalty": 1,
-    "no_repeat_ngram_size": 0,
-    "num_beams": 1,
-    "min_length": 0,
-    "min_new_tokens": 0,
-    "bad_words_ids": [],
-    "suppress_tokens": [],
-    "begin_suppress_tokens": [],
-}
-_UNREAD_IN_DRAWS = {"top_k": 0, "min_p": 0, "typical_p": 1, "epsilon_cutoff": 0, "eta_cutoff": 0}
 
 
 def define(values: flags.FlagValues) -> None:
@@ -52,6 +40,10 @@ def define(values: flags.FlagValues) -> None:
         values, "temperature", None, f"0: always the likeliest token; more: draw, the hotter the wilder. {default} 0.", 0, 1e9
     )
     number(values, "top_p", None, f"Draw from the fewest likeliest tokens that have this share. {default} 1.", 1e-9, 1)
+    fewer = f"Draw from so many likeliest tokens; 0: from all. {default} 0."
+    flags.DEFINE_integer("top_k", None, fewer, lower_bound=0, **most)
+    again = "Divide the logits of tokens that are there already by this. By default generation_config.json's, else 1."
+    number(values, "repetition_penalty", None, again, 1e-6, 1e6)
     flags.DEFINE_multi_string("stop", [], "A string that ends a text and is left out; may be given again.", flag_values=values)
     flags.DEFINE_integer("seed", 0, "Of the draws.", lower_bound=0, upper_bound=2**32 - 1, flag_values=values)
     flags.DEFINE_integer("samples", 1, "Texts for each prompt.", lower_bound=1, **most)
@@ -66,7 +58,7 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
         raise UserError("expected either --prompt or --prompts; see wechsel-jax generate --help")
     import jax
 
-    from wechsel_jax.evaluation.generation import generate
+    from wechsel_jax.evaluation.generation import asked_number, generate, unread
     from wechsel_jax.evaluation.loaded import LoadedModel
     from wechsel_jax.text.parts import read_documents
 
@@ -81,15 +73,22 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     model = LoadedModel.open(arguments[0], dtype=values.dtype)
     if model.note:
         print(f"note: {model.note}", file=sys.stderr)
-    temperature, top_p = _defaults(model)
-    temperature = temperature if values.temperature is None else values.temperature
-    top_p = top_p if values.top_p is None else values.top_p
-    unread = _UNREAD | (_UNREAD_IN_DRAWS if temperature else {})
-    if left := [name for name, none in unread.items() if model.generation_config.get(name) not in (None, none)]:
-        print(f"note: generation_config.json sets {', '.join(left)}, which this command does not read", file=sys.stderr)
+    draws = bool(model.generation_config.get("do_sample"))
+    chosen = {}
+    for name, otherwise, asked in (
+        ("temperature", float(draws), draws),
+        ("top_k", 0, draws),
+        ("top_p", 1.0, draws),
+        ("repetition_penalty", 1.0, True),
+    ):
+        given = values[name].value
+        chosen[name] = given if given is not None else asked_number(model, name, otherwise) if asked else otherwise
+    temperature = chosen["temperature"]
+    if note := unread(model, temperature > 0):
+        print(f"note: {note}", file=sys.stderr)
     if values.samples > 1 and temperature == 0:
         raise UserError("--samples: temperature 0 writes the same text each time; expected --temperature above 0, such as 0.8")
-    for name in ("top_p", "seed"):
+    for name in ("top_k", "top_p", "seed"):
         if values[name].present and temperature == 0:
             raise UserError(
                 f"--{name}: has no effect at temperature 0, which draws nothing; leave it out, or set --temperature"
@@ -119,8 +118,7 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
         model,
         [ids for ids in given for _ in range(values.samples)],
         max_tokens=values.max_tokens,
-        temperature=temperature,
-        top_p=top_p,
+        **chosen,
         stop=values.stop,
         seed=values.seed,
         batch_size=values.batch_size,
@@ -144,22 +142,6 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
         texts_ended = "the text" if len(texts) == 1 else f"{full} of {len(texts)} texts"
         line += f"; {texts_ended} ended at the model's last position, {model.config.max_length:,}"
     print(line, file=sys.stderr)
-
-
-def _defaults(model: "LoadedModel") -> tuple[float, float]:
-    """Temperature and top_p that generation_config.json gives to a model that is to draw."""
-    fields = model.generation_config
-    if not fields.get("do_sample"):
-        return 0.0, 1.0
-    found = []
-    for name in ("temperature", "top_p"):
-        value = fields.get(name)
-        value = 1.0 if value is None else value
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            place = model.directory / "generation_config.json"
-            raise UserError(f"{place}: {name} is {value!r}; expected a number; mend it, or give --{name}")
-        found.append(float(value))
-    return found[0], found[1]
 
 
 def _turn(model: "LoadedModel", prompt: str) -> list[int]:

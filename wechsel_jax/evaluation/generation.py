@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,17 @@ from wechsel_jax.tokens.encoding import around, encode
 _FIRST_SLOTS = 128
 # In the place of a token where the model gives no numbers.
 NOTHING = -1
+# Fields of generation_config.json that change what transformers writes and that are not read here, and what is as good as none.
+_UNREAD = {
+    "no_repeat_ngram_size": 0,
+    "num_beams": 1,
+    "min_length": 0,
+    "min_new_tokens": 0,
+    "bad_words_ids": [],
+    "suppress_tokens": [],
+    "begin_suppress_tokens": [],
+}
+_UNREAD_IN_DRAWS = {"min_p": 0, "typical_p": 1, "epsilon_cutoff": 0, "eta_cutoff": 0}
 
 
 @dataclass(frozen=True)
@@ -48,7 +59,9 @@ def generate(
     *,
     max_tokens: int = 100,
     temperature: float = 0.0,
+    top_k: int = 0,
     top_p: float = 1.0,
+    repetition_penalty: float = 1.0,
     stop: Sequence[str] = (),
     seed: int = 0,
     batch_size: int = 16,
@@ -67,7 +80,10 @@ def generate(
         An empty text begins with the model's begin-of-text token.
       max_tokens: new tokens of each at most.
       temperature: what logits are divided by; 0: the likeliest token, always.
-      top_p: tokens are drawn from the fewest likeliest ones whose probabilities reach this sum (Holtzman et al., 2020); 1: all.
+      top_k: tokens are drawn from so many likeliest ones (Fan et al., 2018); 0: from all.
+      top_p: of these from the fewest likeliest ones whose probabilities reach this sum (Holtzman et al., 2020); 1: all.
+      repetition_penalty: logits of tokens that the prompt or the text holds are divided by it, those below 0 multiplied (Keskar
+        et al., 2019), before all else; 1: as they are.
       stop: strings that end a text, wherever they begin in what was written; the first one counts, and is left out.
       seed: of the draws.
       batch_size: prompts at once; rounded up to a multiple of the model's devices.
@@ -81,7 +97,8 @@ def generate(
     Raises:
       UserError: the model is a masked one, a prompt leaves it no position, or a number is impossible.
     """
-    _check(model, max_tokens, temperature, top_p, stop, batch_size)
+    _check(model, max_tokens, temperature, top_k, top_p, repetition_penalty, stop, batch_size)
+    choosing = _Choosing(temperature, top_k, top_p, repetition_penalty)
     rows = _rows(model, prompts)
     longest = model.config.max_length
     for number, ids in enumerate(rows):
@@ -100,7 +117,7 @@ def generate(
     order = sorted(range(len(rows)), key=lambda i: (-len(rows[i]), i))
     for start in range(0, len(order), largest):
         numbers = order[start : start + largest]
-        _write(model, [rows[i] for i in numbers], numbers, [writers[i] for i in numbers], largest, temperature, top_p, seed)
+        _write(model, [rows[i] for i in numbers], numbers, [writers[i] for i in numbers], largest, choosing, seed)
         if progress is not None:
             progress(min(start + largest, len(order)), len(order))
     return [writer.result() for writer in writers]
@@ -125,6 +142,24 @@ def end_tokens(model: LoadedModel) -> frozenset[int]:
     return frozenset() if token_id is None else frozenset([token_id])
 
 
+def asked_number(model: LoadedModel, name: str, otherwise: float) -> float:
+    """A number that generation_config.json gives, or `otherwise`; raises `UserError` where it gives something else."""
+    value = model.generation_config.get(name)
+    if value is None:
+        return otherwise
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        place = model.directory / "generation_config.json"
+        raise UserError(f"{place}: {name} is {value!r}; expected a number; mend it, or give --{name}")
+    return value
+
+
+def unread(model: LoadedModel, drawing: bool) -> str:
+    """A note of what generation_config.json asks for that `generate` does not do; "" where that is nothing."""
+    known = _UNREAD | (_UNREAD_IN_DRAWS if drawing else {})
+    left = [name for name, none in known.items() if model.generation_config.get(name) not in (None, none)]
+    return f"generation_config.json sets {', '.join(left)}, which is not read here" if left else ""
+
+
 def require_causal(model: LoadedModel) -> None:
     """Refuses a model that writes no text."""
     if not model.family.causal:
@@ -134,13 +169,26 @@ def require_causal(model: LoadedModel) -> None:
         )
 
 
-def _check(model: LoadedModel, max_tokens: int, temperature: float, top_p: float, stop: Sequence[str], batch_size: int) -> None:
+def _check(
+    model: LoadedModel,
+    max_tokens: int,
+    temperature: float,
+    top_k: int,
+    top_p: float,
+    repetition_penalty: float,
+    stop: Sequence[str],
+    batch_size: int,
+) -> None:
     require_causal(model)
     if max_tokens < 1 or batch_size < 1:
         raise UserError(f"max_tokens {max_tokens}, batch_size {batch_size}: expected at least 1")
     # Neither holds for NaN. Logits that are divided by less would become infinite.
     if temperature != 0 and not 1e-6 <= temperature < float("inf"):
         raise UserError(f"temperature: is {temperature}; expected 0 (always the likeliest token), or 0.000001 or more")
+    if top_k < 0:
+        raise UserError(f"top_k: is {top_k}; expected 1 or more, or 0 (all tokens)")
+    if not 1e-6 <= repetition_penalty < float("inf"):
+        raise UserError(f"repetition_penalty: is {repetition_penalty}; expected 0.000001 or more; 1 changes nothing")
     if not 0 < top_p <= 1:
         raise UserError(f"top_p: is {top_p}; expected more than 0 and at most 1 (all tokens)")
     if "" in stop:
@@ -176,8 +224,7 @@ def _write(
     numbers: Sequence[int],
     writers: Sequence["_Writer"],
     largest: int,
-    temperature: float,
-    top_p: float,
+    choosing: "_Choosing",
     seed: int,
 ) -> None:
     """Continues the prompts of one batch until each text has ended."""
@@ -192,12 +239,19 @@ def _write(
         tokens[row, length - len(ids) :], mask[row, length - len(ids) :] = ids, True
     drawn = np.zeros(count, np.uint32)
     drawn[: len(numbers)] = numbers
-    static = (model.family, model.config, model.dtype, temperature > 0, top_p < 1)
+    size, drawing = model.config.vocabulary_size, choosing.temperature > 0
+    static = (model.family, model.config, model.dtype, drawing, min(choosing.top_k, size) * drawing, choosing.top_p < 1)
     slots = fitting_length(length + min(steps, _FIRST_SLOTS))
     cache = _empty_cache(model.config, model.dtype, model.mesh, count, slots)
     tokens, mask, one, drawn = map(model.place, (tokens, mask, np.ones((count, 1), bool), drawn))
-    key, settings = jax.random.key(seed), (np.float32(temperature), np.float32(top_p))
-    new, cache = _next_tokens(*static, model.parameters, tokens, mask, cache, key, drawn, np.int32(0), *settings)
+    seen = None
+    if choosing.repetition_penalty != 1:
+        seen = np.zeros((count, size), bool)
+        for row, ids in enumerate(rows):
+            seen[row, np.asarray(ids)] = True
+        seen = model.place(seen)
+    key, settings = jax.random.key(seed), _Choosing(*map(np.float32, choosing))
+    new, cache, seen = _next_tokens(*static, model.parameters, tokens, mask, cache, seen, key, drawn, np.int32(0), settings)
     for index in range(1, steps + 1):
         # The devices make the next token while the host reads this one.
         ahead = None
@@ -205,7 +259,8 @@ def _write(
             if length + index > slots:
                 slots = min(2 * slots, fitting_length(length + steps))
                 cache = _grown(cache, slots)
-            ahead, cache = _next_tokens(*static, model.parameters, new, one, cache, key, drawn, np.int32(index), *settings)
+            at = np.int32(index)
+            ahead, cache, seen = _next_tokens(*static, model.parameters, new, one, cache, seen, key, drawn, at, settings)
         for writer, token_id in zip(writers, np.asarray(new)[:, 0].tolist(), strict=False):
             if token_id == NOTHING and not writer.end:
                 raise model.useless("the score of a token is no number")
@@ -226,37 +281,57 @@ def _empty_cache(config: ModelConfig, dtype: str, mesh: Mesh, rows: int, slots: 
 _grown = jax.jit(Cache.grown, static_argnums=1)
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4), donate_argnames="cache")
+class _Choosing(NamedTuple):
+    """How a token follows from scores; see `generate`."""
+
+    temperature: float
+    top_k: float
+    top_p: float
+    repetition_penalty: float
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2, 3, 4, 5), donate_argnames=("cache", "seen"))
 def _next_tokens(
     of_model: Family,
     config: ModelConfig,
     dtype: str,
     drawing: bool,
+    top_k: int,
     cutting: bool,
     parameters: dict[str, Any],
     tokens: jax.Array,
     mask: jax.Array,
     cache: Cache,
+    seen: jax.Array | None,
     key: jax.Array,
     numbers: jax.Array,
     index: jax.Array,
-    temperature: jax.Array,
-    top_p: jax.Array,
-) -> tuple[jax.Array, Cache]:
-    """Reads tokens (B, L), prompts or one new token of each; returns what follows each row's last, (B, 1), and the cache."""
+    choosing: _Choosing,
+) -> tuple[jax.Array, Cache, jax.Array | None]:
+    """Reads tokens (B, L), prompts or one new token of each.
+
+    Returns what follows each row's last, (B, 1), the cache, and which tokens each row has then, (B, V), or None.
+    """
     hidden, cache = of_model.extend(parameters, config, tokens, mask, cache, dtype=jnp.dtype(dtype))
     scores = of_model.logits(parameters, config, hidden[:, -1], dtype=jnp.dtype(dtype))
+    if seen is not None:
+        penalty = choosing.repetition_penalty
+        scores = jnp.where(seen, jnp.where(scores < 0, scores * penalty, scores / penalty), scores)
     if drawing:
-        scores = scores / temperature
+        scores = scores / choosing.temperature
+        if top_k:
+            scores = jnp.where(scores < jax.lax.top_k(scores, top_k)[0][:, -1:], -jnp.inf, scores)
         if cutting:
-            scores = likeliest(scores, top_p)
+            scores = likeliest(scores, choosing.top_p)
         keys = jax.vmap(lambda number: jax.random.fold_in(jax.random.fold_in(key, number), index))(numbers)
         found = jax.vmap(jax.random.categorical)(keys, scores)[:, None]
     else:
         found = scores.argmax(axis=-1, keepdims=True)
     # NaN counts as the largest.
     found = jnp.where(jnp.isnan(jnp.take_along_axis(scores, found, axis=-1)), NOTHING, found)
-    return found.astype(jnp.int32), cache
+    if seen is not None:
+        seen = seen.at[jnp.arange(len(found))[:, None], found].set(True)
+    return found.astype(jnp.int32), cache, seen
 
 
 def likeliest(scores: jax.Array, top_p: jax.Array) -> jax.Array:

@@ -1,14 +1,17 @@
 """A model directory as a model of lm-eval (EleutherAI's evaluation harness)."""
 
 import json
+import sys
 from typing import Any
 
+import jinja2
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
 from lm_eval.api.registry import register_model
 from lm_eval.models.utils import normalize_gen_kwargs
 
 from wechsel_jax.errors import UserError
+from wechsel_jax.evaluation.generation import asked_number, unread
 from wechsel_jax.evaluation.loaded import LoadedModel
 from wechsel_jax.evaluation.reading import continued
 from wechsel_jax.evaluation.scoring import loglikelihoods, rolling_loglikelihoods
@@ -59,13 +62,13 @@ class HarnessModel(LM):
         return self.model.tokenizer.chat_template
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """A chat as the text that the model was trained on."""
-        return self.model.tokenizer.apply_chat_template(
-            chat_history,
-            tokenize=False,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=not add_generation_prompt,
-        )
+        """A chat as the text that the model was trained on; without its system turns where the template takes none."""
+        options = {"add_generation_prompt": add_generation_prompt, "continue_final_message": not add_generation_prompt}
+        try:
+            return self.model.tokenizer.apply_chat_template(chat_history, tokenize=False, **options)
+        except jinja2.TemplateError:
+            turns = [turn for turn in chat_history if turn["role"] != "system"]
+            return self.model.tokenizer.apply_chat_template(turns, tokenize=False, **options)
 
     def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
         """See `scoring.loglikelihoods`."""
@@ -90,11 +93,15 @@ class HarnessModel(LM):
         for settings, numbers in groups.items():
             asked = normalize_gen_kwargs(json.loads(settings))
             most, stop = asked.pop("max_gen_toks"), [text for text in asked.pop("until") if text]
-            drawn, temperature, top_p = asked.pop("do_sample"), asked.pop("temperature", 0.0), asked.pop("top_p", 1.0)
+            drawn, temperature = asked.pop("do_sample"), asked.pop("temperature", 0.0)
+            # What a task leaves open, transformers takes from the model's file; where that has no top_k, it takes 50.
+            usual = {"top_k": 50, "top_p": 1.0, "repetition_penalty": 1.0}
+            chosen = {name: asked.pop(name, asked_number(self.model, name, number)) for name, number in usual.items()}
             if asked:
-                raise UserError(
-                    f"generation_kwargs {', '.join(asked)}: expected until, max_gen_toks, do_sample, temperature, top_p"
-                )
+                expected = f"expected until, max_gen_toks, do_sample, temperature, {', '.join(usual)}"
+                raise UserError(f"generation_kwargs {', '.join(asked)}: {expected}")
+            if note := unread(self.model, drawn):
+                print(f"note: {note}", file=sys.stderr)
             if most >= self.max_length:
                 expected = f"expected fewer than the {self.max_length} tokens that the model reads"
                 raise UserError(f"max_gen_toks {most}: {expected}; pass --gen_kwargs max_gen_toks=N")
@@ -105,8 +112,8 @@ class HarnessModel(LM):
                 max_tokens=most,
                 max_length=self.max_length,
                 temperature=temperature if drawn else 0.0,
-                top_p=top_p,
                 seed=self.seed,
+                **chosen,
             )
             for number, text in zip(numbers, found, strict=True):
                 written[number] = text

@@ -10,7 +10,7 @@ import numpy as np
 from wechsel_jax.data.examples import Example, Task, read_examples
 from wechsel_jax.errors import UserError
 from wechsel_jax.evaluation.answers import answer_scores, check_language
-from wechsel_jax.evaluation.generation import generate, require_causal
+from wechsel_jax.evaluation.generation import asked_number, generate, require_causal
 from wechsel_jax.evaluation.loaded import LoadedModel
 from wechsel_jax.evaluation.scoring import encode_texts
 
@@ -143,7 +143,8 @@ def continued(
       stop: what ends a text, and is not part of it.
       max_tokens: new tokens at most.
       max_length: tokens that the model reads at most, the new ones included; 0: as many as it can.
-      drawn: temperature, top_p and seed of `generate`.
+      drawn: temperature, top_k, top_p and seed of `generate`, and its repetition_penalty, by default that of
+        generation_config.json.
 
     Returns:
       (n texts, how many contexts were too long and lost their beginning).
@@ -163,6 +164,7 @@ def continued(
     prompts = [encoded[context][-room:] for context in contexts]
     # Tokens that are read alone may lose a space at their beginning, which `Generated.text` has: such a stop does not end it.
     ends = [end for end in stop if not end.startswith(" ")]
+    drawn = {"repetition_penalty": asked_number(model, "repetition_penalty", 1.0)} | drawn
     found = generate(model, prompts, max_tokens=max_tokens, stop=ends, **drawn)
     texts = []
     for one in found:

@@ -20,6 +20,7 @@ from wechsel_jax.data.examples import Task as Examples
 from wechsel_jax.errors import UserError, naming
 from wechsel_jax.evaluation import bootstrap
 from wechsel_jax.evaluation.answers import LANGUAGES
+from wechsel_jax.evaluation.generation import unread
 from wechsel_jax.evaluation.items import EXPECTED as ITEMS
 from wechsel_jax.evaluation.loaded import LoadedModel
 from wechsel_jax.evaluation.reading import WORDS
@@ -356,6 +357,8 @@ def evaluate(
             model = label, LoadedModel.open(models[label], dtype=dtype)
             if model[1].note:
                 say(f"note: {model[1].note}")
+        if task.form == "reading" and (note := unread(model[1], drawing=False)):
+            say(f"note: {note}")
         began = time.monotonic()
         computed = {"dtype": dtype} if task.form == "labels" else {}
         try:
