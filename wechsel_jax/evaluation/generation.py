@@ -15,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from wechsel_jax.data.padded import fitting_length
 from wechsel_jax.errors import UserError
 from wechsel_jax.evaluation.loaded import LoadedModel
+from wechsel_jax.files.json import is_number
 from wechsel_jax.models import Family, ModelConfig
 from wechsel_jax.models.cache import Cache
 from wechsel_jax.tokens.encoding import around, encode
@@ -98,7 +99,7 @@ def generate(
       UserError: the model is a masked one, a prompt leaves it no position, or a number is impossible.
     """
     _check(model, max_tokens, temperature, top_k, top_p, repetition_penalty, stop, batch_size)
-    choosing = _Choosing(temperature, top_k, top_p, repetition_penalty)
+    choosing = _Choosing(temperature, int(top_k), top_p, repetition_penalty)
     rows = _rows(model, prompts)
     longest = model.config.max_length
     for number, ids in enumerate(rows):
@@ -147,7 +148,7 @@ def asked_number(model: LoadedModel, name: str, otherwise: float) -> float:
     value = model.generation_config.get(name)
     if value is None:
         return otherwise
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if not is_number(value):
         place = model.directory / "generation_config.json"
         raise UserError(f"{place}: {name} is {value!r}; expected a number; mend it, or give --{name}")
     return value

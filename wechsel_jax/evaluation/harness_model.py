@@ -97,6 +97,8 @@ class HarnessModel(LM):
             # What a task leaves open, transformers takes from the model's file; where that has no top_k, it takes 50.
             usual = {"top_k": 50, "top_p": 1.0, "repetition_penalty": 1.0}
             chosen = {name: asked.pop(name, asked_number(self.model, name, number)) for name, number in usual.items()}
+            if not drawn:
+                chosen = {"repetition_penalty": chosen["repetition_penalty"]}
             if asked:
                 expected = f"expected until, max_gen_toks, do_sample, temperature, {', '.join(usual)}"
                 raise UserError(f"generation_kwargs {', '.join(asked)}: {expected}")
