@@ -3,7 +3,6 @@
 import itertools
 import json
 import lzma
-import math
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +17,7 @@ from wechsel_jax.comparison.check import validate_comparison
 from wechsel_jax.comparison.scoring import score_models
 from wechsel_jax.errors import UserError
 from wechsel_jax.evaluation.labels import score_labelled
+from wechsel_jax.records import read_run
 from wechsel_jax.records.scores import ScoresRecord
 from wechsel_jax.training import default_config
 
@@ -75,12 +75,9 @@ def test_compare_prints_a_table_and_writes_report_and_models(compared):
     # What a configuration says of all methods is no mistake where only some read it.
     assert "does not use it" not in done.stderr + done.stdout
     for method, values in result["methods"].items():
-        perplexity, bits = values["evaluations"], values["bits_per_byte"]
-        assert [step for step, _ in perplexity] == [step for step, _ in bits] == [0, 3, 6]
-        # One tokenizer and one text: bits per byte are the logarithm of the perplexity times tokens per byte, but for what
-        # ends a text, which is a token and no bytes.
-        factors = [bit / math.log2(value) for (_, bit), (_, value) in zip(bits, perplexity, strict=True)]
-        assert factors == pytest.approx([factors[0]] * 3, rel=0.01) and 0.1 < factors[0] < 1
+        assert [step for step, _ in values["evaluations"]] == [0, 3, 6]
+        points = read_run(workdir / method).evaluations
+        assert values["bits_per_byte"] == [[point.step, point.bits_per_byte] for point in points] and len(points) == 3
         assert (workdir / method / "export" / "model.safetensors").stat().st_size > 1e6
     before = {method: values["evaluations"][0][1] for method, values in result["methods"].items()}
     assert before["wechsel_tfr"] < 0.7 * min(before["trans_inner"], before["full_rand"])
