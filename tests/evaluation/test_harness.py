@@ -137,6 +137,11 @@ def test_what_the_models_file_says_of_generation_counts(both, monkeypatch, capsy
     monkeypatch.setattr(ours, "model", dataclasses.replace(ours.model, generation_config=given))
     assert ours.generate_until(asked) == theirs.generate_until(asked, disable_tqdm=True) != plain
     assert "note: generation_config.json sets no_repeat_ngram_size" in capsys.readouterr().err
+    # What only draws would read is no mistake in a greedy text.
+    without = dataclasses.replace(ours.model, generation_config=given | {"top_k": -1})
+    assert HarnessModel.generate_until(SimpleNamespace(model=without, max_length=256, seed=0), asked) == ours.generate_until(
+        asked
+    )
     seen = {}
     monkeypatch.setattr("wechsel_jax.evaluation.harness_model.continued", lambda *_, **given: (seen.update(given) or [""], 0))
     drawn = {"until": [], "max_gen_toks": 1, "do_sample": True, "temperature": 1.0}

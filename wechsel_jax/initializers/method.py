@@ -36,11 +36,9 @@ class Setting:
         if self.choices and value not in self.choices:
             raise UserError(f"{name} {value!r}: unknown; expected one of {', '.join(self.choices)}")
         if self.least is None:
-            kinds, described = {bool: (bool, "True or False"), tuple: (str | os.PathLike, "names")}.get(
-                kind, (str | os.PathLike, "a name")
-            )
             items = value if kind is tuple and isinstance(value, tuple | list) else [value]
-            if not all(isinstance(item, kinds) for item in items):
+            if not all(isinstance(item, bool if kind is bool else str | os.PathLike) for item in items):
+                described = {bool: "True or False", tuple: "names"}.get(kind, "a name")
                 raise UserError(f"{name} {value!r}: expected {described}")
             return
         if isinstance(value, bool) or not isinstance(value, int if kind is int else int | float):
