@@ -18,10 +18,10 @@ from typing import Any
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import require_directory
+from wechsel_jax.files.hub import REPOSITORY
 from wechsel_jax.records import TransferRecord, read_run
 from wechsel_jax.records.names import METRICS_FILE, RECORD_FILE
 from wechsel_jax.report.card import PLACEHOLDER, PROJECT, check_names, completed_card, model_card
-from wechsel_jax.report.card_sections import HUB_ID
 from wechsel_jax.report.markdown import one_line
 
 _CARD = "README.md"
@@ -82,7 +82,7 @@ def push(
     """
     say = say or (lambda line: print(line, file=sys.stderr, flush=True))
     directory = require_directory(directory, "a model directory")
-    if not HUB_ID.fullmatch(repo):
+    if not REPOSITORY.fullmatch(repo):
         raise UserError(f"{one_line(repo)}: not the name of a repository; expected user/name")
     if revision is not None and not _REVISION.fullmatch(revision):
         raise UserError(

@@ -6,7 +6,11 @@ from pathlib import Path
 
 from wechsel_jax.errors import UserError, one_line
 
+# What may be read from the hub, where old models have no owner; and what may be written there.
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+REPOSITORY = re.compile(
+    r"(?!.*(?:--|\.\.))[a-z0-9][\w.-]{0,95}/[a-z0-9][\w.-]{0,95}(?<!\.git)(?<![.-])", re.ASCII | re.IGNORECASE
+)
 
 
 def download(name: str, patterns: Sequence[str], expected: str) -> Path:

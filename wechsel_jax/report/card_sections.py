@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from wechsel_jax.files.hub import REPOSITORY
 from wechsel_jax.files.json import is_number
 from wechsel_jax.records import ORIGINS, Evaluation, RunRecord, TransferRecord, best_evaluation
 from wechsel_jax.records.compute import compute
@@ -18,7 +19,6 @@ from wechsel_jax.report.transfer_sections import alignment_table, shared_tokens,
 from wechsel_jax.text.parallel import BESIDE
 from wechsel_jax.text.sources import HUB
 
-HUB_ID = re.compile(r"(?!.*(?:--|\.\.))[a-z0-9][\w.-]{0,95}/[a-z0-9][\w.-]{0,95}(?<!\.git)(?<![.-])", re.ASCII | re.IGNORECASE)
 # Settings that name files, or a model that may be a directory; some hold several.
 _PLACES = ("source_vectors", "target_vectors", "dictionary", "helper", "source_text", "target_text", "parallel")
 _MOST_ROWS = 12
@@ -85,7 +85,7 @@ def name_of(place: str) -> str:
 
 def hub_id(place: str) -> str | None:
     """The place itself where it is a model of the hub; None for a directory."""
-    return place if HUB_ID.fullmatch(place) and not Path(place).exists() else None
+    return place if REPOSITORY.fullmatch(place) and not Path(place).exists() else None
 
 
 def _listed(value: object) -> list[str]:
