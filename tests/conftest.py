@@ -19,7 +19,17 @@ PLATFORM = os.environ.get("WECHSEL_JAX_TEST_PLATFORM", "cpu")
 jax.config.update("jax_platforms", PLATFORM)
 jax.config.update("jax_num_cpu_devices", 8)
 # What a program computes is what these are about. Machine code as users get it takes three to nine times as long to make.
-QUICKLY_COMPILED = {"evaluation", "initializers", "inspection", "models", "objectives", "tests", "training", "transfers"}
+QUICKLY_COMPILED = {
+    "evaluation",
+    "initializers",
+    "inspection",
+    "models",
+    "objectives",
+    "records",
+    "tests",
+    "training",
+    "transfers",
+}
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

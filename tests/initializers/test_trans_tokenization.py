@@ -15,6 +15,7 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.initializers import Side
 from wechsel_jax.initializers import trans_tokenization as module
 from wechsel_jax.initializers.trans_tokenization import Translations, find_translations, trans_tokenization
+from wechsel_jax.records import work
 from wechsel_jax.tokens import Vocabulary
 from wechsel_jax.tokens.overlap import find_overlap
 from wechsel_jax.tokens.pieces import source_pieces
@@ -138,7 +139,9 @@ def kinds():
 def test_translations_of_text_are_those_of_its_words(kinds, kind):
     """Words are runs of letters here, whatever the tokens; so the model of words, by hand, gives the same numbers."""
     tokenizer = kinds[kind]
-    found = find_translations(tokenizer, tokenizer, SOURCE, TARGET)
+    with work.counted() as told:
+        found = find_translations(tokenizer, tokenizer, SOURCE, TARGET)
+    assert told.text_bytes == sum(len(text.encode()) for text in (*SOURCE, *TARGET))
     spelled = [[tokenizer.decode(list(word)).strip() for word in side] for side in found[:2]]
     cut = [
         [[tuple(word) for word in words] for words in map(list, module._words(tokenizer, lines))] for lines in (SOURCE, TARGET)

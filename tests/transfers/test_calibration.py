@@ -1,5 +1,6 @@
 """Calibration through the whole job: what it writes, what torch predicts with it, and that it never does harm."""
 
+import json
 import lzma
 
 import numpy as np
@@ -96,6 +97,9 @@ def test_torch_predicts_the_frequencies(make, german, kind, tied, form, changes)
     calibrated, plain, record = make(kind, tied)
     found = record["calibration"]
     assert found["form"] == form and record["settings"]["calibrate"] == "unigram"
+    # The head reads the hidden states of each position that was fitted on more than once.
+    more = record["cost"]["flops"] - json.loads((plain / "transfer.json").read_text())["cost"]["flops"]
+    assert more > 4 * found["positions"] * 16 * record["target"]["vocabulary_size"]
     assert found["loss"][1] < found["loss"][0] and np.allclose(np.exp(found["loss"]), found["perplexity"])
     before, wanted = predictions(plain, german)
     after, _ = predictions(calibrated, german)

@@ -15,6 +15,7 @@ from wechsel_jax.errors import UserError
 from wechsel_jax.initializers.method import Method, Setting
 from wechsel_jax.initializers.plan import Side, TransferPlan
 from wechsel_jax.initializers.regression import Predicted, regressed_by_counts
+from wechsel_jax.records import work
 from wechsel_jax.tokens import Vocabulary
 from wechsel_jax.tokens.overlap import Overlap, find_overlap
 
@@ -101,6 +102,7 @@ def _words(tokenizer: "PreTrainedTokenizerFast", texts: Sequence[str]) -> Iterat
     backend = plain_backend(tokenizer)
     for begin in range(0, len(texts), GROUP_TEXTS):
         group = texts[begin : begin + GROUP_TEXTS]
+        work.text(group)
         for text, encoding in zip(group, backend.encode_batch(group, add_special_tokens=False), strict=True):
             words: list[list[int]] = []
             open_until = -1

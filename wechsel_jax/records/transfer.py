@@ -126,8 +126,9 @@ class TransferRecord:
         have settings of its own) and the "curves"; None where a method was named.
       calibration: see `transfers.calibration`; None where there was none.
       timings: step -> seconds.
-      cost: "flops" of the plan, of what it is made from, of applying it and of fitting its rows, and "text_bytes" that were
-        read for all that, in every pass, see `records.work`; calibration is left out. None for older records.
+      cost: "flops" of the choice of a method, of the plan, of what it is made from, of applying it, of fitting its rows and of
+        calibration, and "text_bytes" that were read for all that, in every pass, see `records.work`. None for older records,
+        and of those some leave out choice and calibration.
       measures: what was measured of the plan and the tables, see `inspection.measure`; None for older records.
       file: where it was read; None for one that was not.
       mixture, tables, findings: what the plan and the model beside the record tell, see `inspection.completed`; not recorded.

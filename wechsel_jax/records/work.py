@@ -5,7 +5,7 @@ What is linear in a table or a text, such as means of word vectors, logarithms, 
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -85,7 +85,7 @@ def qr(rows: int, columns: int) -> None:
     flops(4 * rows * columns**2 - 4 * columns**3 / 3)
 
 
-def text(documents: list[str]) -> None:
+def text(documents: Sequence[str]) -> None:
     """Tells text that was read."""
     if (work := _HEARD.get()) is not None:
         work._text.append(sum(len(document.encode("utf-8", "surrogatepass")) for document in documents))

@@ -18,6 +18,7 @@ import numpy as np
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.checkpoint.tensors import StoredTensor
 from wechsel_jax.errors import UserError, naming
+from wechsel_jax.records import work
 from wechsel_jax.search.threads import one_thread
 from wechsel_jax.text.files import LONGEST_DOCUMENT
 from wechsel_jax.tokens import Vocabulary
@@ -188,6 +189,8 @@ def hidden_states(
     family: "Family", config: "ModelConfig", parameters: dict, tokens: np.ndarray, positions: np.ndarray
 ) -> np.ndarray:
     """Runs a model over int32 tokens (R, L); returns its hidden states (R * M, d) at positions (R, M)."""
+    # A third of a training step's.
+    work.flops(tokens.size * family.flops_per_token(config, tokens.shape[1], 0.0) / 3)
     on_device = jax.device_put(parameters)
     out = []
     for begin in range(0, len(tokens), _BATCH):

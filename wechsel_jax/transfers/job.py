@@ -83,9 +83,10 @@ def transfer(
     with steps("reading the source model and both tokenizers"):
         job = open_job(chosen, filled, source, target_tokenizer)
     choice = None
-    if method is None and chosen.name == DEFAULT:
-        job, choice = _chosen_by_the_source(job, settings, source, target_tokenizer, steps)
-        chosen, filled = job.method, job.settings
+    with work.counted() as choosing:
+        if method is None and chosen.name == DEFAULT:
+            job, choice = _chosen_by_the_source(job, settings, source, target_tokenizer, steps)
+            chosen, filled = job.method, job.settings
     for name in ("tune_coefficients", "distill", "match_attention"):
         if getattr(filled, name):
             with from_extra("train", f"for {name}"):
@@ -118,7 +119,7 @@ def transfer(
             _tuning(job, plan, directory, steps)
             _distil(job, plan, directory, steps)
             _match(job, plan, directory, steps)
-        calibration = _calibration(job, directory, steps)
+            calibration = _calibration(job, directory, steps)
         # Reports judge by these, and need not read both models' tables again.
         measures = measure(plan, Checkpoint.open(directory), job.checkpoint, job.target, len(job.source))
         table = next(table for table in measures["tables"] if table["role"] == "input")
@@ -172,8 +173,8 @@ def transfer(
             calibration=calibration,
             timings=steps.seconds,
             cost={
-                "flops": round(making.flops + applying.flops + fitting.flops),
-                "text_bytes": making.text_bytes + fitting.text_bytes,
+                "flops": round(choosing.flops + making.flops + applying.flops + fitting.flops),
+                "text_bytes": choosing.text_bytes + making.text_bytes + fitting.text_bytes,
             },
             measures=measures,
         )

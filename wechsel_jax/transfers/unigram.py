@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from wechsel_jax.records import work
 from wechsel_jax.search.threads import one_thread
 
 # Logits of a block of positions: 64 MiB. A few such arrays exist at a time.
@@ -111,6 +112,9 @@ def _expectations(
     score: Score, parameters: Any, hidden: np.ndarray, slopes: np.ndarray, offsets: np.ndarray
 ) -> tuple[float, np.ndarray, np.ndarray, np.ndarray]:
     """Means over the positions: the normaliser, and the predictions (V,) times max(s, 0), times max(-s, 0) and as they are."""
+    # Scores count as the product with a table.
+    work.product(*hidden.shape, len(offsets))
+    work.product(3, len(hidden), len(offsets))
     totals = np.zeros((3, len(offsets)))
     normaliser = 0.0
     for block, weights in _blocks(len(hidden), len(offsets)):
@@ -131,6 +135,7 @@ def _sums(score, parameters, hidden_NxD, slopes_N, weights_N, offsets_V):
 
 def cross_entropy(score: Score, parameters: Any, hidden: np.ndarray, targets: np.ndarray, *, size: int) -> float:
     """Mean loss in nats of predicting targets int (N,) from hidden (N, d); `size` is V."""
+    work.product(*hidden.shape, size)
     total = 0.0
     for block, weights in _blocks(len(hidden), size):
         total += float(_losses(score, parameters, hidden[block], np.int32(targets[block]), weights))
@@ -162,6 +167,8 @@ def constant_direction(hidden: np.ndarray, ridge: float = 1e-3) -> np.ndarray:
     a large ridge it turns to the mean hidden state. It is scaled so that the mean component is 1.
     """
     states = np.asarray(hidden, np.float64)
+    work.product(states.shape[1], *states.shape)
+    work.solve(states.shape[1], 1)
     second, mean = states.T @ states / len(states), states.mean(axis=0)
     second[np.diag_indices_from(second)] += ridge * np.trace(second) / len(second)
     direction = np.linalg.solve(second, mean)

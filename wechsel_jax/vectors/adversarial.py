@@ -15,6 +15,7 @@ import numpy as np
 from tqdm import tqdm
 
 from wechsel_jax.errors import UserError
+from wechsel_jax.records import work
 from wechsel_jax.search.threads import one_thread
 from wechsel_jax.vectors.alignment import (
     FREQUENT_WORDS,
@@ -229,6 +230,7 @@ def _train_once(
         if rotation is None:
             tell(f"restart {restart}, epoch {epoch}: the map holds NaN or infinity; this restart ends")
             break
+        work.product(*ranked[0].shape, len(rotation))
         criterion = propose((ranked[0] @ rotation).astype(np.float32), ranked[1], settings.refinement)[2]
         history.append(
             {"restart": restart, "epoch": epoch, "criterion": criterion, "learning_rate": rate, "discriminator_loss": loss}
@@ -251,6 +253,12 @@ def _train_epoch(
     """Returns the state after an epoch, from 1, and the discriminator's mean loss."""
     run = _trainer(_BATCH_SIZE, _DISCRIMINATOR_STEPS)
     total, end = 0.0, epoch * settings.iterations
+    size = drawn[0].shape[1]
+    weights = sum(weight.size for weight, _ in state["discriminator"])
+    # While the discriminator learns, nothing goes back into its inputs; while the map does, nothing into its weights.
+    passes = _DISCRIMINATOR_STEPS * (3 * weights - size * settings.hidden) + 2 * weights
+    work.product(settings.iterations, 2 * _BATCH_SIZE, passes)
+    work.product(settings.iterations, (_DISCRIMINATOR_STEPS + 2) * _BATCH_SIZE + 2 * size, size, size)
     for first in range(end - settings.iterations, end, _PIECE):
         last = min(first + _PIECE, end)
         state, loss = run(state, *drawn, key, first, last, rate, _NUMBERS)
@@ -262,6 +270,7 @@ def _train_epoch(
 def _nearest_orthogonal(matrix: np.ndarray) -> np.ndarray | None:
     if not np.isfinite(matrix).all():
         return None
+    work.svd(*matrix.shape)
     u, _, vt = np.linalg.svd(matrix)
     return u @ vt
 
