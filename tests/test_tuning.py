@@ -137,7 +137,10 @@ def test_what_has_been_tried_is_not_trained_again_and_keeps_no_weights(workdir, 
     # A run that was killed before its last evaluation.
     cut = workdir / "tuning" / "full_rand-0.002-1" / "metrics.jsonl"
     cut.write_text(cut.read_text().splitlines()[0] + "\n")
+    # And one that was killed behind it, in its export.
+    (workdir / "tuning" / "anker-0.004-1" / ".export.01234567.partial").mkdir()
     assert tune(tuning(workdir), workdir) == first
+    assert not list(workdir.glob("tuning/*/.export*"))
     assert [run for run, _ in trained] == [name, "full_rand-0.002-1"]
 
 

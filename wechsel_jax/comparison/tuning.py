@@ -11,6 +11,7 @@ from wechsel_jax.comparison.inputs import prepared_as, sample_as, write_training
 from wechsel_jax.comparison.settings import OWN, training_config
 from wechsel_jax.data import prepare_split
 from wechsel_jax.errors import UserError, naming
+from wechsel_jax.files import remove_leftovers
 from wechsel_jax.records import read_run
 from wechsel_jax.records.names import CHECKPOINTS, EXPORT, METRICS_FILE, RECORD_FILE
 from wechsel_jax.training import train
@@ -62,6 +63,8 @@ def tune(config: ConfigDict, workdir: Path) -> dict[str, list]:
                     follow(settings, run, *OWN)
                     train(settings, run)
                     loss = _loss_after(run, tuning.steps)
+                # Of an export that was killed.
+                remove_leftovers(run / EXPORT)
                 for name in (CHECKPOINTS, EXPORT):
                     shutil.rmtree(run / name, ignore_errors=True)
                 if math.isfinite(loss):
