@@ -250,6 +250,8 @@ def test_mistakes_are_found_before_anything_is_made(settings, folder, tmp_path):
     refused("language: steps: is 0", language__steps=0)
     refused("language: nowhere.txt: no such file", language__data__train=("nowhere.txt",))
     refused("backward: data.train: .*pairs.txt: holds no aligned", backward__data__train=(str(folder / "pairs.txt"),))
+    for name, value in (("max_bytes", 10), ("deduplicate", True), ("documents", "files"), ("text_field", "body")):
+        refused(f"forward: data.{name}: is .* it is for text", **{f"forward__data__{name}": value})
     refused("forward.objective: is cdlm, which needs the TRILayer", tri_layer=False)
     refused('forward.model.checkpoint: is .*; expected ""', forward__model__checkpoint="elsewhere")
     refused("backward.export_dtype: is bfloat16; expected float32", backward__export_dtype="bfloat16")

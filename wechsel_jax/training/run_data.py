@@ -195,6 +195,13 @@ def _check_rows(config: ConfigDict, side: str, languages: int) -> None:
         )
     elif languages == 1:
         raise UserError(f"data.{side}: {found}: has two languages, and the model 1; expected language_count to be 2, or 0")
+    else:
+        for name in ("documents", "text_field", "max_bytes", "deduplicate"):
+            if (given := config.data[name]) != (usual := default_config().data[name]):
+                raise UserError(
+                    f"data.{name}: is {given!r}, and data.{side} is aligned already ({found}); expected {usual!r}: it is for "
+                    "text"
+                )
 
 
 def _blocks(
