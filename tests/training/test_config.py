@@ -41,6 +41,10 @@ def test_a_good_config_passes(make_config):
         ({"batch_size": 8, "accumulation": 3}, "accumulation: 3 does not divide"),
         ({"optimizer__peak_learning_rate": -1.0}, "optimizer.peak_learning_rate"),
         ({"optimizer__b2": 1.0}, "optimizer.b2"),
+        # On the devices they are 0, 0 and 1.
+        ({"optimizer__peak_learning_rate": 1e-50}, "optimizer.peak_learning_rate: is 1e-50; expected 1.2e-38 or more"),
+        ({"optimizer__eps": 1e-50}, "optimizer.eps: is 1e-50; expected 1.2e-38 or more"),
+        ({"optimizer__b1": 0.99999999999}, "optimizer.b1: is 0.99999999999; expected a number from 0 to 1 - 6e-8"),
         ({"dtype": "float8"}, "dtype: is 'float8'"),
         ({"export_dtype": "int8"}, "export_dtype"),
         ({"model__dropout": 1.5}, "model.dropout"),

@@ -22,7 +22,7 @@ _MOST, _MOST_BYTES = 2**31 - 1, 2**63 - 1
 # Far above what anyone trains with, and far below where products of them overflow.
 _MOST_ROWS, _MOST_BATCHES, _MOST_SECONDS = 2**24, 1000, 10**6
 _LONGEST_NGRAM, _MOST_CONTINUATIONS = 8, 1024
-_LARGEST_FLOAT32 = 3.4e38
+_LARGEST_FLOAT32, _LEAST_FLOAT32, _MOST_BELOW_1 = 3.4e38, 1.2e-38, 1 - 2**-24
 REMATS = ("none", "dots", "full")
 # Settings that may be None, with the type that they have otherwise.
 _OPTIONAL = {"model.dropout": 0.0, "eval_batches": 0, "optimizer.clip_norm": 0.0}
@@ -269,10 +269,11 @@ def validate(config: ConfigDict, steps_known: bool = True) -> None:
         )
     _check_task(config)
     optimizer = config.optimizer
+    # As float32 has it on the devices, where 1 - 1e-9 is 1 and divides by zero, and 1e-50 is 0.
     for name in ("b1", "b2"):
-        _check(f"optimizer.{name}", optimizer[name], 0 <= optimizer[name] < 1, "a number from 0 to less than 1")
+        _check(f"optimizer.{name}", optimizer[name], 0 <= optimizer[name] <= _MOST_BELOW_1, "a number from 0 to 1 - 6e-8")
     for name in ("peak_learning_rate", "eps"):
-        _check(f"optimizer.{name}", optimizer[name], optimizer[name] > 0, "more than 0")
+        _check(f"optimizer.{name}", optimizer[name], optimizer[name] >= _LEAST_FLOAT32, f"{_LEAST_FLOAT32:g} or more")
     _check("optimizer.weight_decay", optimizer.weight_decay, optimizer.weight_decay >= 0, "0 or more")
     if optimizer.clip_norm is not None:
         _check("optimizer.clip_norm", optimizer.clip_norm, optimizer.clip_norm > 0, "more than 0, or None for no clipping")
