@@ -252,6 +252,9 @@ def test_mistakes_are_found_before_anything_is_made(settings, folder, tmp_path):
     refused("backward: data.train: .*pairs.txt: holds no aligned", backward__data__train=(str(folder / "pairs.txt"),))
     for name, value in (("max_bytes", 10), ("deduplicate", True), ("documents", "files"), ("text_field", "body")):
         refused(f"forward: data.{name}: is .* it is for text", **{f"forward__data__{name}": value})
+    refused(
+        "forward: data.train: .* objective=cdlm and data.rows='masked'; .* rows such as forward", forward__data__rows="masked"
+    )
     refused("forward.objective: is cdlm, which needs the TRILayer", tri_layer=False)
     refused('forward.model.checkpoint: is .*; expected ""', forward__model__checkpoint="elsewhere")
     refused("backward.export_dtype: is bfloat16; expected float32", backward__export_dtype="bfloat16")

@@ -188,10 +188,10 @@ def _check_rows(config: ConfigDict, side: str, languages: int) -> None:
                 f"data.{side}: {found}: holds no aligned sentences, which {f'data.rows={rows}' if rows else objective} is for; "
                 "expected a directory of `wechsel-jax align`"
             )
-    elif objective not in ("mlm", "cdlm", "tlm", "brlm") or (objective == "mlm" and not rows.startswith("masked")):
+    elif objective not in ("mlm", "cdlm", "tlm", "brlm") or (objective == "mlm") != rows.startswith("masked"):
         raise UserError(
             f"data.{side}: {found}: aligned sentences with objective={objective} and data.rows={rows!r}; expected cdlm, tlm "
-            "or brlm, or mlm with rows masked or masked_second"
+            "or brlm with rows such as forward, or mlm with rows masked or masked_second"
         )
     elif languages == 1:
         raise UserError(f"data.{side}: {found}: has two languages, and the model 1; expected language_count to be 2, or 0")
