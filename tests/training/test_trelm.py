@@ -290,8 +290,8 @@ def test_what_does_not_fit_the_model_is_found_before_the_first_phase(settings, f
         with pytest.raises(UserError, match=rf"{name}: optimizer\.groups\[0\]\.match: '\^nothing/' finds no parameter"):
             train_trelm(config, tmp_path / "run")
     config = settings()
-    config.source, config.tri_layer, config.forward.objective = str(whole / "start"), False, "tlm"
-    config.commonality.objective = config.backward.objective = "tlm"
+    config.source, config.tri_layer = str(whole / "start"), False
+    config.forward.objective = config.backward.objective = "tlm"
     with pytest.raises(UserError, match=r"tri_layer: is False, and .*start has a TRILayer; expected True, or the encoder"):
         train_trelm(config, tmp_path / "other")
     config = settings()
