@@ -142,7 +142,7 @@ def table(result: dict[str, Any]) -> str:
             cells += [
                 _count(tokens),
                 "–" if flops is None else f"{tokens * flops / 1e12:.1f}",
-                *(["–" if math.isnan(share) else f"{share:.2%}"] if costs_told else []),
+                *(["–" if math.isnan(share) else "under 0.01%" if share < 1e-4 else f"{share:.2%}"] if costs_told else []),
                 f"{_mean(run, 0):.3f}",
                 f"{_mean(run, -1):.3f}{_spread(run)}",
                 *_needed(needed, tokens),
