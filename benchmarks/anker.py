@@ -19,12 +19,12 @@ import re
 import shutil
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.results import read_results, write_results
+from benchmarks.results import read_results, with_tables, write_results
 from configs.anker import DICTIONARIES, LEARNING_RATE, STEPS, WARMUP
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.checkpoint.tensors import write_tensors
@@ -392,14 +392,6 @@ def _share(value: float | None) -> str:
 TABLES = {"curves": curves_table, "saved": saved_table, "lengths": lengths_table, "step_zero": zero_table}
 
 
-def render(text: str, result: dict, tables: dict[str, Callable[[dict], str]] = TABLES) -> str:
-    """Returns the document with these tables made anew from the result."""
-    for name, table in tables.items():
-        pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
-        text = pattern.sub(lambda match, name=name, table=table: match[1] + table(result) + "\n" + match[2], text)
-    return text
-
-
 def draw(panels: Sequence[tuple[str, dict, list[str]]], path: Path, measure: Measure = PERPLEXITY) -> None:
     """Draws panels of (title, runs by seed, methods): a line a seed, the name at the end of the mean.
 
@@ -493,7 +485,7 @@ def main(arguments: Sequence[str]) -> None:
                 draw(list(panels(result["languages"])), FOLDER / name)
             write_results(OUTPUT, result)
             document = FOLDER / "anker.md"
-            text = render(document.read_text(encoding="utf-8"), result)
+            text = with_tables(document.read_text(encoding="utf-8"), {name: table(result) for name, table in TABLES.items()})
             with new_file(document, "w") as handle:
                 handle.write(text)
         case _:

@@ -27,7 +27,7 @@ from sklearn.preprocessing import StandardScaler
 
 from benchmarks import anker
 from benchmarks.real_models import machine
-from benchmarks.results import read_results
+from benchmarks.results import read_results, with_tables, write_results
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import new_file, require_directory
@@ -210,11 +210,9 @@ def main(arguments: Sequence[str]) -> None:
         require_directory(place, "the labelled data and the runs")
     earlier = read_results(OUTPUT) or None
     result = json.loads(json.dumps(measure(*map(Path, arguments), earlier)))
-    with new_file(OUTPUT, "w") as handle:
-        json.dump(result, handle, indent=1)
-        handle.write("\n")
+    write_results(OUTPUT, result)
     document = anker.FOLDER / "anker.md"
-    text = anker.render(document.read_text(encoding="utf-8"), result, {"probe": probe_table})
+    text = with_tables(document.read_text(encoding="utf-8"), {"probe": probe_table(result)})
     with new_file(document, "w") as handle:
         handle.write(text)
 

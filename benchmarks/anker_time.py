@@ -52,7 +52,8 @@ def measure(arguments: list[str], tokenizer: Path) -> dict:
             raise SystemExit(f"transfer {' '.join(arguments)}: failed")
         record = json.loads((output / RECORD_FILE).read_text(encoding="utf-8"))
     cpu = usage.ru_utime + usage.ru_stime
-    return {"seconds": round(seconds, 2), "cpu": round(cpu, 2), "peak_mb": usage.ru_maxrss // 1000, "steps": record["timings"]}
+    peak = usage.ru_maxrss * 1024 // 10**6
+    return {"seconds": round(seconds, 2), "cpu": round(cpu, 2), "peak_mb": peak, "steps": record["timings"]}
 
 
 def main(arguments: Sequence[str]) -> None:

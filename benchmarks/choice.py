@@ -17,10 +17,10 @@ from collections.abc import Callable
 import numpy as np
 from absl import app, flags
 
+from benchmarks.results import write_results
 from wechsel_jax import demo
 from wechsel_jax.evaluation.loaded import LoadedModel
 from wechsel_jax.evaluation.scoring import encode_pairs, loglikelihoods
-from wechsel_jax.files import new_file
 
 _QUESTIONS = flags.DEFINE_integer("questions", 10_000, "Questions, of two answers each.", lower_bound=2)
 _REFERENCE = flags.DEFINE_integer("reference", 500, "Questions that lm-eval answers; 0: none.", lower_bound=0)
@@ -62,8 +62,7 @@ def main(argv: list[str]) -> None:
         }
     print(json.dumps(result, indent=2))
     if _OUTPUT.value:
-        with new_file(_OUTPUT.value, "w") as handle:
-            handle.write(json.dumps(result, indent=2) + "\n")
+        write_results(_OUTPUT.value, result)
 
 
 def questions(model: LoadedModel, count: int) -> list[tuple[str, str]]:

@@ -10,13 +10,13 @@ not use. The choice is made on the text that the comparison is evaluated on, whi
 FullRand, with three warm-ups.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from absl import app, flags, logging
 from ml_collections import ConfigDict
 
+from benchmarks.results import read_results, write_results
 from configs.demo import get_config
 from wechsel_jax.comparison import compare
 from wechsel_jax.training import one_phase, trans_inner_phases
@@ -47,7 +47,7 @@ def tune(recipe: str, method: str, peak: float, warmup: float, workdir: Path) ->
 def main(argv: Sequence[str]) -> None:
     del argv
     logging.set_verbosity(logging.WARNING)
-    rows = json.loads(OUTPUT.read_text(encoding="utf-8"))["runs"] if OUTPUT.exists() else []
+    rows = read_results(OUTPUT).get("runs", [])
     for method in _METHODS.value:
         for peak in map(float, _PEAKS.value):
             for warmup in map(float, _WARMUPS.value):
@@ -55,7 +55,7 @@ def main(argv: Sequence[str]) -> None:
                 rows = [row for row in rows if not setting.items() <= row.items()]
                 perplexity = tune(_RECIPE.value, method, peak, warmup, Path(_WORKDIR.value))
                 rows.append(setting | {"perplexity": round(perplexity, 2)})
-                OUTPUT.write_text(json.dumps({"seed": SEED, "runs": rows}, indent=1) + "\n", encoding="utf-8")
+                write_results(OUTPUT, {"seed": SEED, "runs": rows})
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from types import SimpleNamespace
 import numpy as np
 from absl import app, flags
 
-from wechsel_jax.files import new_file
+from benchmarks.results import write_results
 from wechsel_jax.initializers import Side
 from wechsel_jax.initializers.focus import focus
 from wechsel_jax.search.sparsemax import sparsemax_neighbors
@@ -49,8 +49,7 @@ def main(argv: list[str]) -> None:
     print(f"largest difference to deepfocus on {_REFERENCE_ROWS.value} rows: {result['largest_difference']:.1e}")
     print(json.dumps(result["machine"]))
     if FLAGS.output:
-        with new_file(FLAGS.output, "w") as handle:
-            handle.write(json.dumps(result, indent=2) + "\n")
+        write_results(FLAGS.output, result)
 
 
 def measure() -> dict:

@@ -23,10 +23,10 @@ import transformers
 from absl import app, flags
 
 from benchmarks.machine import processor
+from benchmarks.results import write_results
 from wechsel_jax import demo
 from wechsel_jax.evaluation import generation
 from wechsel_jax.evaluation.loaded import LoadedModel
-from wechsel_jax.files import new_file
 
 _ROUNDS = flags.DEFINE_integer("rounds", 5, "How often each side is measured.", lower_bound=1)
 _PROMPT = flags.DEFINE_integer("prompt_tokens", 32, "Tokens of each prompt.", lower_bound=1)
@@ -47,8 +47,7 @@ def main(argv: list[str]) -> None:
     result = {"machine": machine(), "prompt_tokens": _PROMPT.value, "max_tokens": _TOKENS.value, "runs": runs}
     print(json.dumps(result, indent=2))
     if _OUTPUT.value:
-        with new_file(_OUTPUT.value, "w") as handle:
-            handle.write(json.dumps(result, indent=2) + "\n")
+        write_results(_OUTPUT.value, result)
 
 
 def make_small(directory: Path) -> None:

@@ -29,7 +29,7 @@ import numpy as np  # noqa: E402
 from absl import app, flags  # noqa: E402
 
 from benchmarks.machine import installed, processor  # noqa: E402
-from wechsel_jax.files import new_file  # noqa: E402
+from benchmarks.results import write_results  # noqa: E402
 from wechsel_jax.initializers import Side, draw_noise  # noqa: E402
 from wechsel_jax.initializers.wechsel import wechsel  # noqa: E402
 from wechsel_jax.search import nearest_neighbors  # noqa: E402
@@ -72,8 +72,7 @@ def main(argv: list[str]) -> None:
     result["peak_memory_gb"] = max(value or 0 for value in first["peak_memory_bytes"].values()) / 1e9
     print(json.dumps(result["machine"]))
     if _OUTPUT.value:
-        with new_file(_OUTPUT.value, "w") as handle:
-            handle.write(json.dumps(result, indent=2) + "\n")
+        write_results(_OUTPUT.value, result)
 
 
 def measure(targets: int, sources: int, accelerator: bool) -> dict:

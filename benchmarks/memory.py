@@ -23,8 +23,8 @@ import ml_dtypes
 import numpy as np
 from absl import app, flags
 
+from benchmarks.results import write_results
 from wechsel_jax.checkpoint.tensors import ComputedTensor, TensorFiles, write_shards
-from wechsel_jax.files import new_file
 from wechsel_jax.records.names import RECORD_FILE
 
 _GIGABYTES = flags.DEFINE_float("gigabytes", 20, "Size of the source's weights, in 10^9 bytes.", lower_bound=0.01)
@@ -57,8 +57,7 @@ def main(argv: list[str]) -> None:
     result = {"machine": machine(), "source": described, "runs": runs}
     print(json.dumps(result, indent=2))
     if _OUTPUT.value:
-        with new_file(_OUTPUT.value, "w") as handle:
-            handle.write(json.dumps(result, indent=2) + "\n")
+        write_results(_OUTPUT.value, result)
 
 
 def make_source(directory: Path) -> int:

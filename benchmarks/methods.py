@@ -12,14 +12,13 @@ in turns.
 import initialization as common  # first: it cleans the environment before numpy is loaded
 
 # isort: split
-import json
 import statistics
 from collections.abc import Callable
 
 import numpy as np
 from absl import app, flags
 
-from wechsel_jax.files import new_file
+from benchmarks.results import write_results
 from wechsel_jax.initializers import METHODS, Side, draw_noise
 from wechsel_jax.initializers.least_squares import least_squares
 from wechsel_jax.search.pursuit import pursue
@@ -43,8 +42,7 @@ def main(argv: list[str]) -> None:
     for row in result["table"]:
         print(f"| {row['name']} | {row['cpu_seconds']:.2f} | {row['ratio']:.2f} |")
     if FLAGS.output:
-        with new_file(FLAGS.output, "w") as handle:
-            handle.write(json.dumps(result, indent=2) + "\n")
+        write_results(FLAGS.output, result)
 
 
 def measure() -> dict:

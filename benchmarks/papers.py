@@ -146,8 +146,7 @@ def scored(record: ScoresRecord, task: str, models: Mapping[str, str]) -> dict[s
     found = {}
     for name, model in models.items():
         if model in record.models:
-            score = record.find(model, task)
-            value, low, high = bootstrap((score.numerators, score.denominators or [1.0] * len(score.numerators)))
+            value, low, high = bootstrap(record.find(model, task).items)
             found[name] = Score(100 * value, 100 * (high - low) / 2)
     return found
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from absl import app, flags
 
 from benchmarks.machine import processor
-from wechsel_jax.files import new_file
+from benchmarks.results import write_results
 from wechsel_jax.records.names import MANIFEST
 from wechsel_jax.text.parts import read_documents
 
@@ -78,8 +78,7 @@ def main(argv: list[str]) -> None:
     }
     print(json.dumps(result, indent=1))
     if _OUTPUT.value:
-        with new_file(_OUTPUT.value, "w") as handle:
-            handle.write(json.dumps(result, indent=1) + "\n")
+        write_results(_OUTPUT.value, result)
 
 
 def per_byte(measured: dict[str, float], size: int) -> float:

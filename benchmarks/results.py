@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,23 @@ def read_results(file: Path) -> dict[str, Any]:
     return read_json(file, "results that were gathered before", "put it back from git") if file.exists() else {}
 
 
-def write_results(file: Path, results: Mapping[str, Any]) -> None:
+def write_results(file: str | os.PathLike, results: Mapping[str, Any]) -> None:
     with new_file(file, "w") as handle:
         handle.write(json.dumps(results, indent=1) + "\n")
+
+
+def with_tables(text: str, tables: Mapping[str, str]) -> str:
+    """Returns a document's text with other tables between `<!-- NAME -->` and `<!-- /NAME -->`.
+
+    Raises:
+      UserError: the document has no place for one of them.
+    """
+    for name, table in tables.items():
+        pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
+        text, places = pattern.subn(lambda match, table=table: match[1] + table + "\n" + match[2], text)
+        if not places:
+            raise UserError(f"no place for the table {name!r}; expected <!-- {name} --> and <!-- /{name} --> in the document")
+    return text
 
 
 def named_places(arguments: Sequence[str], *, last: bool = False) -> list[tuple[str, Path]]:

@@ -12,7 +12,6 @@ forms more CPU time than this library. "rows read" gathers every neighbor's row 
 form can do without, on this machine's memory.
 """
 
-import json
 import os
 import statistics
 import sys
@@ -24,7 +23,7 @@ from initialization import clock, machine  # isort: skip
 import numpy as np
 from absl import app, flags
 
-from wechsel_jax.files import new_file
+from benchmarks.results import write_results
 from wechsel_jax.initializers import TransferPlan
 from wechsel_jax.initializers.least_squares import least_squares
 
@@ -51,8 +50,7 @@ def main(argv: list[str]) -> None:
     for name, value in (*result["ratios"].items(), *result["largest_error"].items()):
         print(f"{name}: {value:.3g}")
     if flags.FLAGS.output:
-        with new_file(flags.FLAGS.output, "w") as handle:
-            handle.write(json.dumps(result, indent=2) + "\n")
+        write_results(flags.FLAGS.output, result)
 
 
 def measure() -> dict:

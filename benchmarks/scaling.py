@@ -18,7 +18,7 @@ import sys
 import numpy as np
 from absl import app, flags
 
-from wechsel_jax.files import new_file
+from benchmarks.results import write_results
 
 SIZES = ((8_000, 32_000), (16_000, 64_000), (32_000, 128_000), (64_000, 256_000))
 _PLOT = flags.DEFINE_string("plot", None, "PNG file for the picture.")
@@ -42,8 +42,7 @@ def main(argv: list[str]) -> None:
                 print(results[-1], flush=True)
     result = {"machine": common.machine(), "dimension": FLAGS.dimension, "devices": _DEVICES.value, "results": results}
     if FLAGS.output:
-        with new_file(FLAGS.output, "w") as handle:
-            handle.write(json.dumps(result, indent=2) + "\n")
+        write_results(FLAGS.output, result)
     if _PLOT.value:
         draw(result, _PLOT.value)
 

@@ -28,6 +28,7 @@ from absl import app, flags
 from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh
 
+from benchmarks.results import with_tables
 from wechsel_jax.files import new_file
 from wechsel_jax.models import family
 from wechsel_jax.models.weights import unflatten
@@ -343,9 +344,7 @@ def write_tables(document: str, results: list[dict[str, Any]]) -> None:
     """Replaces the tables of the document."""
     with open(document, encoding="utf-8") as handle:
         text = handle.read()
-    for name, table in (("memory", memory_table(results)), ("time", time_table(results))):
-        old = re.search(rf"(?<=<!-- {name} -->\n).*?(?=<!-- /{name} -->)", text, re.DOTALL)
-        text = text[: old.start()] + table + "\n" + text[old.end() :]
+    text = with_tables(text, {"memory": memory_table(results), "time": time_table(results)})
     with new_file(document, "w") as handle:
         handle.write(text)
 

@@ -35,10 +35,13 @@ from benchmarks import (
     target_and_source,
     trelm,
 )
+from benchmarks.results import with_tables
 from wechsel_jax.cli import VERBS, find_command
 from wechsel_jax.comparison import default_config as default_comparison_config
+from wechsel_jax.errors import naming
 from wechsel_jax.files import new_file
 from wechsel_jax.initializers import METHODS
+from wechsel_jax.program import program
 from wechsel_jax.records.embeddings import EmbeddingsRecord
 from wechsel_jax.records.scores import ScoresRecord
 from wechsel_jax.report.curves import BITS, PERPLEXITY
@@ -114,9 +117,9 @@ def settings_tables() -> str:
         "train.trelm": default_trelm_config,
     }
     sections = []
-    for program, defaults in programs.items():
+    for title, defaults in programs.items():
         values = defaults()
-        lines = [f"## {program}", "", "| setting | default | what |", "|---|---|---|"]
+        lines = [f"## {title}", "", "| setting | default | what |", "|---|---|---|"]
         for name, what in described(defaults).items():
             default = functools.reduce(lambda found, part: found[part], name.split("."), values)
             shown = "" if isinstance(default, ConfigDict) or default in ("", ()) else f"`{default!r}`"
@@ -486,13 +489,8 @@ PICTURES: dict[str, Callable[[Path], None]] = {
 
 def render(document: str, text: str) -> str:
     """Returns a document's text with every table made anew."""
-    for name, table in TABLES[document].items():
-        pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
-        if not pattern.search(text):
-            raise SystemExit(f"{document}: no place for the table {name!r}")
-        content = table()
-        text = pattern.sub(lambda match, content=content: match[1] + content + "\n" + match[2], text)
-    return text
+    with naming(f"{document}: "):
+        return with_tables(text, {name: table() for name, table in TABLES[document].items()})
 
 
 def read_tables(text: str) -> list[Table]:
@@ -560,4 +558,5 @@ def write_documents(check: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    with program("benchmarks.tables"):
+        main(sys.argv[1:])

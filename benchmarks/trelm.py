@@ -42,9 +42,8 @@ from absl import flags
 from ml_collections import ConfigDict
 from safetensors.numpy import load_file, save_file
 
-from benchmarks import anker
 from benchmarks.real_models import machine
-from benchmarks.results import read_flags
+from benchmarks.results import read_flags, with_tables
 from configs import finetune
 from configs import trelm as experiment
 from wechsel_jax.data.align import align_pairs
@@ -210,7 +209,7 @@ def main() -> None:
     result = known()
     print(table(result))
     if output == OUTPUT:
-        text = anker.render(DOCUMENT.read_text(encoding="utf-8"), result, {"ablation": table})
+        text = with_tables(DOCUMENT.read_text(encoding="utf-8"), {"ablation": table(result)})
         with new_file(DOCUMENT, "w") as handle:
             handle.write(text)
 

@@ -27,10 +27,10 @@ Expected: docs/recipe.md.
 Any setting may still be given by itself: --config.training.batch_size=64, --config.tokenizer.vocabulary_size=16384.
 """
 
-import glob
 import math
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from ml_collections import ConfigDict
@@ -38,16 +38,17 @@ from ml_collections import ConfigDict
 from configs.recipe import RATES, SHARE
 from wechsel_jax import demo
 from wechsel_jax.checkpoint import Checkpoint
-from wechsel_jax.comparison import AUTO, default_config
+from wechsel_jax.comparison import default_config
 from wechsel_jax.comparison.settings import needs
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import require_directory
 from wechsel_jax.files.json import read_json
-from wechsel_jax.initializers import METHODS
+from wechsel_jax.initializers import AUTO, METHODS
 from wechsel_jax.models import family
 from wechsel_jax.records import read_run
 from wechsel_jax.records.compute import compute
-from wechsel_jax.text.sources import find_sources
+from wechsel_jax.text.files import is_compressed
+from wechsel_jax.text.sources import Source, find_sources
 from wechsel_jax.tokens import load_tokenizer
 from wechsel_jax.training import config_arguments, one_phase
 from wechsel_jax.training import default_config as default_training
@@ -157,8 +158,7 @@ def get_config(arguments: str = "") -> ConfigDict:
         chosen["text"] = demo.path("german.train.txt.xz")
     checkpoint = Checkpoint.open(chosen["source"])
     of_model = family(checkpoint.config.get("model_type"))
-    find_sources([chosen["text"]])
-    size = text_size(chosen["text"])
+    size = text_size(find_sources([chosen["text"]]))
 
     config = default_config()
     config.seed, config.source, config.probe_steps = chosen["seed"], chosen["source"], chosen["probe"]
@@ -296,12 +296,12 @@ def read_tokens(given: str) -> int:
     return tokens
 
 
-def text_size(text: str) -> float:
+def text_size(sources: Sequence[Source]) -> float:
     """Bytes of a text, about; of data sets, which are not looked into, very many."""
-    files = [Path(file) for file in (glob.glob(text, recursive=True) or [text])]
-    compressed = (".gz", ".xz", ".bz2", ".zst", ".parquet")
-    known = [file.stat().st_size * (COMPRESSION if file.suffix in compressed else 1) for file in files if file.is_file()]
-    return max(1, sum(known)) if known else math.inf
+    if any(source.kind in ("saved", "hub") for source in sources):
+        return math.inf
+    packed = [source.kind == "parquet" or is_compressed(source.place) for source in sources]
+    return max(1, sum(source.size * (COMPRESSION if one else 1) for source, one in zip(sources, packed, strict=True)))
 
 
 def below(value: float) -> int:

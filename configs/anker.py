@@ -41,11 +41,11 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from configs.compare_initializers import DICTIONARIES as OF_ALL
-from configs.compare_initializers import require_some, set_training
+from configs.compare_initializers import require_some, set_schedules, set_training
 from wechsel_jax import demo
 from wechsel_jax.comparison import default_config
 from wechsel_jax.errors import UserError
-from wechsel_jax.training import config_arguments, one_phase, trans_inner_phases
+from wechsel_jax.training import config_arguments, one_phase
 
 DICTIONARIES = {language: OF_ALL[language] for language in ("de", "sw", "zh", "fr", "vi", "mg", "su", "ug", "ar")}
 METHODS = {
@@ -148,7 +148,5 @@ def get_config(arguments: str = "") -> ConfigDict:
     config.training.phases = one_phase(warmup=chosen["warmup"])
     config.training.eval_every = max(1, steps // EVALUATIONS[matrix])
     config.training.optimizer.peak_learning_rate = chosen["rate"]
-    schedules = {"trans_inner": trans_inner_phases(warmup=WARMUP), "full_rand": one_phase(warmup=0.5)}
-    for method in {*config.methods} & {*schedules} if steps > 1 else ():
-        config.overrides[method] = ConfigDict({"phases": schedules[method]})
+    set_schedules(config)
     return config

@@ -65,11 +65,16 @@ def get_config(arguments: str = "") -> ConfigDict:
 
     set_training(config.training, steps)
     config.training.phases = one_phase(warmup=0.3)
-    schedules = {"trans_inner": trans_inner_phases(warmup=0.3), "full_rand": one_phase(warmup=0.5)}
-    for method in {*config.methods} & {*schedules} if steps > 1 else ():
-        config.overrides[method] = ConfigDict({"phases": schedules[method]})
+    set_schedules(config)
     _helper(config.helper.training)
     return config
+
+
+def set_schedules(config: ConfigDict) -> None:
+    """Gives TransInner its two phases and FullRand its longer warm-up, where they are compared over more than one step."""
+    schedules = {"trans_inner": trans_inner_phases(warmup=0.3), "full_rand": one_phase(warmup=0.5)}
+    for method in {*config.methods} & {*schedules} if config.training.steps > 1 else ():
+        config.overrides[method] = ConfigDict({"phases": schedules[method]})
 
 
 def study(arguments: str, small: int, papers: int, **own: str | int | tuple[str, ...]) -> tuple[ConfigDict, dict[str, Any]]:

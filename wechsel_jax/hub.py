@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from wechsel_jax.checkpoint import Checkpoint
+from wechsel_jax.checkpoint.directory import EXTRA_TOKENIZER_FILES
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import require_directory
 from wechsel_jax.files.hub import REPOSITORY
@@ -32,7 +33,7 @@ _REVISION = re.compile(r"(?!.*(?:\.\.|\.lock(?:/|$)))\w[\w.-]*(?:/\w[\w.-]*)*(?<
 # reverse, and files of a tokenizer, a chat or a generation that this model has not.
 _READ = re.compile(
     r"model(-\d+-of-\d+)?\.safetensors|model\.safetensors\.index\.json|generation_config\.json|chat_template\.jinja"
-    r"|vocab\.(json|txt)|merges\.txt|tokenizer\.model|spiece\.model|sentencepiece\.bpe\.model|(special_tokens_map|added_tokens)\.json"
+    rf"|(special_tokens_map|added_tokens)\.json|{'|'.join(map(re.escape, EXTRA_TOKENIZER_FILES))}"
 )
 # The first wait is one second; each is twice the one before. What the hub asks for with Retry-After is waited instead.
 TRIES = 6

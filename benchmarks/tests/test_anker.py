@@ -150,7 +150,6 @@ def test_tables_say_mean_spread_and_what_is_never_reached(result):
     assert long.splitlines()[2].startswith("| Swahili, 1,000 steps | `wechsel`, centred | 0 |")
     assert "| Swahili | `anker` | 800 | 7 to 9 | 0.250 |" in anker.zero_table(result).splitlines()
     assert "| Swahili | `anker_shuffled` | 900 |  |  |" in anker.zero_table(result).splitlines()
-    assert anker.render("a\n<!-- saved -->\nold\n<!-- /saved -->\nb", result).count("old") == 0
 
 
 def test_ends_are_shown_by_length_at_the_best_rate(result):

@@ -6,7 +6,7 @@ import sys
 import pytest
 from absl import flags
 
-from benchmarks.results import named_places, read_flags, read_results, write_results
+from benchmarks.results import named_places, read_flags, read_results, with_tables, write_results
 from wechsel_jax.errors import UserError
 
 
@@ -18,6 +18,14 @@ def test_arguments_name_places(tmp_path):
             named_places([wrong])
     with pytest.raises(UserError, match="nowhere is not there"):
         named_places([f"de={tmp_path / 'nowhere'}"])
+
+
+def test_tables_go_where_their_marks_are():
+    text = "a\n<!-- one -->\nold\n<!-- /one -->\nb\n<!-- two -->\n<!-- /two -->\n"
+    expected = "a\n<!-- one -->\n| \\1 |\n<!-- /one -->\nb\n<!-- two -->\nnew\n<!-- /two -->\n"
+    assert with_tables(text, {"one": "| \\1 |", "two": "new"}) == expected
+    with pytest.raises(UserError, match="no place for the table 'three'"):
+        with_tables(text, {"one": "x", "three": "y"})
 
 
 def test_flags_that_a_benchmark_has_not_are_told_in_one_line(capsys):

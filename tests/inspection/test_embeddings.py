@@ -248,6 +248,19 @@ def test_the_verb_says_it_and_writes_it(glove, tmp_path, capsys):
     assert "exists" in capsys.readouterr().err
 
 
+def test_what_appears_during_the_work_is_not_replaced(glove, tmp_path, monkeypatch, capsys):
+    output = tmp_path / "embeddings.json"
+
+    def slow(*arguments, **options):
+        output.write_text("{}")
+        return study(*arguments, **options)
+
+    monkeypatch.setattr("wechsel_jax.inspection.embeddings.study", slow)
+    with pytest.raises(SystemExit):
+        cli.main(["embeddings", str(glove), "--length=8", f"--output={output}"])
+    assert "exists" in capsys.readouterr().err and output.read_text() == "{}"
+
+
 def test_who_reads_the_tables_may_go_away(glove, tmp_path, monkeypatch):
     """As `| head` does: what was measured is in the file."""
 

@@ -143,6 +143,9 @@ def test_what_is_missing_is_named(options):
         ("--dictionary=d.tsv", "is for --vectors"),
         ("--tokens_limit=30", "is for --text"),
         ("--all", "lists the tensors of a directory"),
+        ("--samples=3", "has no effect on a plan alone"),
+        ("--seed=7", "has no effect on a plan alone"),
+        ("--source=elsewhere", "has no effect on a plan alone"),
     ],
 )
 def test_what_has_no_effect_is_refused(option, reason):

@@ -124,7 +124,7 @@ def test_perplexity_is_that_of_transformers(transferred, text):
         with torch.no_grad():
             logits = model(window).logits[0, :-1]
         losses += torch.nn.functional.cross_entropy(logits, window[0, 1:], reduction="none").tolist()
-    assert found["tokens"] == 61 and found["uniform"] == 600 and not found["masked"]
+    assert found["tokens"] == 61 and found["uniform"] == 600 and not found["masked"] and found["unknown"] == 0
     assert found["loss"] == pytest.approx(np.mean(losses[:61]), rel=1e-5)
 
 

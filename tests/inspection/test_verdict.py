@@ -194,6 +194,7 @@ def test_what_is_not_known_is_not_judged():
         ({"mixture__largest_absolute_sum": 99.0, "method": "omp"}, "look", "weights", "nearly cancel; lower --atoms."),
         ({"mixture__largest_absolute_sum": 99.0, "method": "clp"}, "look", "weights", "; take another method."),
         ({"notes": ["5 ill-conditioned neighborhoods were regularised."]}, "look", "conditioning", "5 ill-conditioned"),
+        ({"perplexity__unknown": 0.0245}, "look", "unknown tokens", "2.5 % of the text's tokens are unknown: what stands"),
         ({"perplexity__perplexity": 1001.0}, "look", "perplexity", "1,001, above the 1,000 of a uniform guess"),
         ({"perplexity__tokens": 6}, "look", "perplexity", "is 800, over 6 predicted tokens, too few to tell"),
         ({"perplexity__perplexity": None}, "wrong", "perplexity", "not finite"),

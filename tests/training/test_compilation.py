@@ -12,7 +12,7 @@ import pytest
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.training import compilation, one_phase, train
-from wechsel_jax.training.compilation import compile_step, memory_line
+from wechsel_jax.training.compilation import compile_step, compiled_programs, memory_line
 
 SIZE = 64 * 64 * 4
 ADVICE = {"batch_size": 48, "accumulation": 2, "model.remat": "none", "mesh.fsdp": 1, "batch_devices": 8}
@@ -129,6 +129,13 @@ with compiled_programs(sys.argv[1]):
     state, _ = compiled(state, *others)
     print(float(state[0]), memory["aliased"])
 """
+
+
+def test_a_directory_for_programs_that_cannot_be_written_is_one_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    wrong = r"compilation_cache: .*file: cannot be made or written .*; expected a directory"
+    with pytest.raises(UserError, match=wrong), compiled_programs(str(tmp_path / "file")):
+        pass
 
 
 @pytest.mark.slow

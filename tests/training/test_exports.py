@@ -14,12 +14,13 @@ from wechsel_jax.cli import main
 from wechsel_jax.data import TokenBlocks
 from wechsel_jax.errors import UserError
 from wechsel_jax.models.weights import unflatten
+from wechsel_jax.records.run import read_starts
 from wechsel_jax.records.scores import ScoresRecord
 from wechsel_jax.training import train
 from wechsel_jax.training.exports import export_checkpoint, record_model, write_model
 from wechsel_jax.training.metrics import read_metrics
 from wechsel_jax.training.run_spec import named_model
-from wechsel_jax.training.workdir import read_starts, record_start
+from wechsel_jax.training.workdir import record_start
 
 
 @pytest.fixture(scope="module")
@@ -205,7 +206,7 @@ def test_the_card_tells_what_was_recorded(bare, tmp_path):
     ):
         assert row in card, row
     assert "| 15 |" not in card and "Where the tokens came from" not in card
-    (start,) = read_starts(bare)
+    (start,) = read_starts(bare / "machine.json")
     seconds = max(line["seconds"] for line in lines if line["kind"] == "train" and line["step"] <= 10)
     assert start["seconds"] == 0 and start["devices"] == 1
     assert f"| devices | 1 x {jax.devices()[0].device_kind} |" in card
@@ -242,14 +243,18 @@ def test_starts_that_came_to_nothing_are_not_counted(tmp_path):
     device = jax.devices()[:1]
     for step, seconds in ((0, 0.0), (10, 100.0), (10, 100.0), (30, 300.0), (20, 200.0)):
         record_start(tmp_path, step, seconds, device, 6e6)
-    assert [(start["step"], start["seconds"]) for start in read_starts(tmp_path)] == [(0, 0.0), (10, 100.0), (20, 200.0)]
+    found = read_starts(tmp_path / "machine.json")
+    assert [(start["step"], start["seconds"]) for start in found] == [(0, 0.0), (10, 100.0), (20, 200.0)]
     record_start(tmp_path, 0, 0.0, device, 6e6)
-    (start,) = read_starts(tmp_path)
+    (start,) = read_starts(tmp_path / "machine.json")
     assert (
         start["devices"] == 1 and start["device_kind"] == device[0].device_kind and start["versions"]["jax"] == jax.__version__
     )
+    # What it held of earlier starts is not replaced.
     (tmp_path / "machine.json").write_text("{")
-    assert read_starts(tmp_path) == []
+    with pytest.raises(UserError, match=r"machine\.json: .*remove it"):
+        record_start(tmp_path, 10, 100.0, device, 6e6)
+    assert (tmp_path / "machine.json").read_text() == "{"
 
 
 def test_weights_that_are_no_numbers_are_not_exported(run, tmp_path):

@@ -410,7 +410,6 @@ def test_a_score_that_is_not_finite_with_one_seed_has_no_mean(settings, tmp_path
             r"train\.tsv: line 1: has 3 columns; expected the 10 of CoNLL-U",
         ),
         ({"objective": "clm"}, r"objective: clm needs no labels; expected one of classification, tagging, answers"),
-        ({"objective": "clm", "epochs": 2.0}, r"epochs: is 2\.0; expected 0"),
         ({"seed": 2**31 - 1, "seeds": 2}, r"seed: is 2147483648; expected"),
         ({"data__max_bytes": 5}, r"data\.max_bytes: is 5; expected no value"),
     ],

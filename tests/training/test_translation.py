@@ -204,15 +204,18 @@ def test_a_classifier_learns_from_a_table(settings, sentences, tmp_path):
     [
         ({"model__target_tokenizer": ""}, r"model\.target_tokenizer: is empty; expected the directory of a tokenizer"),
         ({"task__texts": ("text",)}, r"task\.texts: is \['text'\]; expected the names of 2 to 2 columns"),
-        ({"objective": "clm", "model__target_tokenizer": ""}, "objective: clm does not fit a transformer"),
+        (
+            {"objective": "clm", "model__target_tokenizer": "", "task__texts": ("text",)},
+            "objective: clm does not fit a transformer",
+        ),
         (
             {"model__config": ConfigDict({"model_type": "gpt2"})},
             "objective: translation does not fit a gpt2; expected a model_type",
         ),
         ({"model__config": ConfigDict(MODEL | {"decoder_vocab_size": 13})}, "target: has 14 tokens and the decoder only 13"),
         ({"task__tokenize": "zh"}, r"task\.tokenize: is 'zh'; expected '13a': it is how task\.bleu counts"),
-        ({"task__labels": ("a", "b")}, r"task\.labels: is \['a', 'b'\]; expected none: they are not of translation"),
-        ({"objective": "classification", "task__bleu": True}, r"task\.bleu: is True; expected False: BLEU is of translations"),
+        ({"task__labels": ("a", "b")}, r"task\.labels: is \['a', 'b'\]; expected \[\]: it is for classification, tagging"),
+        ({"objective": "classification", "task__bleu": True}, r"task\.bleu: is True; expected False: it is for translation"),
         ({"task__bleu": True, "task__tokenize": "klingon"}, r"task\.tokenize: klingon: sacrebleu has no such tokenizer"),
         ({"task__bleu": True, "task__tokenize": "ja-mecab"}, r"task\.tokenize: ja-mecab: .*pip install sacrebleu\[ja\]"),
         ({"model__target_embeddings": "source"}, r"source.safetensors: expected a tensor 'embeddings' of shape \(14, 16\)"),

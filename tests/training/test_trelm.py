@@ -5,6 +5,7 @@ import json
 import random
 import shutil
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -233,7 +234,7 @@ def test_finished_phases_are_kept_and_settings_that_changed_are_refused(settings
     (whole / "texts.json").write_text(known)
 
 
-def test_mistakes_are_found_before_anything_is_made(settings, folder, tmp_path):
+def test_mistakes_are_found_before_anything_is_made(settings, folder, tmp_path, monkeypatch):
     def refused(match, **changes):
         config = settings()
         for name, value in changes.items():
@@ -255,6 +256,11 @@ def test_mistakes_are_found_before_anything_is_made(settings, folder, tmp_path):
     refused(
         "forward: data.train: .* objective=cdlm and data.rows='masked'; .* rows such as forward", forward__data__rows="masked"
     )
+    for name, other in (("forward", "backward"), ("backward", "forward_in_turns")):
+        refused(f"{name}: data.rows: is '{other}'; expected '{name}'", **{f"{name}__data__rows": other})
+    refused("language.distributed: differs from commonality.distributed", language__distributed__processes=2)
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    refused("backward: wandb: not installed", backward__trackers__wandb="project")
     refused("forward.objective: is cdlm, which needs the TRILayer", tri_layer=False)
     refused('forward.model.checkpoint: is .*; expected ""', forward__model__checkpoint="elsewhere")
     refused("backward.export_dtype: is bfloat16; expected float32", backward__export_dtype="bfloat16")
@@ -284,6 +290,15 @@ def test_what_does_not_fit_the_model_is_found_before_the_first_phase(settings, f
         config.language.phases = ({"name": "language", "fraction": 1.0, **trained},)
         with pytest.raises(UserError, match=message):
             train_trelm(config, tmp_path / "run")
+    config = settings()
+    config.forward.optimizer.groups = ({"match": "embeddings", "kind": "frozen"},)
+    config.forward.phases = ({"name": "forward", "fraction": 1.0, "trainable": "embeddings"},)
+    with pytest.raises(UserError, match=r"forward: .*trainable 'embeddings' matches only what optimizer.groups freeze"):
+        train_trelm(config, tmp_path / "run")
+    config = settings()
+    config.language.mesh.data, config.language.batch_size = 2, 3
+    with pytest.raises(UserError, match=r"language: batch_size: .* devices cannot share"):
+        train_trelm(config, tmp_path / "run")
     for name, kind in (("forward", dict), ("language", ConfigDict)):
         config = settings()
         config[name].optimizer.groups = (kind({"match": "^nothing/", "rate": 2.0}),)

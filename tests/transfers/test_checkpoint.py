@@ -71,7 +71,7 @@ def test_a_stored_copy_of_the_tied_table_is_recognised(save_source):
     table = np.array(Checkpoint.open(directory).read("transformer.wte.weight"))
     change_tensors(directory, **{"lm_head.weight": table})
     checkpoint = Checkpoint.open(directory)
-    assert checkpoint.tied and checkpoint.tied_copies() == ("lm_head.weight",) and len(checkpoint.vocabulary_tensors()) == 1
+    assert checkpoint.tied and checkpoint.tied_copies == ("lm_head.weight",) and len(checkpoint.vocabulary_tensors()) == 1
     # transformers does not tie where the file holds two different tables, whatever config.json says.
     change_tensors(directory, **{"lm_head.weight": table + 1})
     checkpoint = Checkpoint.open(directory)

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import tokenizers
 import torch
 import transformers
 
@@ -45,10 +46,12 @@ def test_bits_per_byte_are_those_of_transformers(given):
     tokenizer = load_tokenizer(checkpoint.directory)
     vocabulary = Vocabulary.from_tokenizer(tokenizer)
     ids = np.arange(40, 340) % len(vocabulary)
-    found = choice._bits_per_byte(checkpoint, vocabulary, ids)
+    begin = vocabulary.id_with_role("bos")
+    sizes = choice.token_sizes(vocabulary, ids, b"")
+    found = choice._bits_per_byte(checkpoint, begin, sizes, ids)
     model = transformers.AutoModelForCausalLM.from_pretrained(given["source"])
     length = min(128, model.config.n_positions)
-    begin, total, size = vocabulary.id_with_role("bos"), 0.0, 0
+    total, size = 0.0, 0
     for start in range(0, len(ids) - length + 1, length):
         row = [begin, *ids[start : start + length]]
         with torch.no_grad():
@@ -62,7 +65,8 @@ def test_without_flax_the_tokenizer_decides(given, monkeypatch):
     checkpoint = Checkpoint.open(given["source"])
     vocabulary = Vocabulary.from_tokenizer(load_tokenizer(checkpoint.directory))
     monkeypatch.setattr(choice.importlib.util, "find_spec", lambda name: None)
-    assert choice._bits_per_byte(checkpoint, vocabulary, np.arange(40, 340) % len(vocabulary)) is None
+    sizes = choice.token_sizes(vocabulary, np.arange(9), b"")
+    assert choice._bits_per_byte(checkpoint, None, sizes, np.arange(40, 340) % len(vocabulary)) is None
 
 
 def test_where_the_model_cannot_be_run_its_tokenizer_decides(given, world, monkeypatch):
@@ -78,6 +82,23 @@ def test_where_the_model_cannot_be_run_its_tokenizer_decides(given, world, monke
     assert other["ratio"] > 1.5 and other["method"] == "anker"
     # The ratio is of what the texts hold, not of their bytes.
     assert f"of target text, per byte that bzip2 leaves of it {other['ratio']:.2f} times those of" in other["because"]
+
+
+def test_an_unknown_token_stands_for_the_bytes_that_no_other_has(given, tmp_path):
+    backend = tokenizers.Tokenizer(tokenizers.models.WordPiece({"<unk>": 0, "a": 1, "Haus": 2}, unk_token="<unk>"))
+    backend.pre_tokenizer, backend.decoder = tokenizers.pre_tokenizers.Whitespace(), tokenizers.decoders.WordPiece()
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>")
+    vocabulary = Vocabulary.from_tokenizer(tokenizer)
+    text = "a मकान Haus किताब a"
+    found = choice.token_sizes(vocabulary, np.array(tokenizer.encode(text)), text.encode())
+    known = [len(word) for word in vocabulary.bytes[1:]]
+    assert found.tolist() == [(len(text.encode()) - 2 * known[0] - known[1]) / 2, *known]
+    # What is compressed, and too little or not, is the text itself.
+    (tmp_path / "text.txt").write_text(f"{text}\n" * 100)
+    checkpoint = Checkpoint.open(given["source"])
+    files = [[tmp_path / "text.txt"]] * 2
+    chosen = choice.choose_method(checkpoint, tokenizer, vocabulary, *files, max_document_bytes=1 << 24)
+    assert f"{len(text.encode()) * 100} bytes of target text are too few" in chosen["because"]
 
 
 def test_too_little_text_says_nothing(given, tmp_path):

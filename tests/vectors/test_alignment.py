@@ -341,3 +341,29 @@ def test_the_verb_aligns_with_and_without_a_dictionary(tmp_path, capsys):
             cli.main(["vectors", "align", *arguments])
         assert stopped.value.code == 2
         assert message in capsys.readouterr().err
+
+
+def test_what_appears_during_the_work_is_not_replaced(tmp_path, monkeypatch, capsys):
+    from wechsel_jax.commands import vectors_align
+
+    for name, side in zip("st", two_languages(words=60)[:2], strict=True):
+        save_vectors(tmp_path / f"{name}.npz", side.words, side.rows(np.arange(60)))
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("".join(f"s{i}\tt{i}\n" for i in range(60)))
+    outputs = [tmp_path / "source.npz", tmp_path / "target.npz"]
+    files = [f"--source={tmp_path}/s.npz", f"--target={tmp_path}/t.npz", f"--dictionary={pairs}"]
+    files += [f"--source_output={outputs[0]}", f"--target_output={outputs[1]}"]
+    align_them = vectors_align._aligned
+
+    def slow(*arguments):
+        outputs[1].write_bytes((tmp_path / "s.npz").read_bytes())
+        return align_them(*arguments)
+
+    monkeypatch.setattr(vectors_align, "_aligned", slow)
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(["vectors", "align", *files])
+    assert stopped.value.code == 2 and "target.npz: exists" in capsys.readouterr().err
+    # Neither is written.
+    assert outputs[1].read_bytes() == (tmp_path / "s.npz").read_bytes() and not outputs[0].exists()
+    cli.main(["vectors", "align", *files, "--overwrite"])
+    assert load_vectors(outputs[1]).words == load_vectors(tmp_path / "t.npz").words

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _EXPECTED = "a model directory with config.json and model.safetensors, or the id of a model on the hub"
 _HUB_FILES = ["*.json", "model*.safetensors", "tokenizer*", "vocab.*", "merges.txt", "*.model", "*.jinja"]
 # For programs that do not read tokenizer.json.
-_EXTRA_TOKENIZER_FILES = ("vocab.json", "merges.txt", "vocab.txt", "sentencepiece.bpe.model", "spiece.model", "tokenizer.model")
+EXTRA_TOKENIZER_FILES = ("vocab.json", "merges.txt", "vocab.txt", "sentencepiece.bpe.model", "spiece.model", "tokenizer.model")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,12 +155,16 @@ class Checkpoint:
         Raises:
           UserError: there is no input table, sizes disagree, or a tensor may or may not have a vocabulary axis.
         """
-        copies = self.tied_copies()
+        copies = self.tied_copies
         return tuple(tensor for tensor in self._with_vocabulary if tensor.name not in copies)
 
+    @functools.cached_property
     def tied_copies(self) -> tuple[str, ...]:
         """Names of stored tables that only repeat the tied input table; a saved checkpoint need not hold them."""
-        return self._copies
+        if not self.tie_setting:
+            return ()
+        table, *others = (tensor.name for tensor in self._with_vocabulary if tensor.role != "bias")
+        return tuple(name for name in others if _same(self.tensors[table], self.tensors[name]))
 
     @property
     def tied(self) -> bool:
@@ -216,13 +220,6 @@ class Checkpoint:
                 _check_finite(name, stored, shape)
             elif name in vocabulary:
                 raise UserError(f"{stored.file}: tensor {name} is of type {stored.code}; expected one of {', '.join(FLOATS)}")
-
-    @functools.cached_property
-    def _copies(self) -> tuple[str, ...]:
-        if not self.tie_setting:
-            return ()
-        table, *others = (tensor.name for tensor in self._with_vocabulary if tensor.role != "bias")
-        return tuple(name for name in others if _same(self.tensors[table], self.tensors[name]))
 
     @functools.cached_property
     def _with_vocabulary(self) -> tuple[VocabularyTensor, ...]:
@@ -312,7 +309,7 @@ def _write_tokenizer(directory: Path, tokenizer: "str | os.PathLike | PreTrained
     # As in config.json: it names code that is neither run nor copied.
     loaded.init_kwargs.pop("auto_map", None)
     write_tokenizer(loaded, directory)
-    extra = [name for name in _EXTRA_TOKENIZER_FILES if place and (Path(place) / name).is_file()]
+    extra = [name for name in EXTRA_TOKENIZER_FILES if place and (Path(place) / name).is_file()]
     # Those beside a tokenizer that was extended since say less than it has.
     if extra and load_tokenizer(place).get_vocab() == loaded.get_vocab():
         for name in extra:

@@ -152,7 +152,7 @@ def _tensors(surgery: Surgery, directory: Path) -> dict[str, StoredTensor | Comp
     """Lists the tensors of the new model; each is computed when its turn to be written comes."""
     checkpoint, record = surgery.checkpoint, surgery.checkpoint.record
     found = {tensor.name: tensor for tensor in checkpoint.vocabulary_tensors()}
-    copies = checkpoint.tied_copies()
+    copies = checkpoint.tied_copies
     if surgery.head_bias == "zeros" and not any(tensor.role == "bias" for tensor in found.values()):
         surgery.notes.append("The model's head has no bias: --head_bias changes nothing.")
     if surgery.factorised and surgery.rows > len(surgery.plan):

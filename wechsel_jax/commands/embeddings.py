@@ -9,6 +9,7 @@ A place is a model (directory or hub id), a table that `wechsel-jax table` wrote
 are measured before and after each transform; positions are added at each scale. The verdict at the end says it in plain words.
 """
 
+from functools import partial
 from pathlib import Path
 
 from absl import flags
@@ -54,10 +55,12 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
         for one in values[name].value or ():
             if one not in known:
                 raise UserError(f"--{name}={one}: unknown; expected some of {', '.join(known)}")
+    read = [*arguments, values.analogies]
+    refuse = partial(refuse_file, values.output, is_embeddings, "file of embeddings", values.overwrite, read)
     if values.output:
         if Path(values.output).suffix != ".json":
             raise UserError(f"--output={values.output}: expected a name that ends in .json")
-        refuse_file(values.output, is_embeddings, "file of embeddings", values.overwrite, [*arguments, values.analogies])
+        refuse()
     if values["position_rows"].present and not values.analogies:
         raise UserError("--position_rows: is for --analogies; expected that, or leave it out")
     questions = read_questions(values.analogies) if values.analogies else ()
@@ -71,6 +74,8 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
         if not values.output:
             print(terminal(sections(EmbeddingsRecord((found[-1],)))))
     if values.output:
+        # Once more: what somebody wrote there meanwhile, which may be hours, is as dear.
+        refuse()
         # First, because who reads the tables may go away (`| head`).
         EmbeddingsRecord(tuple(found)).write(values.output)
         for each in found:

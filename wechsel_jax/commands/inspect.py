@@ -106,6 +106,10 @@ def _refuse_without_effect(values: flags.FlagValues, directory: Path | None) -> 
         reasons |= dict.fromkeys(("tokens", "source", "text", "plan", "before"), "has no effect with --vectors")
     else:
         reasons["dictionary"] = "is for --vectors"
+        if directory is None or directory.is_file():
+            reasons |= dict.fromkeys(("samples", "seed"), "has no effect on a plan alone")
+            if not values.tokens:
+                reasons["source"] = "has no effect on a plan alone"
     if not values.text:
         reasons["tokens_limit"] = "is for --text"
     if directory is None or values.json:

@@ -14,11 +14,9 @@ from absl import flags
 
 from wechsel_jax.commands import choice, longest_document, number
 from wechsel_jax.errors import UserError, from_extra
-from wechsel_jax.initializers import METHODS
+from wechsel_jax.initializers import AUTO, METHODS
 from wechsel_jax.transfers.settings import described_settings
 
-# As comparisons have it.
-_AUTO = "auto"
 REQUIRED = ("source", "target_tokenizer", "output")
 
 
@@ -30,7 +28,7 @@ def define(values: flags.FlagValues) -> None:
     flags.DEFINE_string("output", None, "Directory to write.", **to)
     flags.DEFINE_boolean("overwrite", False, "Replace an existing output.", **to)
     made = "How the new embeddings are made; by default (auto) by anker where text is given, by wechsel where word vectors are"
-    choice(values, "method", None, (*METHODS, _AUTO), made)
+    choice(values, "method", None, (*METHODS, AUTO), made)
     probed = "Where no method is named: train so many steps from each that what is given allows, and keep the best; 0: do not."
     flags.DEFINE_integer("probe_steps", 0, probed, lower_bound=0, upper_bound=1 << 30, **to)
     for name, (kind, default, setting) in described_settings().items():
@@ -65,7 +63,7 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     """Runs the transfer; progress goes to stderr."""
     del arguments
     settings = values.flag_values_dict()
-    if settings["method"] == _AUTO:
+    if settings["method"] == AUTO:
         settings["method"] = None
     if not (steps := settings.pop("probe_steps")):
         from wechsel_jax.transfers.job import transfer

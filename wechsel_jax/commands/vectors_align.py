@@ -72,6 +72,8 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
     pairs = values.dictionary if values.dictionary in ("identical", None) else read_dictionary(values.dictionary)
     source, target = load_vectors(values.source, values.max_words), load_vectors(values.target, values.max_words)
     alignment = _aligned(values, source, target, pairs)
+    # Once more: what somebody wrote there meanwhile, which may be hours, is as dear.
+    _refuse_outputs(values)
     sides = ((source, alignment.map_source, values.source_output), (target, alignment.map_target, values.target_output))
     for side, mapped, output in sides:
         if output:
@@ -89,10 +91,15 @@ def run(values: flags.FlagValues, arguments: list[str]) -> None:
             print(f"{_NAMES.get(name, name)}: {_short(value)}")
 
 
-def _check(values: flags.FlagValues) -> None:
+def _refuse_outputs(values: flags.FlagValues) -> list[str]:
     outputs = [output for output in (values.source_output, values.target_output) if output]
     for output in outputs:
         refuse_file(output, _is_archive, "vectors align", values.overwrite, [values.source, values.target, values.dictionary])
+    return outputs
+
+
+def _check(values: flags.FlagValues) -> None:
+    outputs = _refuse_outputs(values)
     if len(outputs) > len({os.path.realpath(output) for output in outputs}):
         raise UserError(f"--target_output: {outputs[1]} is the file of --source_output; expected another one")
     adversarial = values.method == "adversarial"

@@ -6,7 +6,7 @@ Read `settings.py` (the fields, and what each method gets of them), then `run.py
 """
 
 from wechsel_jax.comparison.run import compare
-from wechsel_jax.comparison.settings import AUTO, default_config
+from wechsel_jax.comparison.settings import default_config
 from wechsel_jax.report.curves import BASELINE
 
-__all__ = ["AUTO", "BASELINE", "compare", "default_config"]
+__all__ = ["BASELINE", "compare", "default_config"]

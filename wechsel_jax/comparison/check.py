@@ -12,7 +12,6 @@ from ml_collections import ConfigDict
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.comparison.scoring import fine_tuning_config, read_tasks, scored_models
 from wechsel_jax.comparison.settings import (
-    AUTO,
     SAMPLE,
     base_method,
     helper_config,
@@ -31,7 +30,7 @@ from wechsel_jax.data.unfinished import discard
 from wechsel_jax.errors import UserError, naming
 from wechsel_jax.files import file_hash, foreign, remove_leftovers, require_file
 from wechsel_jax.files.json import is_number
-from wechsel_jax.initializers import METHODS
+from wechsel_jax.initializers import AUTO, METHODS
 from wechsel_jax.models import family
 from wechsel_jax.records.names import CONFIG_FILE
 from wechsel_jax.text.parallel import PARALLEL, require_parallel

@@ -14,7 +14,6 @@ from wechsel_jax.comparison.check import settle, validate_comparison
 from wechsel_jax.comparison.inputs import make_inputs, prepared_as, read_as, seconds_spent, timed
 from wechsel_jax.comparison.scoring import score_models, score_starts
 from wechsel_jax.comparison.settings import (
-    AUTO,
     OWN,
     base_method,
     input_places,
@@ -26,6 +25,7 @@ from wechsel_jax.comparison.tuning import tune, with_rates
 from wechsel_jax.data import prepare, prepare_split
 from wechsel_jax.errors import UserError
 from wechsel_jax.files import copy_tree, new_directory, temporary_directory
+from wechsel_jax.initializers import AUTO
 from wechsel_jax.records import ComparisonRecord, read_run
 from wechsel_jax.records.machine import machine
 from wechsel_jax.records.names import CONFIG_FILE, EXPORT

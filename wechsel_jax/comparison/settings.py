@@ -8,7 +8,7 @@ from typing import Any
 
 from ml_collections import ConfigDict, config_dict
 
-from wechsel_jax.initializers import METHODS
+from wechsel_jax.initializers import AUTO, METHODS
 from wechsel_jax.initializers.method import Method
 from wechsel_jax.records.names import EXPORT
 from wechsel_jax.training import default_config as default_training_config
@@ -18,8 +18,6 @@ from wechsel_jax.transfers.settings import FITTED, INPUTS, TransferSettings, des
 
 # As the target vectors of a variant: those of words in the documents that are trained on, see `training.data.max_bytes`.
 SAMPLE = "sample"
-# Stands for the method that `transfer` chooses where none is named.
-AUTO = "auto"
 # Of `training.data`: how every text of a comparison is read, also by its transfers.
 TEXT = ("text_field", "max_document_bytes")
 

@@ -31,9 +31,9 @@ def perplexity_at_zero(
       seed: of the masks; the same seed asks a masked model for the same tokens.
 
     Returns:
-      {"perplexity", "loss" (nats a token), "bits_per_byte", "tokens" and "bytes" (predicted), "masked", "uniform": what a
-      uniform guess would be, "seconds"}, or {"reason"} where the architecture is none that is implemented here. A score that
-      is infinite or no number is None, for JSON has neither.
+      {"perplexity", "loss" (nats a token), "bits_per_byte", "tokens" and "bytes" (predicted), "unknown": share of the text's
+      tokens that are unknown ones, "masked", "uniform": what a uniform guess would be, "seconds"}, or {"reason"} where the
+      architecture is none that is implemented here. A score that is infinite or no number is None, for JSON has neither.
 
     Raises:
       UserError: the text or the tokenizer is missing or unusable, or `tokens_limit` is under 2.
@@ -71,6 +71,9 @@ def perplexity_at_zero(
             raise UserError(f"{text}: holds {size} token; expected at least 2 to predict one from another; give more text")
         blocks = TokenBlocks.open(tokens, min(_LENGTH, config.max_length, size))
         sizes = blocks.byte_lengths(vocabulary)
+        # Unless it also ends documents, as GPT-2's.
+        hidden = [i for i, roles in enumerate(vocabulary.roles) if "unk" in roles and "eos" not in roles]
+        unknown = float(np.isin(blocks.stream, hidden).mean())
         batches = _beginning(evaluation_batches(blocks, _ROWS, family.causal, byte_lengths=sizes), tokens_limit)
         found = perplexity(objective, parameters, batches, jax.random.key(seed))
     scores = ("perplexity", "loss", "bits_per_byte")
@@ -80,6 +83,7 @@ def perplexity_at_zero(
         **finite,
         "tokens": found["tokens"],
         "bytes": found.get("bytes", 0),
+        "unknown": round(unknown, 6),
         "uniform": len(vocabulary),
         "masked": not family.causal,
         "seconds": seconds,

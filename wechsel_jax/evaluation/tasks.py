@@ -479,7 +479,7 @@ def _facts(place: str | os.PathLike) -> dict[str, Any]:
         tables = [name for name in sizes if name.endswith("_tok_emb.embedding.weight")]
         size = checkpoint.config["vocab_size"]
     else:
-        sizes = {name: count for name, count in sizes.items() if name not in checkpoint.tied_copies()}
+        sizes = {name: count for name, count in sizes.items() if name not in checkpoint.tied_copies}
         tables = [tensor.name for tensor in checkpoint.vocabulary_tensors()]
         size = checkpoint.vocabulary_size
     transfer = directory / RECORD_FILE

@@ -12,7 +12,8 @@ from pathlib import Path
 from wechsel_jax.errors import UserError
 from wechsel_jax.files.manifests import RECORD, list_files
 
-_TEXT_PREFIXES = ("datasets:", "hf://")
+# What the name of a data set of the hub, and of a saved one, begins with where text is named.
+HUB, SAVED = "hf://", "datasets:"
 
 
 def refuse_directory(
@@ -183,7 +184,7 @@ def _found(given: str | os.PathLike | None) -> list[str]:
     if not given:
         return []
     text = os.fspath(given)
-    for prefix in _TEXT_PREFIXES:
+    for prefix in (SAVED, HUB):
         if text.startswith(prefix):
             text = text.removeprefix(prefix)
             # What follows a mark is a split or the like, unless it is part of the name.

@@ -28,10 +28,12 @@ from wechsel_jax.initializers.trelm import TRELM
 from wechsel_jax.initializers.wechsel import WECHSEL, WECHSEL_TFR
 
 __all__ = [
-    "METHODS", "NOISES", "SHUFFLES", "STANDARDIZATIONS", "Method", "Setting", "Side", "TransferPlan", "draw_noise",
+    "AUTO", "METHODS", "NOISES", "SHUFFLES", "STANDARDIZATIONS", "Method", "Setting", "Side", "TransferPlan", "draw_noise",
     "shuffle", "standardize",
 ]  # fmt: skip
 
+# As the name of a method: the one that a transfer chooses itself.
+AUTO = "auto"
 METHODS: dict[str, Method] = {
     method.name: method
     for method in (

@@ -21,6 +21,8 @@ _BLOCK = 256
 # Rows of a Gram matrix that one product makes. BLAS has fast kernels for products this narrow, and they leave out most of the
 # upper triangle: half the time of its symmetric product, which is made for larger matrices.
 _PANEL = 8
+# Two float32 rows that differ in their last bits are the same row.
+CUTOFF = 1e-6
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ def least_squares(
     wanted: np.ndarray,
     *,
     ridge: float = 0.0,
-    cutoff: float = 1e-6,
+    cutoff: float = CUTOFF,
     progress: Callable[[int, int], None] | None = None,
 ) -> Fit:
     """Weights c of least length that minimise ||c A - e||, for each token's support rows A and its own row e.

@@ -7,13 +7,11 @@ import numpy as np
 from wechsel_jax import search
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers.anchors import anchored_plan, find_anchors, helper_rows
-from wechsel_jax.initializers.least_squares import Fit, least_squares
+from wechsel_jax.initializers.least_squares import CUTOFF, Fit, least_squares
 from wechsel_jax.initializers.method import Method, Ridge
 from wechsel_jax.initializers.plan import Side, TransferPlan, on_source_rows
 from wechsel_jax.initializers.regression import Predicted, regressed_by_shared
 from wechsel_jax.tokens.overlap import Overlap
-
-_CUTOFF = 1e-6
 
 
 def salt(
@@ -62,7 +60,7 @@ def salt(
     vectors = np.asarray(target.vectors)
     places, chosen = search.sparsemax_neighbors(vectors[wanted], vectors[anchors], progress=progress)
     ids = anchors[places]
-    fit = least_squares(table, ids, np.asarray(chosen) > 0, table[wanted], ridge=ridge, cutoff=_CUTOFF)
+    fit = least_squares(table, ids, np.asarray(chosen) > 0, table[wanted], ridge=ridge)
     if notes is not None:
         for sentence in _describe(fit, overlap, target.has_vector, known):
             notes(sentence)
@@ -92,10 +90,10 @@ def _describe(fit: Fit, overlap: Overlap, has_vector: np.ndarray, known: np.ndar
         f"{np.median(norm):.3g} (median; at most {norm.max():.3g}); {np.median(fit.residual):.0%} of a token's helper row lies "
         "outside its neighbors' span (median)"
     )
-    ill = int((fit.condition > 1 / _CUTOFF).sum())
+    ill = int((fit.condition > 1 / CUTOFF).sum())
     if ill:
         sentences.append(
-            f"{ill:,} of {count:,} neighborhoods were ill-conditioned (condition above {1 / _CUTOFF:.0e}): nearly equal rows "
+            f"{ill:,} of {count:,} neighborhoods were ill-conditioned (condition above {1 / CUTOFF:.0e}): nearly equal rows "
             "were taken as one"
         )
     return sentences

@@ -6,15 +6,13 @@ import numpy as np
 
 from wechsel_jax.errors import UserError
 from wechsel_jax.initializers.anchors import find_anchors, helper_rows
+from wechsel_jax.initializers.least_squares import CUTOFF
 from wechsel_jax.initializers.method import Method, Ridge
 from wechsel_jax.initializers.plan import Side, TransferPlan
 from wechsel_jax.initializers.regression import Predicted, regressed_by_shared
 from wechsel_jax.records import work
 from wechsel_jax.search.threads import one_thread
 from wechsel_jax.tokens.overlap import Overlap
-
-# As SALT's: two float32 rows that differ in their last bits are the same row.
-_CUTOFF = 1e-6
 
 
 @one_thread()
@@ -61,7 +59,7 @@ def sava(
     mean = rows.mean(axis=0)
     work.svd(*rows.shape)
     left, values, right = np.linalg.svd(rows - mean, full_matrices=False)
-    kept = values > _CUTOFF * values[0]
+    kept = values > CUTOFF * values[0]
     left, values, right = left[:, kept], values[kept], right[kept]
     if notes is not None and len(anchors) <= table.shape[1]:
         notes(

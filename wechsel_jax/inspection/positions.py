@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 FORMULAS = ("sinusoidal", "paired", "halves")
 KINDS = (*FORMULAS, "learned", "rotary", "relative")
 _LEARNED = re.compile(r"(\w+\.)*(wpe|position_embeddings|embed_positions|position_embedding)\.weight")
-_COMPUTED = ("xglm", "m2m_100", "marian", "pegasus")
+# `less` of `sinusoidal`: 1 is fairseq's, with which the last sine has exponent 1.
+_COMPUTED = {"xglm": 1, "m2m_100": 1, "marian": 0, "pegasus": 0}
 _RELATIVE = ("t5", "mt5", "umt5", "deberta-v2", "deberta", "bloom", "mpt")
 _RIDGES = np.logspace(-6, 6, 13)
 # Of a probe: words, and positions that each is put at.
@@ -65,12 +66,12 @@ class Reading:
     accuracy: float
 
 
-def sinusoidal(kind: str, length: int, dimension: int) -> Positions:
-    """Positions of one of `FORMULAS`; L = `length`."""
+def sinusoidal(kind: str, length: int, dimension: int, less: int = 1) -> Positions:
+    """Positions of one of `FORMULAS`; L = `length`. For halves, sine j has exponent j / (D / 2 - `less`)."""
     if kind != "halves":
         return Positions(kind, sinusoidal_positions(length, dimension, paired=kind == "paired"))
     half = dimension // 2
-    angle = np.arange(length)[:, None] * np.exp(np.arange(half) * -(math.log(10_000) / max(half - 1, 1)))
+    angle = np.arange(length)[:, None] * np.exp(np.arange(half) * -(math.log(10_000) / max(half - less, 1)))
     table = np.concatenate([np.sin(angle), np.cos(angle), np.zeros((length, dimension % 2))], axis=1)
     return Positions(kind, table)
 
@@ -101,7 +102,7 @@ def of_checkpoint(checkpoint: "Checkpoint", length: int) -> Positions | None:
         table = checkpoint.read(min(stored, key=lambda name: ("encoder" not in name, name)))[first : first + length]
         return Positions("halves" if computed else "learned", table.astype(np.float64), scale=scale)
     if computed:
-        return Positions("halves", sinusoidal("halves", first + length, dimension).table[first:], scale=scale)
+        return Positions("halves", sinusoidal("halves", first + length, dimension, _COMPUTED[kind]).table[first:], scale=scale)
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     # Some models have one record for each kind of layer.
     rope = next((part for part in rope.values() if isinstance(part, Mapping)), rope)

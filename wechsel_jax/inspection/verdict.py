@@ -7,6 +7,7 @@ from typing import Any
 
 from wechsel_jax.initializers import METHODS
 from wechsel_jax.records import Finding
+from wechsel_jax.tokens import ROLES
 
 SEVERITIES = ("wrong", "look", "ok")
 
@@ -21,6 +22,8 @@ PAIRS = 1000
 FOUND_SHARE = 0.05
 # Aligned vectors of related corpora reach .2 to .6; random ones one in the number of words searched.
 PRECISION_AT_1 = 0.05
+# Of good tokenizers, rare characters are unknown: well under one token in two hundred.
+UNKNOWN_SHARE = 0.005
 # 300-dimensional vectors of unrelated words have a best match of about .2 to .3 among 50,000.
 TOP_1 = 0.3
 # Vectors of one space, and vectors that are all alike, as of too little text: what is mixed by them is a mean of anything.
@@ -111,7 +114,7 @@ def _special_tokens(facts: Mapping[str, Any]) -> list[Finding]:
         return []
     lost = [token for token in special["random"] if token in special["named"]]
     if not lost:
-        return [Finding("ok", "special tokens", 0, "No special token with a role (bos, eos, pad, unk, mask) is random.")]
+        return [Finding("ok", "special tokens", 0, f"No special token with a role ({', '.join(ROLES)}) is random.")]
     if counts.get("random") == facts.get("vocabulary_size"):
         return []  # all rows are, which is said already
     names = ", ".join(lost)
@@ -302,6 +305,14 @@ def _weights(facts: Mapping[str, Any]) -> list[Finding]:
     return found
 
 
+def _unknown(facts: Mapping[str, Any]) -> list[Finding]:
+    share = (facts.get("perplexity") or {}).get("unknown") or 0.0
+    if share <= UNKNOWN_SHARE:
+        return []
+    text = f"{_percent(share)} of the text's tokens are unknown: what stands there is hidden, and easy to predict for it"
+    return [Finding("look", "unknown tokens", share, f"{text}; train a tokenizer that has all characters of the language.")]
+
+
 def _perplexity(facts: Mapping[str, Any]) -> list[Finding]:
     found = facts.get("perplexity") or {}
     if "uniform" not in found:
@@ -323,7 +334,7 @@ def _perplexity(facts: Mapping[str, Any]) -> list[Finding]:
 
 _CHECKS: tuple[Callable[[Mapping[str, Any]], list[Finding]], ...] = (
     _finite, _unseen, _random_rows, _special_tokens, _scales, _duplicates, _pairs, _precision, _anchors, _dictionary,
-    _similarity, _weights, _perplexity,
+    _similarity, _weights, _unknown, _perplexity,
 )  # fmt: skip
 
 

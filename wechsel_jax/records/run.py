@@ -253,7 +253,7 @@ def read_run(path: str | Path) -> RunRecord:
         training=training,
         others=others,
         transfer=transfer,
-        starts=_read_starts(path / MACHINE_FILE),
+        starts=read_starts(path / MACHINE_FILE),
         data={side: found for side in SIDES if (found := _read_manifest(path, config, side))},
         fingerprints=_read_fingerprints(path / FINGERPRINTS_FILE),
     )
@@ -322,7 +322,12 @@ def _last_step(*lines: Sequence[Evaluation | Mapping[str, Any]]) -> int | None:
     return max((one.step if isinstance(one, Evaluation) else one["step"] for some in lines for one in some), default=None)
 
 
-def _read_starts(file: Path) -> tuple[Mapping[str, Any], ...]:
+def read_starts(file: Path) -> tuple[Mapping[str, Any], ...]:
+    """Returns the starts of a run that machine.json has, the oldest first; none where there is no file.
+
+    Raises:
+      UserError: the file is damaged.
+    """
     if not file.exists():
         return ()
     content = read_json(file, "what a run recorded of its devices", "remove it")

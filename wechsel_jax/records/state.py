@@ -19,6 +19,8 @@ RUNNING, STOPPED, FINISHED = "running", "stopped", "finished"
 # Where no lock tells, a run whose metrics were silent for longer than this, and than ten of its pauses, has stopped.
 _SILENT_SECONDS = 600.0
 _RECENT_LINES = 50
+# The fields of C's struct flock.
+_LOCK = "hhqqi"
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,13 @@ def seconds_per_step(lines: Sequence[Mapping[str, Any]]) -> float | None:
     return pace if pace > 0 else None
 
 
+def whole_file() -> bytes:
+    """A lock for writing on all of a file, as the system takes it that is asked for one or about one."""
+    import fcntl
+
+    return struct.pack(_LOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+
+
 def _lock_held(workdir: Path) -> bool | None:
     """Whether a process of this machine is at work in a workdir; None where that cannot be told from here."""
     file = workdir / LOCK_FILE
@@ -87,8 +96,8 @@ def _lock_held(workdir: Path) -> bool | None:
     descriptor = os.open(file, os.O_RDONLY)
     try:
         # Asked for, not taken: a run that starts now must not be refused because somebody looks on.
-        question = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        return struct.unpack("hhqqi", fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, question))[0] != fcntl.F_UNLCK
+        answer = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, whole_file())
+        return struct.unpack(_LOCK, answer)[0] != fcntl.F_UNLCK
     except OSError:
         return None
     finally:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from wechsel_jax.errors import UserError, from_extra, one_line, parsing
 from wechsel_jax.files import file_hash, require_file
+from wechsel_jax.files.refusals import HUB, SAVED
 from wechsel_jax.text.files import LONGEST_DOCUMENT, PARQUET
 
 if TYPE_CHECKING:
     import datasets
 
-HUB, SAVED = "hf://", "datasets:"
 SOURCE_FILE = "a text file in UTF-8 (plain, .gz, .xz, .bz2 or .zst), JSON lines (.jsonl) or Parquet (.parquet)"
 _COMPRESSIONS = (".gz", ".xz", ".bz2", ".zst", ".zstd")
 _JSON_NAMES = (".jsonl", ".ndjson", ".json")

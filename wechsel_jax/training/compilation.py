@@ -1,6 +1,7 @@
 """The step of a phase, compiled ahead of its first update: the memory it takes, what to do where that ends, and the cache."""
 
 import contextlib
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -73,10 +74,22 @@ def out_of_memory(error: Exception) -> bool:
 
 @contextlib.contextmanager
 def compiled_programs(directory: str) -> Iterator[None]:
-    """Keeps compiled programs in a directory while the block runs; "" changes nothing."""
+    """Keeps compiled programs in a directory while the block runs; "" changes nothing.
+
+    Raises:
+      UserError: the directory cannot be made or written.
+    """
     if not directory:
         yield
         return
+    try:
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=directory).close()
+    except OSError as error:
+        raise UserError(
+            f"compilation_cache: {directory}: cannot be made or written ({error.strerror}); expected a directory; name another "
+            'one, or "" for none'
+        ) from None
     settings = {"jax_compilation_cache_dir": str(Path(directory).resolve()), "jax_persistent_cache_min_compile_time_secs": 0.0}
     old = {name: getattr(jax.config, name) for name in settings}
     for name, value in settings.items():

@@ -1,5 +1,6 @@
 """The settings of a training run: what each means, its default, and what is checked before anything is opened."""
 
+import functools
 import inspect
 import re
 from collections.abc import Callable, Mapping
@@ -243,6 +244,10 @@ def validate(config: ConfigDict, steps_known: bool = True) -> None:
         _check(name, config[name], least <= config[name] <= most, f"a number from {least} to {most}")
     _check("loss_chunk", config.loss_chunk, config.loss_chunk >= 0, "a number of positions, or 0 to have it chosen")
     _check("mask_rate", config.mask_rate, 0 < config.mask_rate <= 1, "a share above 0 and at most 1")
+    if config.objective in _READ_BY["mask_rate"]:
+        least, enough = 0.5 / config.block_length, round(config.mask_rate * config.block_length) >= 1
+        expected = f"more than {least:.2g}, so that a row of block_length={config.block_length} has a mask"
+        _check("mask_rate", config.mask_rate, enough, expected)
     _check_soft_targets(config)
     _check("block_length", config.block_length, config.block_length >= 2, "at least 2 tokens")
     _check("seed", config.seed, config.seed >= 0, f"a number from 0 to {_MOST}")
@@ -439,19 +444,26 @@ def _check_soft_targets(config: ConfigDict) -> None:
         raise UserError(f"soft_targets.share: is {soft.share:g} with objective={config.objective}; expected 0: they are of clm")
 
 
-# Settings of labelled examples that not every objective reads.
+# Settings that not every objective reads.
 _READ_BY = {
-    "stride": ("answers",),
-    "language": ("answers",),
-    "skip": ("classification",),
-    "label": ("classification", "tagging"),
-    "columns": ("classification", "tagging", "roles", "translation"),
-    "texts": ("classification", "tagging", "translation"),
+    "loss_chunk": ("clm", "cdlm", "translation"),
+    "mask_rate": ("mlm", "mlm_nsp", "cdlm", "tlm", "brlm"),
+    "parity": ("cdlm",),
+    "task.stride": ("answers",),
+    "task.language": ("answers",),
+    "task.skip": ("classification",),
+    "task.label": ("classification", "tagging"),
+    "task.columns": ("classification", "tagging", "roles", "translation"),
+    "task.texts": ("classification", "tagging", "translation"),
+    "task.labels": ("classification", "tagging", "parsing", "roles"),
+    "task.group_by_length": FORMS,
+    "task.bleu": ("translation",),
+    "task.tokenize": ("translation",),
 }
 
 
 def _check_task(config: ConfigDict) -> None:
-    """That the settings of labelled examples fit what is to be predicted."""
+    """That there are no settings that the objective does not read, and those of labelled examples fit what is predicted."""
     task, usual = config.task, default_config()
     for name in ("texts", "columns", "labels", "skip"):
         if not all(isinstance(item, str) for item in task[name]) or len({*task[name]}) < len(task[name]):
@@ -459,18 +471,16 @@ def _check_task(config: ConfigDict) -> None:
     _check("task.stride", task.stride, task.stride >= 0, "0 or more tokens")
     if config.objective not in FORMS:
         _check("epochs", config.epochs, not config.epochs, "0: passes are counted of labelled examples; set steps")
+    given, defaults = as_dict(config), as_dict(usual)
+    for name, readers in _READ_BY.items():
+        *group, field = name.split(".")
+        here, default = (functools.reduce(dict.__getitem__, group, every)[field] for every in (given, defaults))
+        _check(name, here, config.objective in readers or here == default, f"{default!r}: it is for {', '.join(readers)}")
+    if config.objective not in FORMS:
         return
     least, most = {"classification": (1, 2), "translation": (2, 2)}.get(config.objective, (1, 1))
-    translating = config.objective == "translation"
-    _check("task.bleu", task.bleu, translating or not task.bleu, "False: BLEU is of translations")
     right = task.bleu or task.tokenize == usual.task.tokenize
     _check("task.tokenize", task.tokenize, right, f"{usual.task.tokenize!r}: it is how task.bleu counts")
-    free = translating or config.objective == "answers"
-    _check("task.labels", as_dict(task.labels), not (free and len(task.labels)), f"none: they are not of {config.objective}")
-    for name, readers in _READ_BY.items():
-        given, default = as_dict(task[name]), as_dict(usual.task[name])
-        right = config.objective in readers or given == default
-        _check(f"task.{name}", given, right, f"{default!r}: it is for {' and '.join(readers)}")
     count = len(task.texts)
     _check("task.texts", as_dict(task.texts), least <= count <= most, f"the names of {least} to {most} columns or fields")
     if config.objective == "answers":

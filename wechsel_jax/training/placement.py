@@ -34,6 +34,22 @@ from wechsel_jax.training.step import (
 T = TypeVar("T")
 
 
+def rows_of_batch(config: ConfigDict, mesh: jax.sharding.Mesh) -> int:
+    """Returns how many rows are computed at once: a batch, or one of the parts that it is accumulated of.
+
+    Raises:
+      UserError: the devices that share them cannot.
+    """
+    rows, parts = config.batch_size // config.accumulation, sharding.batch_devices(mesh)
+    if rows % parts:
+        raise UserError(
+            f"batch_size: {config.batch_size} in {config.accumulation} parts gives {rows} rows, "
+            f"which {parts} devices cannot share; expected a multiple; "
+            "change batch_size or accumulation, or set mesh.data to fewer devices"
+        )
+    return rows
+
+
 class Placement:
     """The mesh of a run, and the states, steps and batches on it.
 
@@ -56,13 +72,7 @@ class Placement:
         self.mesh = sharding.make_mesh(config.mesh)
         self.phases = make_phases(config)
         self.train_key = train_key(config.seed)
-        self._rows, parts = config.batch_size // config.accumulation, sharding.batch_devices(self.mesh)
-        if self._rows % parts:
-            raise UserError(
-                f"batch_size: {config.batch_size} in {config.accumulation} parts gives {self._rows} rows, "
-                f"which {parts} devices cannot share; expected a multiple; "
-                "change batch_size or accumulation, or set mesh.data to fewer devices"
-            )
+        self._rows = rows_of_batch(config, self.mesh)
         family = spec.model.family
         shapes = family.shapes(spec.model.device_config)
         self._shapes = unflatten({path: jax.ShapeDtypeStruct(shape, np.float32) for path, shape in shapes.items()})

@@ -34,9 +34,10 @@ def finetune(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
     Raises:
       UserError: as `train`.
     """
+    # First: without labels, what is said of them is a mistake, too.
+    if (objective := config.get("objective")) not in FORMS:
+        raise UserError(f"objective: {objective} needs no labels; expected one of {', '.join(FORMS)}; or train.pretrain")
     validate(config, steps_known=not config.get("epochs"))
-    if config.objective not in FORMS:
-        raise UserError(f"objective: {config.objective} needs no labels; expected one of {', '.join(FORMS)}; or train.pretrain")
     workdir = Path(workdir)
     if config.seeds < 2:
         if any(workdir.glob(f"seed-*/{CONFIG_FILE}")):

@@ -27,17 +27,18 @@ from wechsel_jax.records.run import SIDES
 from wechsel_jax.tokens import Vocabulary, load_tokenizer
 from wechsel_jax.tokens.extension import place_beside
 from wechsel_jax.training import distributed
-from wechsel_jax.training.config import default_config, groups, phases, validate
+from wechsel_jax.training.config import as_dict, default_config, groups, phases, validate
 from wechsel_jax.training.distributed import broadcast_from_first
 from wechsel_jax.training.exports import write_model
 from wechsel_jax.training.groups import assign
 from wechsel_jax.training.loop import train
 from wechsel_jax.training.optimizer import trainable_paths
-from wechsel_jax.training.placement import Placement
+from wechsel_jax.training.placement import Placement, rows_of_batch
 from wechsel_jax.training.run_data import Data, check_pairs, find_data, identified, open_data
 from wechsel_jax.training.run_spec import RunSpec, build_run, described_model, strip
 from wechsel_jax.training.sharding import make_mesh
 from wechsel_jax.training.step import INIT_STREAM, stream_key
+from wechsel_jax.training.trackers import require_packages
 from wechsel_jax.training.workdir import (
     check_config,
     follow,
@@ -73,7 +74,7 @@ def default_trelm_config() -> ConfigDict:
     config.tri_layer = True
     # Whether the model becomes an ordinary encoder before the last phase, which then trains what is exported, or after it.
     config.fold_first = True
-    # Do as the public code does: which layer becomes the TRILayer, and `parity` of every phase.
+    # Do as the public code does: which layer becomes the TRILayer, and `parity` of every phase with cdlm.
     config.parity = False
     for name in PHASES:
         config[name] = default_config()
@@ -111,7 +112,8 @@ def train_trelm(config: ConfigDict, workdir: str | Path) -> dict[str, Any]:
     distributed.start(config.commonality.distributed)
     for name, run in runs.items():
         with _naming(name):
-            make_mesh(run.mesh)
+            rows_of_batch(run, make_mesh(run.mesh))
+            require_packages(run.trackers)
     first = distributed.is_first()
     if first:
         require_workdir(workdir, "a TreLM training")
@@ -187,12 +189,15 @@ def phase_settings(config: ConfigDict, workdir: Path) -> dict[str, ConfigDict]:
         "backward": workdir / "commonality" / EXPORT,
         "language": workdir / ("folded" if config.fold_first else "combined"),
     }
-    runs = {}
+    runs, usual = {}, default_config().distributed
     for name, place in begins.items():
         run = runs[name] = copy.deepcopy(config[name])
         if run.model.checkpoint:
             raise UserError(f'{name}.model.checkpoint: is {run.model.checkpoint!r}; expected "": it follows from source')
-        run.model.checkpoint, run.parity = str(place), run.parity or config.parity
+        run.model.checkpoint, run.parity = str(place), run.parity or (config.parity and run.objective == "cdlm")
+        if run.distributed != config.commonality.distributed and as_dict(run.distributed) != as_dict(usual):
+            raise UserError(f"{name}.distributed: differs from commonality.distributed, which is of all phases; expected that")
+        run.distributed = copy.deepcopy(config.commonality.distributed)
         if run.seeds > 1 or run.fork:
             field = "fork" if run.fork else "seeds"
             raise UserError(f"{name}.{field}: is {run[field]!r}; expected none: a phase is one run from the model before it")
@@ -231,6 +236,9 @@ def _check_models(runs: Mapping[str, ConfigDict], folded: bool) -> None:
         trial = copy.deepcopy(run)
         trial.model.checkpoint = runs["commonality"].model.checkpoint
         with _naming(name):
+            other = {"forward": "backward", "backward": "forward"}.get(name)
+            if other and run.data.rows.startswith(other):
+                raise UserError(f"data.rows: is {run.data.rows!r}; expected {name!r}: its layers are those that read pairs so")
             model = build_run(trial, weights=False).model
             check_pairs(trial, model, languages)
             of_phase, described = model.family, model.device_config
@@ -242,9 +250,10 @@ def _check_models(runs: Mapping[str, ConfigDict], folded: bool) -> None:
                     described, model_type=of_phase.name, layers=layers, tri_layer=False, language_count=0
                 )
             shapes = of_phase.shapes(described)
+            grouping = None
             if trial.optimizer.groups:
                 given = {"tokens": len(model.vocabulary), "checkpoint": trial.model.checkpoint}
-                assign(groups(trial), of_phase, described, shapes, **given)
+                grouping = assign(groups(trial), of_phase, described, shapes, **given)
             for phase in phases(trial):
                 middle = model.config.layers // 2
                 half = {"forward": f"{middle}:", "backward": f":{middle}"}.get(name)
@@ -253,7 +262,7 @@ def _check_models(runs: Mapping[str, ConfigDict], folded: bool) -> None:
                         f"phases: trains the layers {phase.layers} of {model.config.layers}, of which {half} are taken from "
                         f"it; expected {half} or all; set depth={model.config.layers} in configs/trelm.py"
                     )
-                trainable_paths(of_phase, shapes, phase.trainable, phase.layers)
+                trainable_paths(of_phase, shapes, phase.trainable, phase.layers, grouping)
 
 
 def _check_texts(runs: Mapping[str, ConfigDict], workdir: Path) -> None:

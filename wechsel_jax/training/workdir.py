@@ -8,7 +8,6 @@ import hashlib
 import json
 import os
 import socket
-import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,8 @@ from wechsel_jax.files import refuse_workdir
 from wechsel_jax.files.json import mismatch, read_json, record_json
 from wechsel_jax.records.machine import versions
 from wechsel_jax.records.names import CONFIG_FILE, FINGERPRINTS_FILE, LOCK_FILE, MACHINE_FILE, METRICS_FILE, TEXTS_FILE
+from wechsel_jax.records.run import read_starts
+from wechsel_jax.records.state import whole_file
 from wechsel_jax.tokens.files import tokenizer_hash
 from wechsel_jax.training import distributed
 from wechsel_jax.training.config import as_dict, default_config
@@ -46,7 +47,6 @@ _RECORDED = {
 # A lock of the open file, where there are such (Linux), is not lost as one of the process is when another descriptor of the
 # file is closed: a process may write a report on its own run.
 _TAKE = getattr(fcntl, "F_OFD_SETLK", fcntl.F_SETLK)
-_WHOLE_FILE = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 # These decide where and how fast a run goes, not what it computes, so a run may go on with other values.
 FREE_FIELDS = (
     *("mesh", "distributed", "compilation_cache", "keep", "keep_every", "checkpoint_every"),
@@ -96,7 +96,7 @@ def only_run(workdir: str | Path, say: Callable[[str], None] = print) -> Iterato
     try:
         holder = ""
         try:
-            fcntl.fcntl(descriptor, _TAKE, _WHOLE_FILE)
+            fcntl.fcntl(descriptor, _TAKE, whole_file())
         except OSError as error:
             if error.errno in (errno.EACCES, errno.EAGAIN):
                 holder = os.read(descriptor, 200).decode(errors="replace").strip() or "another process"
@@ -328,14 +328,5 @@ def record_start(workdir: str | Path, step: int, seconds: float, devices: Sequen
         "flops_per_token": flops_per_token,
         "versions": versions(),
     }
-    starts = [old for old in read_starts(workdir) if old.get("seconds", 0.0) < start["seconds"]] if step else []
+    starts = [old for old in read_starts(file) if old.get("seconds", 0.0) < start["seconds"]] if step else []
     record_json(file, {"starts": [*starts, start]})
-
-
-def read_starts(workdir: str | Path) -> list[dict]:
-    """Returns the starts of a run, the oldest first; empty where they were not recorded or the file is damaged."""
-    try:
-        starts = json.loads((Path(workdir) / MACHINE_FILE).read_text(encoding="utf-8"))["starts"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
-    return [start for start in starts if isinstance(start, dict)] if isinstance(starts, list) else []

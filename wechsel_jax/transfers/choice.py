@@ -7,6 +7,7 @@ SmolLM2 135M, which hardly reads it, trains faster from anker (benchmarks/real_m
 
 import bz2
 import importlib.util
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,8 @@ import numpy as np
 
 from wechsel_jax.checkpoint import Checkpoint
 from wechsel_jax.tokens import Vocabulary
-from wechsel_jax.tokens.text import BOUNDARY, read_token_ids
+from wechsel_jax.tokens.encoding import encode, plain_backend
+from wechsel_jax.tokens.text import read_texts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -69,16 +71,17 @@ def choose_method(
       UserError: a text is missing, empty or damaged.
     """
 
-    def read(text: Sequence[str]) -> tuple[np.ndarray, bytes]:
-        ids = read_token_ids(tokenizer, text, _BYTES, text_field, max_document_bytes)
-        ids = ids[ids != BOUNDARY]
-        return ids, b"".join(vocabulary.bytes[i] for i in ids)
+    def read(files: Sequence[str]) -> tuple[np.ndarray, bytes]:
+        documents = [*itertools.chain.from_iterable(read_texts(files, _BYTES, text_field, max_document_bytes))]
+        pieces = encode(plain_backend(tokenizer), documents, special_tokens=False)
+        return np.fromiter(itertools.chain.from_iterable(pieces), np.int32), "".join(documents).encode()
 
     ids, text = read(target_text)
     if len(text) < _LEAST_BYTES:
         because = f"{len(text)} bytes of target text are too few to see whether the source model reads it"
         return {"method": DEFAULT, "because": because, "measure": None}
-    measure, value, threshold = "bits per byte", _bits_per_byte(checkpoint, vocabulary, ids), _SHARE_OF_BZIP2
+    measure, threshold = "bits per byte", _SHARE_OF_BZIP2
+    value = _bits_per_byte(checkpoint, vocabulary.id_with_role("bos"), token_sizes(vocabulary, ids, text), ids)
     if value is not None:
         ratio = value / _packed(text)
         compared = f"{ratio:.2f} times bzip2's"
@@ -95,14 +98,30 @@ def choose_method(
     return {"method": READER if reads else DEFAULT, "because": because, "measure": measure, **numbers}
 
 
+def token_sizes(vocabulary: Vocabulary, ids: np.ndarray, text: bytes) -> np.ndarray:
+    """float64 (V,): bytes of the text that each token stands for; those of no other are the unknown token's, in equal parts."""
+    sizes = np.array([len(token) for token in vocabulary.bytes], float)
+    unknown = vocabulary.id_with_role("unk")
+    if count := np.count_nonzero(ids == unknown):
+        sizes[unknown] = max(0.0, len(text) - sizes[ids[ids != unknown]].sum()) / count
+    return sizes
+
+
 def _packed(text: bytes) -> float:
     """bzip2's bits per byte of a text's first 256 KiB."""
     beginning = text[:_BYTES]
     return 8 * len(bz2.compress(beginning)) / len(beginning)
 
 
-def _bits_per_byte(checkpoint: Checkpoint, vocabulary: Vocabulary, ids: np.ndarray) -> float | None:
-    """Of rows at equal distances, predicted from 127 tokens before at most; None where the model cannot be run."""
+def _bits_per_byte(checkpoint: Checkpoint, begin: int | None, sizes: np.ndarray, ids: np.ndarray) -> float | None:
+    """Of rows at equal distances, predicted from 127 tokens before at most; None where the model cannot be run.
+
+    Args:
+      checkpoint: of the model.
+      begin: id of the token for the beginning of a text, if there is one.
+      sizes: (V,), bytes of each token.
+      ids: (n,), of the text.
+    """
     if importlib.util.find_spec("flax") is None:
         # Without the extra `train` a vocabulary can be exchanged, but no model be run.
         return None
@@ -127,12 +146,10 @@ def _bits_per_byte(checkpoint: Checkpoint, vocabulary: Vocabulary, ids: np.ndarr
     length = min(_LENGTH, config.max_length, len(ids))
     starts = np.linspace(0, len(ids) // length - 1, min(_ROWS, len(ids) // length)).round().astype(np.int64) * length
     rows = ids[starts[:, None] + np.arange(length)]
-    begin = vocabulary.id_with_role("bos")
     # Without a token for the beginning, the first token of a row is not predicted.
     seen, wanted = (rows[:, :-1], rows[:, 1:]) if begin is None else (np.insert(rows, 0, begin, axis=1)[:, :-1], rows)
     positions = np.tile(np.arange(seen.shape[1]), (len(seen), 1))
     states = hidden_states(family, config, parameters, seen.astype(np.int32), positions)
     head = jax.device_put(family.head(parameters))
     loss = cross_entropy(Score(family, config), head, states, wanted.reshape(-1), size=config.vocabulary_size)
-    count = sum(len(vocabulary.bytes[i]) for i in wanted.reshape(-1))
-    return loss * wanted.size / math.log(2) / count
+    return loss * wanted.size / math.log(2) / sizes[wanted].sum()

@@ -9,6 +9,7 @@ import numpy as np
 from wechsel_jax.errors import UserError
 from wechsel_jax.records import work
 from wechsel_jax.search.csls import csls_neighbors, neighborhood_mean
+from wechsel_jax.search.neighbors import nearest_neighbors
 from wechsel_jax.search.threads import one_thread
 from wechsel_jax.vectors.refinement import Refined, Refinement, refine_rotation
 from wechsel_jax.vectors.word_vectors import WordVectors
@@ -335,17 +336,9 @@ def measure(source, target, source_side: SideMap, target_side: SideMap, tested: 
 
     queries = source_side(source.rows(question))
     keys = target_side(target.rows(np.arange(min(len(target.words), FREQUENT_WORDS))))
-    found = {"held_out_words": len(question), "precision_at_1": precision(_nearest(queries, keys))}
+    found = {"held_out_words": len(question), "precision_at_1": precision(nearest_neighbors(queries, keys, 1)[1][:, 0])}
     if csls:
         space = source_side(source.rows(np.arange(min(len(source.words), FREQUENT_WORDS))))
         _, nearest = csls_neighbors(queries, keys, key_mean=neighborhood_mean(keys, space))
         found["precision_at_1_csls"] = precision(nearest[:, 0])
     return found
-
-
-def _nearest(queries: np.ndarray, candidates: np.ndarray) -> np.ndarray:
-    """Returns (n,) the row of `candidates` (c, m) with the highest cosine for each row of `queries` (n, m)."""
-    length = np.linalg.norm(candidates, axis=1)
-    unit = candidates / np.where(length > 0, length, 1)[:, None]
-    best = [np.argmax(queries[first : first + 256] @ unit.T, axis=1) for first in range(0, len(queries), 256)]
-    return np.concatenate(best)
