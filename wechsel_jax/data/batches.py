@@ -107,7 +107,7 @@ class TokenBlocks:
         spelled, ordinary = counts @ sizes, counts[sizes > 0].sum()
         if not spelled:
             return sizes.astype(np.float32)
-        sizes[[i for i, roles in enumerate(vocabulary.roles) if "unk" in roles and "eos" not in roles]] = spelled / ordinary
+        sizes[vocabulary.unknown] = spelled / ordinary
         written = spelled if self.text_bytes is None else self.text_bytes
         return (sizes * (written / (counts @ sizes))).astype(np.float32)
 

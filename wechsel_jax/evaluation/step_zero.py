@@ -71,9 +71,7 @@ def perplexity_at_zero(
             raise UserError(f"{text}: holds {size} token; expected at least 2 to predict one from another; give more text")
         blocks = TokenBlocks.open(tokens, min(_LENGTH, config.max_length, size))
         sizes = blocks.byte_lengths(vocabulary)
-        # Unless it also ends documents, as GPT-2's.
-        hidden = [i for i, roles in enumerate(vocabulary.roles) if "unk" in roles and "eos" not in roles]
-        unknown = float(np.isin(blocks.stream, hidden).mean())
+        unknown = float(vocabulary.unknown[blocks.stream].mean())
         batches = _beginning(evaluation_batches(blocks, _ROWS, family.causal, byte_lengths=sizes), tokens_limit)
         found = perplexity(objective, parameters, batches, jax.random.key(seed))
     scores = ("perplexity", "loss", "bits_per_byte")

@@ -22,7 +22,7 @@ PAIRS = 1000
 FOUND_SHARE = 0.05
 # Aligned vectors of related corpora reach .2 to .6; random ones one in the number of words searched.
 PRECISION_AT_1 = 0.05
-# Of good tokenizers, rare characters are unknown: well under one token in two hundred.
+# One token in two hundred: a rare character now and then is no reason to look at the tokenizer.
 UNKNOWN_SHARE = 0.005
 # 300-dimensional vectors of unrelated words have a best match of about .2 to .3 among 50,000.
 TOP_1 = 0.3

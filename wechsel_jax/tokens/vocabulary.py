@@ -85,6 +85,11 @@ class Vocabulary:
         pairs = zip(self.bytes, self.special, strict=True)
         return np.fromiter((0 if special else len(raw) for raw, special in pairs), np.int32, len(self))
 
+    @functools.cached_property
+    def unknown(self) -> np.ndarray:
+        """bool (V,): tokens that stand for text of which no other token is, unless they also end documents, as GPT-2's does."""
+        return np.array(["unk" in roles and "eos" not in roles for roles in self.roles], bool)
+
     def id_with_role(self, role: str) -> int | None:
         """Returns the lowest id with `role`; without one, bos and cls stand in for each other, and so do eos and sep."""
         for wanted in (role, SAME_ROLE.get(role)):

@@ -272,6 +272,7 @@ def validate(config: ConfigDict, steps_known: bool = True) -> None:
         raise UserError(
             f"profile_steps: is {config.profile_steps!r}, and the run ends after {config.steps} steps; expected some of these"
         )
+    _check_unread(config)
     _check_task(config)
     optimizer = config.optimizer
     # As float32 has it on the devices, where 1 - 1e-9 is 1 and divides by zero, and 1e-50 is 0.
@@ -462,8 +463,17 @@ _READ_BY = {
 }
 
 
+def _check_unread(config: ConfigDict) -> None:
+    """That no setting has been given that the objective does not read."""
+    given, defaults = as_dict(config), as_dict(default_config())
+    for name, readers in _READ_BY.items():
+        *group, field = name.split(".")
+        here, default = (functools.reduce(dict.__getitem__, group, every)[field] for every in (given, defaults))
+        _check(name, here, config.objective in readers or here == default, f"{default!r}: it is for {', '.join(readers)}")
+
+
 def _check_task(config: ConfigDict) -> None:
-    """That there are no settings that the objective does not read, and those of labelled examples fit what is predicted."""
+    """That the settings of labelled examples fit what is to be predicted."""
     task, usual = config.task, default_config()
     for name in ("texts", "columns", "labels", "skip"):
         if not all(isinstance(item, str) for item in task[name]) or len({*task[name]}) < len(task[name]):
@@ -471,12 +481,6 @@ def _check_task(config: ConfigDict) -> None:
     _check("task.stride", task.stride, task.stride >= 0, "0 or more tokens")
     if config.objective not in FORMS:
         _check("epochs", config.epochs, not config.epochs, "0: passes are counted of labelled examples; set steps")
-    given, defaults = as_dict(config), as_dict(usual)
-    for name, readers in _READ_BY.items():
-        *group, field = name.split(".")
-        here, default = (functools.reduce(dict.__getitem__, group, every)[field] for every in (given, defaults))
-        _check(name, here, config.objective in readers or here == default, f"{default!r}: it is for {', '.join(readers)}")
-    if config.objective not in FORMS:
         return
     least, most = {"classification": (1, 2), "translation": (2, 2)}.get(config.objective, (1, 1))
     right = task.bleu or task.tokenize == usual.task.tokenize

@@ -189,15 +189,16 @@ def phase_settings(config: ConfigDict, workdir: Path) -> dict[str, ConfigDict]:
         "backward": workdir / "commonality" / EXPORT,
         "language": workdir / ("folded" if config.fold_first else "combined"),
     }
-    runs, usual = {}, default_config().distributed
+    shared = as_dict(config.commonality.distributed)
+    runs = {}
     for name, place in begins.items():
         run = runs[name] = copy.deepcopy(config[name])
         if run.model.checkpoint:
             raise UserError(f'{name}.model.checkpoint: is {run.model.checkpoint!r}; expected "": it follows from source')
         run.model.checkpoint, run.parity = str(place), run.parity or (config.parity and run.objective == "cdlm")
-        if run.distributed != config.commonality.distributed and as_dict(run.distributed) != as_dict(usual):
+        if as_dict(run.distributed) not in (shared, as_dict(default_config().distributed)):
             raise UserError(f"{name}.distributed: differs from commonality.distributed, which is of all phases; expected that")
-        run.distributed = copy.deepcopy(config.commonality.distributed)
+        run.distributed.update(shared)
         if run.seeds > 1 or run.fork:
             field = "fork" if run.fork else "seeds"
             raise UserError(f"{name}.{field}: is {run[field]!r}; expected none: a phase is one run from the model before it")
